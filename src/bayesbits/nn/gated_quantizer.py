@@ -1,0 +1,127 @@
+"""The central idea: a quantizer that learns its number of bits.
+
+    x_q = z_2 (x_2 + z_4 (eps_4 + z_8 (eps_8 + z_16 (eps_16 + z_32 eps_32))))
+
+x_2 is x rounded to the grid of 2 bits, and each eps_b is what doubling the width to b adds. A gate z_b that closes takes
+all wider ones with it, so that the number of open gates is the number of bits. Gates and the end of the range, beta, learn by
+gradient descent together with the weights.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from bayesbits.functional import gated_quantize, quantize_to_codes
+from bayesbits.functional.grid import MIN_BITS, check_bits
+from bayesbits.functional.operation import LARGEST_RANGE, SMALLEST_RANGE, check_range
+from bayesbits.nn.gates import Gates
+
+_MODES = ("learning", "fixed", "off")
+
+
+class GatedQuantizer(nn.Module):
+    """Quantizes a tensor to a learned number of bits.
+
+    `mode` is "learning" (gates decide), "fixed" (a given width; the range still learns) or "off" (the identity).
+    `beta` is the initial end of the range: a number, or one for each index of axis 0. With `zero` the gate of the lowest
+    width learns too and can switch the whole tensor to 0 bits; without, it is always open.
+    """
+
+    def __init__(
+        self,
+        *,
+        signed: bool,
+        beta: float | Sequence[float] | Tensor = 1.0,
+        bits: Sequence[int] = (2, 4, 8, 16, 32),
+        gates: str = "hard_concrete",
+        zero: bool = False,
+    ) -> None:
+        super().__init__()
+        check_bits(tuple(bits))
+        self.signed = signed
+        self.bits = tuple(bits)
+        self.mode = "learning"
+        self.fixed_bits: int | None = None
+        self.gates = Gates(len(self.bits) - (not zero), kind=gates, open_first=not zero)
+        self.log_beta = nn.Parameter(_checked_logarithm(beta))
+
+    @property
+    def beta(self) -> Tensor:
+        """The end of the range; positive and finite wherever an optimizer sends its logarithm."""
+        return self.log_beta.clamp(math.log(SMALLEST_RANGE), math.log(LARGEST_RANGE)).exp()
+
+    def set_range(self, beta: float | Sequence[float] | Tensor, *, signed: bool | None = None) -> None:
+        """Put the end of the range (and the sign) where data or a person wants it."""
+        with torch.no_grad():
+            self.log_beta.copy_(_checked_logarithm(beta))
+        self.signed = self.signed if signed is None else signed
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.mode == "off":
+            return x
+        if self.mode == "learning":
+            return gated_quantize(x, self.beta, self.gates(), signed=self.signed, bits=self.bits)
+        width = self.fixed_bits or MIN_BITS
+        gate = self.log_beta.new_full((1,), 1.0 if self.fixed_bits else 0.0)
+        return gated_quantize(x, self.beta, gate, signed=self.signed, bits=(width,))
+
+    def effective_bits(self) -> int:
+        """The number of bits by the test-time decision; 0 where the whole tensor is switched off."""
+        if self.mode == "fixed":
+            assert self.fixed_bits is not None
+            return self.fixed_bits
+        width = self.bits[0] if self.gates.open_first else 0
+        remaining = self.bits[1:] if self.gates.open_first else self.bits
+        for candidate, is_open in zip(remaining, self.gates.decision().tolist(), strict=True):
+            if not is_open:
+                break
+            width = candidate
+        return width
+
+    def codes(self, x: Tensor) -> Tensor:
+        """The integer codes of x at the effective bits."""
+        width = self.effective_bits()
+        beta = self.beta.detach().reshape(-1, *[1] * (x.dim() - 1)) if self.log_beta.dim() else self.beta.detach()
+        return quantize_to_codes(x, beta, bits=width or MIN_BITS, signed=self.signed) * (width > 0)
+
+    def fix(self, bits: int | None = None) -> None:
+        """Make a width final: 0, any from 2 to 32, or the present decision. The range must be usable by now."""
+        bits = self.effective_bits() if bits is None else bits
+        if bits != 0:
+            check_bits((bits,))
+        _checked_logarithm(self.beta.detach())
+        self.mode, self.fixed_bits = "fixed", bits
+
+    def learn(self) -> None:
+        """Let the gates decide (again)."""
+        self.mode, self.fixed_bits = "learning", None
+
+    def turn_off(self) -> None:
+        """Pass tensors through unchanged."""
+        self.mode, self.fixed_bits = "off", None
+
+    def get_extra_state(self) -> Tensor:
+        """Sign, mode and fixed width: a tensor, so that any checkpoint format can hold it."""
+        return torch.tensor([int(self.signed), _MODES.index(self.mode), self.fixed_bits or 0])
+
+    def set_extra_state(self, state: Tensor) -> None:
+        signed, mode, bits = state.tolist()
+        self.signed, self.mode = bool(signed), _MODES[mode]
+        self.fixed_bits = bits if self.mode == "fixed" else None
+
+    def extra_repr(self) -> str:
+        beta = self.beta.detach()
+        span = f"{beta.item():.4g}" if beta.numel() == 1 else f"{beta.numel()} x ({beta.min():.4g} to {beta.max():.4g})"
+        decision = "off" if self.mode == "off" else f"{self.mode} {self.effective_bits()} bits"
+        return f"{decision} of {self.bits}, {'signed' if self.signed else 'unsigned'}, beta={span}"
+
+
+def _checked_logarithm(beta: float | Sequence[float] | Tensor) -> Tensor:
+    values = torch.as_tensor(beta, dtype=torch.float64)
+    if values.dim() > 1 or values.numel() == 0:
+        raise ValueError(f"beta must be a number or a vector with one for each index of axis 0, got shape {values.shape}")
+    for value in values.flatten().tolist():
+        check_range(value)
+    return values.log().to(torch.float32)

@@ -1,0 +1,92 @@
+"""A vector of learnable gates, and the bank that draws the noise of many such vectors at once."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesbits.functional import decide, gate_values, probability_on
+from bayesbits.functional.gates import INITIAL_LOGIT, check_kind
+from bayesbits.functional.noise import counter_uniform
+
+
+class Gates(nn.Module):
+    """`size` gates that learn: random or soft values in training, the thresholded decision in evaluation.
+
+    With `open_first` the values start with one more gate that is always open and has no parameter.
+    """
+
+    def __init__(self, size: int, *, kind: str = "hard_concrete", open_first: bool = False) -> None:
+        super().__init__()
+        check_kind(kind)
+        self.kind = kind
+        self.open_first = open_first
+        self.logits = nn.Parameter(torch.full((size,), INITIAL_LOGIT))
+        self._drawn: tuple[bool, Tensor] | None = None
+
+    def padded_logits(self) -> Tensor:
+        """The logits, with an infinite one in front for the gate that is always open."""
+        return nn.functional.pad(self.logits, (1, 0), value=math.inf) if self.open_first else self.logits
+
+    def forward(self) -> Tensor:
+        """The values for this forward pass: the bank's where there is one, else drawn here."""
+        if self._drawn is not None and self._drawn[0] == self.training:
+            return self._drawn[1]
+        return _values(self.padded_logits(), self.kind, self.training)
+
+    def decision(self) -> Tensor:
+        """True where a gate is open at test time (the open first one is not among these)."""
+        return decide(self.logits.detach())
+
+    def probability_on(self) -> Tensor:
+        """P(z > 0) of every gate that learns: what a penalty charges for."""
+        return probability_on(self.logits)
+
+    def extra_repr(self) -> str:
+        return f"{self.logits.numel()}, kind={self.kind!r}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A drawn value belongs to one forward pass and its graph; copies and files go without it.
+        return {**self.__dict__, "_drawn": None}
+
+
+class GateBank(nn.Module):
+    """Draws all gates of a network in one go; call `draw()` before each forward pass.
+
+    The noise is a function of the seed and of a counter, both in the buffer `counter`: equal on all ranks once the
+    buffer is, and continued exactly by a state_dict.
+    """
+
+    counter: Tensor
+
+    def __init__(self, members: Iterable[Gates], *, seed: int | None = None) -> None:
+        super().__init__()
+        # A plain list: the members are owned by the network's own modules.
+        self.members = list(members)
+        seed = (torch.initial_seed() if seed is None else seed) % 2**32
+        self.register_buffer("counter", torch.tensor([seed, 0]))
+
+    def draw(self) -> None:
+        """Give every member its values for the coming forward pass; one noise draw a gate."""
+        by_mode: dict[tuple[str, bool], list[Gates]] = {}
+        for member in self.members:
+            by_mode.setdefault((member.kind, member.training), []).append(member)
+        for (kind, training), members in by_mode.items():
+            logits = torch.cat([member.padded_logits() for member in members])
+            uniform = None
+            if training and kind == "hard_concrete":
+                uniform = counter_uniform(self.counter, logits.numel()).to(logits)
+            values = _values(logits, kind, training, uniform)
+            sizes = [member.logits.numel() + member.open_first for member in members]
+            for member, value in zip(members, values.split(sizes), strict=True):
+                member._drawn = (training, value)
+        self.counter[1] += 1
+
+    def extra_repr(self) -> str:
+        return f"{len(self.members)} members, {sum(member.logits.numel() for member in self.members)} gates"
+
+
+def _values(logits: Tensor, kind: str, training: bool, uniform: Tensor | None = None) -> Tensor:
+    return gate_values(logits, kind, uniform) if training else decide(logits).to(logits.dtype)
