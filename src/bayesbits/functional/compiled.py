@@ -44,15 +44,22 @@ def _specialise(function: Callable[..., Any], *key: Any) -> Callable[..., Any]:
     code = function.__code__.replace(co_name=f"{function.__name__}_{len(_specialised)}")
     _specialised.append(key)
     copy = types.FunctionType(code, function.__globals__, code.co_name, function.__defaults__)
-    return torch.compile(copy, fullgraph=True, dynamic=True)
+    return torch.compile(copy, fullgraph=True)
 
 
 _specialised: list[tuple[Any, ...]] = []
 
 
+def _any_size(*matrices: Tensor) -> None:
+    """Compile for every number of columns at once, and for every number of rows above one."""
+    for matrix in matrices:
+        torch._dynamo.maybe_mark_dynamic(matrix, [0, 1] if len(matrix) > 1 else [1])
+
+
 def forward(x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...]) -> Tensor:
     """As `reference.forward`, on a dense matrix x with one range a row."""
     key = (x.dtype, beta.dtype, gates.dtype, len(x) == 1, signed, bits)
+    _any_size(x)
     result: Tensor = _specialise(reference.forward, *key)(x, beta, gates, signed, bits)
     return result
 
@@ -62,6 +69,7 @@ def backward(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """As `reference.backward`, on a dense matrix x with one range a row."""
     key = (x.dtype, beta.dtype, gates.dtype, len(x) == 1, signed, bits, sums_needed)
+    _any_size(grad, x)
     result: tuple[Tensor, Tensor | None, Tensor | None] = _specialise(reference.backward, *key)(
         grad, x, beta, gates, signed, bits, sums_needed
     )

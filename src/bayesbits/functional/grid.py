@@ -49,7 +49,8 @@ def code_bounds(bits: int, signed: bool) -> tuple[int, int]:
 
 def step_size(beta: Tensor, bits: int, signed: bool) -> Tensor:
     """s_b = (beta - alpha) / (2^b - 1)."""
-    return (beta * 2 if signed else beta) / (2**bits - 1)
+    # A float divisor: compilers take a Python integer of 32 bits for a negative one.
+    return (beta * 2 if signed else beta) / float(2**bits - 1)
 
 
 def clip(x: Tensor, beta: Tensor, signed: bool) -> Tensor:
@@ -64,7 +65,8 @@ def round_to_codes(clipped: Tensor, beta: Tensor, bits: int, signed: bool) -> Te
     codes = torch.round(clipped / step_size(beta, bits, signed))
     # With correctly rounded division this changes nothing (a test goes through every float32 mantissa). A compiler for
     # GPUs may divide less exactly, and the grid must not be left there either.
-    return torch.clamp(codes, *code_bounds(bits, signed))
+    low, high = code_bounds(bits, signed)
+    return torch.clamp(codes, float(low), float(high))
 
 
 def quantize_to_codes(x: Tensor, beta: Tensor, *, bits: int, signed: bool) -> Tensor:

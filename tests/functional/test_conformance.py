@@ -1,0 +1,263 @@
+"""One suite for every implementation of `gated_quantize`, against the paper's recursion in float64.
+
+With a GPU present the same suite runs there: Triton on the device, plain torch beside it.
+"""
+
+import pytest
+import torch
+from torch import Tensor
+
+from bayesbits.functional import gated_quantize, grid, implementation, operation, recursive_gated_quantize
+
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+IMPLEMENTATIONS = ["torch", "triton"] if GPU else ["torch", "compiled", "triton"]
+BITS = (2, 4, 8, 16, 32)
+DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+
+pytestmark = pytest.mark.parametrize("name", IMPLEMENTATIONS)
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+def away_from_ties(x: Tensor, beta: Tensor, signed: bool) -> Tensor:
+    """x with everything near a tie or an edge of the range set to zero. On doubling widths a tie of any width is a tie of
+    the widest below 32, so that one comparison finds all of them."""
+    beta = beta.double().reshape(-1, *[1] * (x.dim() - 1)) if beta.numel() > 1 else beta.double()
+    position = x.double() / grid.step_size(beta, 16, signed)
+    tie = ((position - position.floor()) - 0.5).abs() < 0.05
+    edge = ((x.double().abs() - beta) / beta).abs() < 1e-4
+    return torch.where(tie | edge, torch.zeros_like(x), x)
+
+
+def run(function, x: Tensor, beta: Tensor, gates: Tensor, grad: Tensor, **options) -> dict[str, Tensor]:
+    x, beta, gates = (t.detach().clone(memory_format=torch.preserve_format).requires_grad_() for t in (x, beta, gates))
+    y = function(x, beta, gates, **options)
+    y.backward(grad)
+    return {"y": y.detach(), "dx": x.grad, "dbeta": beta.grad, "dgates": gates.grad}
+
+
+def oracle(x: Tensor, beta: Tensor, gates: Tensor, grad: Tensor, **options) -> dict[str, Tensor]:
+    if beta.numel() == 1:
+        return run(recursive_gated_quantize, x.double(), beta.double(), gates.double(), grad.double(), **options)
+    rows = [
+        run(recursive_gated_quantize, *(t.double() for t in (x[i], beta[i], gates, grad[i])), **options)
+        for i in range(len(x))
+    ]
+    result = {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+    return {**result, "dgates": result["dgates"].sum(0)}
+
+
+def assert_as_good_as_plain_torch(name: str, x: Tensor, beta: Tensor, gates: Tensor, grad: Tensor, **options) -> None:
+    """Every result may be at most twice as far from float64 as plain torch in the same dtype is.
+
+    Plain torch is sometimes right by luck. So errors also pass that are within what rounding each term of a result once
+    comes to: for an element half a unit in the last place of the dtype, for a sum a random walk of float32 roundings.
+    """
+    truth = oracle(x, beta, gates, grad, **options)
+    with implementation(name):
+        ours = run(gated_quantize, x, beta, gates, grad, **options)
+    with implementation("torch"):
+        plain = run(gated_quantize, x, beta, gates, grad, **options)
+    dtype, exact = x.dtype, torch.finfo(grid.arithmetic_dtype(x.dtype)).eps
+    largest = beta.max().item()
+    walk = 4 * exact * grad.double().norm().item() * max(largest, 1.0)
+    floor = {
+        "y": torch.finfo(dtype).eps * largest,
+        "dx": torch.finfo(dtype).eps * grad.abs().max().item(),
+        "dbeta": walk / beta.min().item(),
+        "dgates": walk,
+    }
+    for key, expected in truth.items():
+        assert ours[key].dtype == plain[key].dtype
+        assert ours[key].shape == expected.shape, key
+        error, error_of_plain = ((r[key].double() - expected).abs().max().item() for r in (ours, plain))
+        assert error <= 2 * error_of_plain + floor[key], f"{key}: {error} against {error_of_plain} of plain torch"
+
+
+@pytest.mark.parametrize("signed", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_output_and_gradients_equal_the_recursion(name, signed, dtype):
+    beta, gates = torch.tensor(1.7, device=DEVICE), torch.tensor([0.9, 0.8, 0.7, 0.6, 0.5], device=DEVICE)
+    x = away_from_ties(random(3, 1001).to(dtype), beta, signed)
+    assert_as_good_as_plain_torch(name, x, beta, gates, random(3, 1001, seed=1).to(dtype), signed=signed, bits=BITS)
+
+
+@pytest.mark.parametrize("gates", [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 1, 1, 1, 1], [1, 0, 0.5, 1, 0]])
+def test_gradients_equal_the_recursion_at_gates_of_exactly_zero_and_one(name, gates):
+    beta, gates = torch.tensor(0.03, device=DEVICE), torch.tensor(gates, dtype=torch.float32, device=DEVICE)
+    x = away_from_ties(random(999) * 0.02, beta, True)
+    assert_as_good_as_plain_torch(name, x, beta, gates, random(999, seed=1), signed=True, bits=BITS)
+
+
+@pytest.mark.parametrize("bits", [(2,), (8,), (4, 8), (2, 4, 8, 16)])
+def test_narrower_sets_of_widths_equal_the_recursion(name, bits):
+    beta, gates = torch.tensor(1.1, device=DEVICE), torch.linspace(0.9, 0.4, len(bits)).to(DEVICE)
+    x = away_from_ties(random(515), beta, False)
+    assert_as_good_as_plain_torch(name, x, beta, gates, random(515, seed=1), signed=False, bits=bits)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(5, 3, 3, 3), (4, 4099), (7, 1)])
+def test_a_range_for_each_channel_equals_the_recursion_channel_by_channel(name, dtype, shape):
+    beta = torch.linspace(0.5, 2.0, shape[0]).to(DEVICE)
+    gates = torch.tensor([1.0, 0.9, 0.7, 0.4, 0.2], device=DEVICE)
+    x = away_from_ties(random(*shape).to(dtype), beta, True)
+    assert_as_good_as_plain_torch(name, x, beta, gates, random(*shape, seed=1).to(dtype), signed=True, bits=BITS)
+
+
+LAYOUTS = {
+    "one element": lambda: random(1),
+    "no axes": lambda: random(1)[0],
+    "prime": lambda: random(4099),
+    "several blocks": lambda: random(9001),
+    "strided": lambda: random(64, 66)[::2, 1::3],
+    "transposed": lambda: random(31, 17, 5).transpose(0, 2),
+    "channels_last": lambda: random(2, 3, 5, 7).contiguous(memory_format=torch.channels_last),
+    "expanded": lambda: random(1, 37).expand(5, 37),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_gives_the_same_numbers_and_keeps_its_strides(name, layout):
+    x = LAYOUTS[layout]()
+    beta, gates = torch.tensor(1.3, device=DEVICE), torch.tensor([1.0, 0.9, 0.8, 0.3, 0.5], device=DEVICE)
+    grad = random(*x.shape, seed=1)
+    with implementation(name):
+        leaf = x.detach().requires_grad_()
+        y = gated_quantize(leaf, beta, gates, signed=True)
+        (dx,) = torch.autograd.grad(y, leaf, grad)
+    with implementation("torch"):
+        flat = x.detach().contiguous().reshape(-1).requires_grad_()
+        expected = gated_quantize(flat, beta, gates, signed=True)
+        (expected_dx,) = torch.autograd.grad(expected, flat, grad.reshape(-1))
+    torch.testing.assert_close(y.reshape(-1), expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(dx.reshape(-1), expected_dx, rtol=1e-6, atol=0)
+    assert y.stride() == torch.empty_like(x).stride()
+
+
+@pytest.mark.parametrize("beta", [torch.tensor(1.0), torch.ones(3)])
+def test_an_empty_tensor_gives_an_empty_tensor_and_gradients_of_zero(name, beta):
+    x = torch.empty(3, 0, device=DEVICE)
+    gates = torch.ones(5, device=DEVICE)
+    with implementation(name):
+        result = run(gated_quantize, x, beta.to(DEVICE), gates, torch.empty(3, 0, device=DEVICE), signed=True)
+    assert result["y"].shape == (3, 0)
+    assert not result["dbeta"].any()
+    assert not result["dgates"].any()
+
+
+def ties_and_edges(beta: Tensor, bits: int, signed: bool) -> Tensor:
+    """Every tie of a small grid as float32 has it, the numbers beside it, and the same at both ends of the range."""
+    low, high = grid.code_bounds(bits, signed)
+    codes = torch.arange(max(low, -600) - 1, min(high, 600) + 2, device=DEVICE)
+    points = torch.cat([(codes + 0.5) * grid.step_size(beta, bits, signed), codes * grid.step_size(beta, bits, signed)])
+    points = torch.cat([points, beta.reshape(1), -beta.reshape(1), beta.reshape(1) * grid.EDGE])
+    infinity = torch.tensor(torch.inf, device=DEVICE)
+    return torch.cat([points, torch.nextafter(points, infinity), torch.nextafter(points, -infinity)])
+
+
+@pytest.mark.parametrize("signed", [True, False])
+@pytest.mark.parametrize("width", [2, 4, 8, 16])
+def test_binary_gates_give_the_direct_codes_at_ties_and_edges_too(name, width, signed):
+    gates = torch.tensor([1.0 if b <= width else 0.0 for b in BITS], device=DEVICE)
+    for value in (1.0, 0.1, 3.3333333, 1.1754e-3, 7e10, 2.5e-20):
+        beta = torch.tensor(value, device=DEVICE)
+        x = torch.cat([ties_and_edges(beta, width, signed), random(5000) * value])
+        with implementation(name):
+            y = gated_quantize(x, beta, gates, signed=signed)
+        codes = grid.quantize_to_codes(x, beta, bits=width, signed=signed)
+        low, high = grid.code_bounds(width, signed)
+        assert codes.min() >= low
+        assert codes.max() <= high
+        assert torch.equal(y, grid.dequantize(codes, beta, bits=width, signed=signed))
+
+
+def test_widths_that_do_not_double_have_their_own_exact_grids(name):
+    bits, beta = (2, 3, 5, 8, 24), torch.tensor(0.77, device=DEVICE)
+    x = random(5000)
+    for position, width in enumerate(bits):
+        gates = torch.tensor([1.0 if i <= position else 0.0 for i in range(len(bits))], device=DEVICE)
+        with implementation(name):
+            y = gated_quantize(x, beta, gates, signed=True, bits=bits)
+        codes = grid.quantize_to_codes(x, beta, bits=width, signed=True)
+        assert torch.equal(y, grid.dequantize(codes, beta, bits=width, signed=True))
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_32_bits_is_clipping(name, signed):
+    x, beta = random(5000), torch.tensor(0.5, device=DEVICE)
+    with implementation(name):
+        y = gated_quantize(x, beta, torch.ones(5, device=DEVICE), signed=signed)
+    assert torch.equal(y, x.clamp(-0.5 * grid.EDGE if signed else 0.0, 0.5 * grid.EDGE))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("gates", [[1.0] * 5, [0.0] * 5, [1.0, 0.5, 0.5, 0.0, 0.0]])
+def test_nan_stays_nan_and_infinities_clip(name, gates, dtype):
+    x = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0], dtype=dtype, device=DEVICE)
+    with implementation(name):
+        y = gated_quantize(x, torch.tensor(2.0, device=DEVICE), torch.tensor(gates, device=DEVICE), signed=True)
+    assert y.isnan().tolist() == [True, False, False, False]
+    assert y[1] == -y[2]
+    # The signed grids of 2, 4 and 8 bits end half a step before the range does.
+    expected = 2 * (0.5 * 2 / 3 + 0.25 * 14 / 15 + 0.25 * 254 / 255) if gates[1] == 0.5 else 2 * gates[0]
+    assert y[1].item() == pytest.approx(expected, rel=2 * torch.finfo(dtype).eps, abs=1e-6)
+
+
+def test_no_element_is_left_unwritten(name, monkeypatch):
+    """Fresh memory is filled with NaN for the duration, which any element that is not written would show."""
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        assert torch.empty(3).isnan().all()
+        with implementation(name):
+            result = run(
+                gated_quantize, random(5, 2003), torch.ones(5, device=DEVICE), torch.full((5,), 0.5, device=DEVICE),
+                random(5, 2003, seed=1), signed=True,
+            )  # fmt: skip
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not any(tensor.isnan().any() for tensor in result.values())
+
+
+def test_the_implementation_that_was_asked_for_really_ran(name, monkeypatch):
+    calls = []
+    module = {"torch": "reference", "compiled": "compiled", "triton": "triton_kernels"}[name]
+    chosen = operation._triton() if module == "triton_kernels" else getattr(operation, module)
+    for direction in ("forward", "backward"):
+        original = getattr(chosen, direction)
+        monkeypatch.setattr(
+            chosen, direction, lambda *a, original=original, direction=direction: (calls.append(direction), original(*a))[1]
+        )
+    with implementation(name):
+        run(
+            gated_quantize, random(100), torch.ones((), device=DEVICE), torch.ones(5, device=DEVICE), random(100), signed=True
+        )
+    assert calls == ["forward", "backward"]
+
+
+def test_only_x_and_scalars_are_kept_for_backward(name):
+    kept = []
+    x = random(100, 100).requires_grad_()
+    beta, gates = torch.ones((), device=DEVICE).requires_grad_(), torch.ones(5, device=DEVICE).requires_grad_()
+    with implementation(name), torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t), t)[1], lambda t: t):
+        gated_quantize(x, beta, gates, signed=True)
+    assert sorted(t.numel() for t in kept) == [1, 5, 10_000]
+    assert any(t.data_ptr() == x.data_ptr() for t in kept)
+
+
+def test_a_frozen_quantizer_gives_only_the_gradient_of_x(name):
+    x = random(300).requires_grad_()
+    with implementation(name):
+        gated_quantize(x, torch.ones((), device=DEVICE), torch.ones(5, device=DEVICE), signed=True).sum().backward()
+    assert torch.equal(x.grad, (x.detach().abs() <= 1).float())
+
+
+def test_the_result_can_be_changed_in_place(name):
+    x = random(300).requires_grad_()
+    with implementation(name):
+        gated_quantize(x, torch.ones((), device=DEVICE), torch.ones(5, device=DEVICE), signed=True).relu_().sum().backward()
+    assert torch.equal(x.grad, ((x.detach() > 0) & (x.detach() <= 1)).float())
