@@ -49,8 +49,9 @@ def code_bounds(bits: int, signed: bool) -> tuple[int, int]:
 
 def step_size(beta: Tensor, bits: int, signed: bool) -> Tensor:
     """s_b = (beta - alpha) / (2^b - 1)."""
-    # A float divisor: compilers take a Python integer of 32 bits for a negative one.
-    return (beta * 2 if signed else beta) / float(2**bits - 1)
+    span = beta * 2 if signed else beta
+    # The divisor is a tensor because torch on CUDA multiplies by the inverse of a number.
+    return span / torch.full_like(span, 2**bits - 1)
 
 
 def clip(x: Tensor, beta: Tensor, signed: bool) -> Tensor:

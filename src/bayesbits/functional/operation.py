@@ -95,7 +95,8 @@ class _GatedQuantize(torch.autograd.Function):
             return reference.forward(x, _broadcast(beta, x), gates, signed, bits)
         rows = beta.numel()
         dense = _dense(x, rows)
-        y = _choose(x).forward(_matrix(dense, rows), beta.reshape(-1, 1), gates, signed, bits)
+        ctx.implementation = _choose(x)  # remembered, as backward may run in another thread
+        y = ctx.implementation.forward(_matrix(dense, rows), beta.reshape(-1, 1), gates, signed, bits)
         return _shaped_like(y, dense)
 
     @staticmethod
@@ -111,7 +112,7 @@ class _GatedQuantize(torch.autograd.Function):
             if grad.stride() != dense.stride():
                 grad = torch.empty_like(dense).copy_(grad)
             matrices = _matrix(grad, rows), _matrix(dense, rows)
-            dx, dbeta, dgates = _choose(x).backward(*matrices, beta.reshape(-1, 1), gates, *options)
+            dx, dbeta, dgates = ctx.implementation.backward(*matrices, beta.reshape(-1, 1), gates, *options)
             dx = _shaped_like(dx, dense)
         return dx, None if dbeta is None else dbeta.reshape(beta.shape), dgates, None, None
 

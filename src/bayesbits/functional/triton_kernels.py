@@ -1,15 +1,22 @@
 """`gated_quantize` as Triton kernels, for eager mode on the GPU: x is read once forward, x and g once backward.
 
-The kernels are bound by memory only if the arithmetic per element is small, and what the plain definition does most is
-divide. Here a division is three multiply-adds with the inverse of the step, computed once: q = x i, r = x - q s (exact in a
-fused multiply-add), q + r i. For a correctly rounded inverse this is the correctly rounded quotient (Markstein's
-theorem), so that codes equal the definition's bit for bit. Rounding to whole numbers is adding and subtracting
-1.5 * 2^23, which float32 rounds half to even by itself.
+In bfloat16 the kernels are bound by memory only if an element costs about thirty instructions, so these are saved:
+
+- A division is three multiply-adds with the inverse of the step, computed once: q = x i, r = x - q s (exact in a fused
+  multiply-add), q + r i. For a correctly rounded inverse this is the correctly rounded quotient (Markstein's theorem), and
+  codes equal the definition's bit for bit.
+- Rounding to whole numbers is adding and subtracting 1.5 * 2^23, which float32 rounds half to even by itself.
+- Where each number of levels 2^b - 1 divides the next (widths that double), the codes of a width follow from those of the
+  next finer one: the ratio is odd, so that rounding twice equals rounding once, except where x lies so close to a tie that
+  the last bit of its quotient decides. A tie of any width is a tie of all finer ones. So forward looks whether any element of a
+  block is close to one; these blocks divide for every width. Backward takes either neighbour of a tie.
 
 Triton's interpreter rounds a fused multiply-add twice; there (`FUSED` false) the kernels divide.
 """
 
+import functools
 import os
+from typing import Any
 
 import torch
 import triton
@@ -22,32 +29,70 @@ _EDGE = tl.constexpr(grid.EDGE)
 _ROUNDER = tl.constexpr(1.5 * 2**23)
 _FUSED = os.environ.get("TRITON_INTERPRET", "0") != "1"
 
-# The fastest of those tried on one H200: elements of a program's block, and its warps.
-_FORWARD = {"BLOCK": 4096, "num_warps": 8}
-_BACKWARD = {"BLOCK": 4096, "num_warps": 8}
+# The fastest of those tried on one H200: elements of a block, its warps, and programs for each multiprocessor. One warp
+# finds the closest tie without a barrier, and with 64 registers a multiprocessor holds as many of them as it can.
+_FORWARD = {"BLOCK": 512, "num_warps": 1, "maxnreg": 64}
+_FORWARD_PROGRAMS = 128
+_BACKWARD = {"BLOCK": 4096, "num_warps": 4}
 _FINISH = {"BLOCK": 4096, "num_warps": 16}
 
 
 @triton.jit
-def _clip(x, upper, SIGNED: tl.constexpr):
-    # Comparisons with NaN are false, so NaN passes through both.
+def _clip(x, beta, SIGNED: tl.constexpr, FUSED: tl.constexpr):
+    upper = beta * _EDGE
     lower = -upper if SIGNED else 0.0
+    if FUSED:
+        return tl.clamp(x, lower, upper, propagate_nan=tl.PropagateNan.ALL)
+    # The interpreter's clamp swallows NaN; comparisons with it are false, so that here it passes through.
     return tl.where(x > upper, upper, tl.where(x < lower, lower, x))
 
 
 @triton.jit
-def _step(beta, LEVELS: tl.constexpr, SIGNED: tl.constexpr):
-    return tl.div_rn(beta * (2.0 if SIGNED else 1.0), LEVELS * 1.0)
+def _steps(beta, LEVELS: tl.constexpr, GRIDS: tl.constexpr, SIGNED: tl.constexpr):
+    """The step of every width with a grid."""
+    steps = ()
+    for i in tl.static_range(GRIDS):
+        steps = steps + (tl.div_rn(beta * (2.0 if SIGNED else 1.0), LEVELS[i] * 1.0),)
+    return steps
 
 
 @triton.jit
-def _codes(clipped, step, inverse, LEVELS: tl.constexpr, FUSED: tl.constexpr):
-    """round_half_even(clipped / step)."""
+def _open(gates_pointer, FIRST: tl.constexpr, LAST: tl.constexpr):
+    """The product of the gates FIRST..LAST - 1."""
+    product = 1.0
+    for i in tl.static_range(FIRST, LAST):
+        product *= tl.load(gates_pointer + i).to(tl.float32)
+    return product
+
+
+@triton.jit
+def _weights(gates_pointer, steps, COUNT: tl.constexpr, GRIDS: tl.constexpr):
+    """(C_b - C_next(b)) s_b of every width with a grid, and after these C_b of the first without."""
+    weights = ()
+    for i in tl.static_range(GRIDS):
+        if i + 1 < COUNT:
+            weight = _open(gates_pointer, 0, i + 1) - _open(gates_pointer, 0, i + 2)
+        else:
+            weight = _open(gates_pointer, 0, i + 1)
+        weights = weights + (weight * steps[i],)
+    if GRIDS < COUNT:
+        weights = weights + (_open(gates_pointer, 0, GRIDS + 1),)
+    return weights
+
+
+@triton.jit
+def _quotient(clipped, step, FUSED: tl.constexpr):
+    """clipped / step, correctly rounded."""
     if FUSED:
+        inverse = tl.div_rn(1.0, step)
         estimate = clipped * inverse
-        quotient = tl.fma(tl.fma(-estimate, step, clipped), inverse, estimate)
-    else:
-        quotient = tl.div_rn(clipped, step + tl.zeros_like(clipped))
+        return tl.fma(tl.fma(-estimate, step, clipped), inverse, estimate)
+    return tl.div_rn(clipped, step + tl.zeros_like(clipped))
+
+
+@triton.jit
+def _round(quotient, LEVELS: tl.constexpr):
+    """The nearest whole number, half to even."""
     if LEVELS < 2**22:
         return (quotient + _ROUNDER) - _ROUNDER
     whole = tl.floor(quotient)
@@ -57,41 +102,84 @@ def _codes(clipped, step, inverse, LEVELS: tl.constexpr, FUSED: tl.constexpr):
 
 
 @triton.jit
+def _coarser(codes, RATIO: tl.constexpr):
+    """Codes of the next coarser grid, whose step is RATIO times as long. RATIO is odd, so there is no tie here."""
+    return tl.fma(codes, 1.0 / RATIO, _ROUNDER) - _ROUNDER
+
+
+@triton.jit
+def _direct_mixture(clipped, steps, weights, LEVELS: tl.constexpr, GRIDS: tl.constexpr, FUSED: tl.constexpr):
+    """The sum over the widths with a grid, with a division for each."""
+    total = tl.zeros_like(clipped)
+    for i in tl.static_range(GRIDS):
+        codes = _round(_quotient(clipped, steps[i], FUSED), LEVELS[i])
+        total = tl.fma(codes, weights[i], total)
+    return total
+
+
+@triton.jit
+def _chained_mixture(
+    clipped, inner, steps, weights,
+    LEVELS: tl.constexpr, GRIDS: tl.constexpr, LARGEST: tl.constexpr, FUSED: tl.constexpr,
+):  # fmt: skip
+    """The same sum, with one division and the coarser codes following from the finer ones, where no tie is close.
+
+    `inner` has the same codes as `clipped`, whose ends lie a hair from a tie and would always look close to one.
+    """
+    RATIO: tl.constexpr = LEVELS[GRIDS - 1] // LEVELS[GRIDS - 2]
+    quotient = _quotient(inner, steps[GRIDS - 1], FUSED)
+    finest = _round(quotient, LEVELS[GRIDS - 1])
+    codes = _coarser(finest, RATIO)
+    # Four roundings, of both steps and both quotients, move a quotient by less than the largest code times 2^-22.
+    # Positive floats order as their bits do, and a warp finds the largest integer in one instruction.
+    distance = tl.abs(tl.fma(codes, -1.0 * RATIO, quotient))
+    farthest = tl.max(distance.to(tl.int32, bitcast=True))
+    if farthest.to(tl.float32, bitcast=True) > RATIO * 0.5 - LARGEST * 2.0**-22:
+        total = _direct_mixture(clipped, steps, weights, LEVELS, GRIDS, FUSED)
+    else:
+        total = tl.fma(codes, weights[GRIDS - 2], finest * weights[GRIDS - 1])
+        for i in tl.static_range(2, GRIDS):
+            codes = _coarser(codes, LEVELS[GRIDS - i] // LEVELS[GRIDS - 1 - i])
+            total = tl.fma(codes, weights[GRIDS - 1 - i], total)
+    return total
+
+
+@triton.jit
 def _forward_kernel(
     x_pointer, y_pointer, beta_pointer, gates_pointer, columns,
-    LEVELS: tl.constexpr, SIGNED: tl.constexpr, FUSED: tl.constexpr, BLOCK: tl.constexpr,
+    LEVELS: tl.constexpr, GRIDS: tl.constexpr, LARGEST: tl.constexpr, CHAIN: tl.constexpr, SIGNED: tl.constexpr,
+    FUSED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(1)
-    start = tl.program_id(0).to(tl.int64) * BLOCK
     offsets = tl.arange(0, BLOCK)
-    inside = start + offsets < columns
-    base = row.to(tl.int64) * columns + start
-    x = tl.load(x_pointer + base + offsets, mask=inside, other=0.0).to(tl.float32)
     beta = tl.load(beta_pointer + row).to(tl.float32)
-
-    clipped = _clip(x, beta * _EDGE, SIGNED)
-    total = tl.zeros_like(clipped)
-    open_so_far = tl.load(gates_pointer).to(tl.float32)
-    for i in tl.static_range(len(LEVELS)):
-        if i + 1 < len(LEVELS):
-            open_further = open_so_far * tl.load(gates_pointer + i + 1).to(tl.float32)
+    steps = _steps(beta, LEVELS, GRIDS, SIGNED)
+    weights = _weights(gates_pointer, steps, len(LEVELS), GRIDS)
+    x_pointer += row.to(tl.int64) * columns
+    y_pointer += row.to(tl.int64) * columns
+    start = tl.program_id(0) * BLOCK
+    stride = tl.num_programs(0) * BLOCK
+    x = tl.load(x_pointer + start + offsets, mask=start + offsets < columns, other=0.0)
+    for start in range(start, columns, stride):  # noqa: B020 (Triton has no while with a step)
+        # The next block is on its way while this one is computed.
+        following = tl.load(x_pointer + start + stride + offsets, mask=start + stride + offsets < columns, other=0.0)
+        clipped = _clip(x.to(tl.float32), beta, SIGNED, FUSED)
+        if CHAIN:
+            inner = _clip(clipped, beta * (1.0 - 1e-6), SIGNED, FUSED) if SIGNED else clipped
+            total = _chained_mixture(clipped, inner, steps, weights, LEVELS, GRIDS, LARGEST, FUSED)
         else:
-            open_further = 0.0
-        weight = open_so_far - open_further
-        open_so_far = open_further
-        if LEVELS[i] == 0:
-            total += weight * clipped
-        else:
-            step = _step(beta, LEVELS[i], SIGNED)
-            codes = _codes(clipped, step, tl.div_rn(1.0, step), LEVELS[i], FUSED)
-            total += (weight * step) * codes
-    tl.store(y_pointer + base + offsets, total.to(y_pointer.dtype.element_ty), mask=inside)
+            total = _direct_mixture(clipped, steps, weights, LEVELS, GRIDS, FUSED)
+        if GRIDS < len(LEVELS):
+            total = tl.fma(clipped, weights[GRIDS], total)
+        tl.store(y_pointer + start + offsets, total.to(y_pointer.dtype.element_ty), mask=start + offsets < columns)
+        x = following
 
 
 @triton.jit
 def _backward_kernel(
     grad_pointer, x_pointer, dx_pointer, sums_pointer, beta_pointer, gates_pointer, columns,
-    LEVELS: tl.constexpr, SIGNED: tl.constexpr, FUSED: tl.constexpr, SUMS: tl.constexpr, BLOCK: tl.constexpr,
+    LEVELS: tl.constexpr, GRIDS: tl.constexpr, LARGEST: tl.constexpr, CHAIN: tl.constexpr, SIGNED: tl.constexpr,
+    FUSED: tl.constexpr, SUMS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """dx, and this block's part of the sums: S_b of every width, then sum g (clip - Q_last), then sum g at the edges."""
     row = tl.program_id(1)
@@ -102,45 +190,46 @@ def _backward_kernel(
     x = tl.load(x_pointer + base + offsets, mask=inside, other=0.0).to(tl.float32)
     grad = tl.load(grad_pointer + base + offsets, mask=inside, other=0.0).to(tl.float32)
     beta = tl.load(beta_pointer + row).to(tl.float32)
-    first_gate = tl.load(gates_pointer).to(tl.float32)
 
-    within = (x <= beta) & (x >= (-beta if SIGNED else 0.0))
-    dx = tl.where(within, grad * first_gate, 0.0)
+    if SIGNED:
+        within = tl.abs(x) <= beta
+    else:
+        within = (x >= 0.0) & (x <= beta)
+    dx = tl.where(within, grad * tl.load(gates_pointer).to(tl.float32), 0.0)
     tl.store(dx_pointer + base + offsets, dx.to(dx_pointer.dtype.element_ty), mask=inside)
     if SUMS:
         COUNT: tl.constexpr = len(LEVELS)
         blocks = tl.num_programs(0)
         sums_pointer += row.to(tl.int64) * (COUNT + 2) * blocks + tl.program_id(0)
+        clipped = _clip(x, beta, SIGNED, FUSED)
+        # Outside of the range the clipped value is beta or -beta, or zero where a gradient at the edge is not counted.
+        edges = tl.sum(tl.where(within, 0.0, grad) * clipped)
+        tl.store(sums_pointer + (COUNT + 1) * blocks, tl.div_rn(edges, beta * _EDGE))
 
-        edges = tl.where(x > beta, grad, 0.0)
-        if SIGNED:
-            edges = tl.where(x < -beta, -grad, edges)
-        tl.store(sums_pointer + (COUNT + 1) * blocks, tl.sum(edges))
-
-        clipped = _clip(x, beta * _EDGE, SIGNED)
-        codes = tl.zeros_like(clipped)
-        step = 0.0
-        for i in tl.static_range(COUNT):
-            if LEVELS[i] == 0:
-                total = tl.sum(grad * tl.fma(-codes, step + codes * 0.0, clipped))
-                beyond = 0.0
-            else:
-                finer_step = _step(beta, LEVELS[i], SIGNED)
-                finer_codes = _codes(clipped, finer_step, tl.div_rn(1.0, finer_step), LEVELS[i], FUSED)
-                if i == 0:
-                    total = tl.sum(grad * finer_codes) * finer_step
-                elif LEVELS[i] % LEVELS[i - 1] == 0:
-                    total = tl.sum(grad * (finer_codes - codes * (LEVELS[i] // LEVELS[i - 1]))) * finer_step
-                else:
-                    total = tl.sum(grad * (finer_codes * finer_step - codes * step))
-                codes = finer_codes
-                step = finer_step
-            tl.store(sums_pointer + i * blocks, total)
-        if LEVELS[COUNT - 1] == 0:
-            beyond = 0.0
+        steps = _steps(beta, LEVELS, GRIDS, SIGNED)
+        if GRIDS == 0:
+            rest = tl.sum(grad * clipped)
+        elif CHAIN:
+            # A little less than the inverse, so that the ends of the range stay on the grid.
+            codes = tl.fma(clipped, tl.div_rn(1.0 - 2.0**-22, steps[GRIDS - 1]), _ROUNDER) - _ROUNDER
+            rest = tl.sum(grad * tl.fma(codes, -steps[GRIDS - 1], clipped))
+            for i in tl.static_range(1, GRIDS):
+                coarser = _coarser(codes, LEVELS[GRIDS - i] // LEVELS[GRIDS - 1 - i])
+                gained = tl.fma(coarser, -1.0 * (LEVELS[GRIDS - i] // LEVELS[GRIDS - 1 - i]), codes)
+                tl.store(sums_pointer + (GRIDS - i) * blocks, tl.sum(grad * gained) * steps[GRIDS - i])
+                codes = coarser
+            tl.store(sums_pointer, tl.sum(grad * codes) * steps[0])
         else:
-            beyond = tl.sum(grad * tl.fma(-codes, step + codes * 0.0, clipped))
-        tl.store(sums_pointer + COUNT * blocks, beyond)
+            value = tl.zeros_like(clipped)
+            for i in tl.static_range(GRIDS):
+                finer = _round(_quotient(clipped, steps[i], FUSED), LEVELS[i]) * steps[i]
+                tl.store(sums_pointer + i * blocks, tl.sum(grad * (finer - value)))
+                value = finer
+            rest = tl.sum(grad * (clipped - value))
+        # What is missing to the clipped value: the first width without a grid adds it all, further ones nothing.
+        tl.store(sums_pointer + GRIDS * blocks, rest)
+        for i in tl.static_range(GRIDS + 1, COUNT + 1):
+            tl.store(sums_pointer + i * blocks, 0.0)
 
 
 @triton.jit
@@ -165,19 +254,11 @@ def _finish_kernel(
     missing = -_total(sums_pointer, COUNT, blocks, BLOCK)
     tail = 0.0
     for step in tl.static_range(COUNT):
-        width: tl.constexpr = COUNT - 1 - step
-        total = _total(sums_pointer, width, blocks, BLOCK)
-        below = 1.0  # product of the gates below this width
-        for i in tl.static_range(width):
-            below *= tl.load(gates_pointer + i).to(tl.float32)
+        total = _total(sums_pointer, COUNT - 1 - step, blocks, BLOCK)
         tail += total
-        tl.store(dgates_pointer + row * COUNT + width, below * tail)
-        if width > 0:
-            openness = 1.0
-            for i in tl.static_range(width):
-                openness *= tl.load(gates_pointer + i + 1).to(tl.float32)
-            missing += (openness - 1.0) * total
-        tail *= tl.load(gates_pointer + width).to(tl.float32)
+        tl.store(dgates_pointer + row * COUNT + COUNT - 1 - step, _open(gates_pointer, 0, COUNT - 1 - step) * tail)
+        tail *= tl.load(gates_pointer + COUNT - 1 - step).to(tl.float32)
+        missing += (_open(gates_pointer, 1, COUNT - step) - 1.0) * total
     first_gate = tl.load(gates_pointer).to(tl.float32)
     beta = tl.load(beta_pointer + row).to(tl.float32)
     edges = _total(sums_pointer, COUNT + 1, blocks, BLOCK)
@@ -185,9 +266,19 @@ def _finish_kernel(
     tl.store(dbeta_pointer + row, dbeta.to(dbeta_pointer.dtype.element_ty))
 
 
-def _levels(bits: tuple[int, ...]) -> tuple[int, ...]:
-    """2^b - 1 of every width; 0 stands for a width whose grid float32 cannot hold, where quantizing is clipping."""
-    return tuple(2**b - 1 if grid.has_grid(b, torch.float32) else 0 for b in bits)
+@functools.cache
+def _widths(bits: tuple[int, ...], signed: bool) -> dict[str, Any]:
+    """The compile-time constants of a set of widths. No levels stand for a grid that float32 cannot hold."""
+    levels = tuple(2**b - 1 if grid.has_grid(b, torch.float32) else 0 for b in bits)
+    grids = sum(level > 0 for level in levels)
+    chain = 1 < grids and levels[grids - 1] < 2**17 and all(levels[i + 1] % levels[i] == 0 for i in range(grids - 1))
+    largest = float(grid.code_bounds(bits[grids - 1], signed)[1]) if grids else 0.0
+    return {"LEVELS": levels, "GRIDS": grids, "LARGEST": largest, "CHAIN": chain, "SIGNED": signed, "FUSED": _FUSED}
+
+
+@functools.cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 def supports(x: Tensor) -> bool:
@@ -199,10 +290,8 @@ def forward(x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[in
     """As `reference.forward`, on a dense matrix x with one range a row."""
     y = torch.empty_like(x)
     rows, columns = x.shape
-    launch = (triton.cdiv(columns, _FORWARD["BLOCK"]), rows)
-    _forward_kernel[launch](
-        x, y, beta, gates, columns, LEVELS=_levels(bits), SIGNED=signed, FUSED=_FUSED, **_FORWARD
-    )  # fmt: skip
+    programs = min(triton.cdiv(columns, _FORWARD["BLOCK"]), _FORWARD_PROGRAMS * _processors(x.device))
+    _forward_kernel[(programs, rows)](x, y, beta, gates, columns, **_widths(bits, signed), **_FORWARD)
     return y
 
 
@@ -215,9 +304,8 @@ def backward(
     blocks = triton.cdiv(columns, _BACKWARD["BLOCK"])
     sums = torch.empty(rows, len(bits) + 2, blocks, dtype=torch.float32, device=x.device)
     _backward_kernel[(blocks, rows)](
-        grad, x, dx, sums, beta, gates, columns,
-        LEVELS=_levels(bits), SIGNED=signed, FUSED=_FUSED, SUMS=sums_needed, **_BACKWARD,
-    )  # fmt: skip
+        grad, x, dx, sums, beta, gates, columns, **_widths(bits, signed), SUMS=sums_needed, **_BACKWARD
+    )
     if not sums_needed:
         return dx, None, None
     dbeta = torch.empty_like(beta)

@@ -1,0 +1,57 @@
+"""`python -m benchmarks [--smoke] [--json FILE] [NAME ...]`: run benchmarks and print their tables."""
+
+import argparse
+import json
+import platform
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks import quantizer
+from benchmarks.quantizer import Row
+
+BENCHMARKS = {
+    "bandwidth": quantizer.bandwidth,
+    "quantizer": quantizer.against_peers,
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which to run, of {', '.join(BENCHMARKS)}; all")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes: only show that everything runs")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    options = parser.parse_args(arguments)
+    unknown = set(options.names) - set(BENCHMARKS)
+    if unknown:
+        parser.error(f"no benchmark is called {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
+    record = {"machine": machine(), "date": time.strftime("%Y-%m-%d"), "tables": {}}
+    print("  ".join(f"{key} {value}" for key, value in record["machine"].items()))
+    for name in options.names or BENCHMARKS:
+        rows = BENCHMARKS[name](options.smoke)
+        record["tables"][name] = rows
+        print(f"\n{name}: {BENCHMARKS[name].__doc__}")
+        print(table(rows) if rows else "  (not on this machine)")
+    if options.json:
+        options.json.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def machine() -> dict[str, str]:
+    """What the figures were measured on."""
+    result = {"python": platform.python_version(), "torch": torch.__version__, "threads": str(torch.get_num_threads())}
+    if torch.cuda.is_available():
+        result["gpu"] = torch.cuda.get_device_name()
+    return result
+
+
+def table(rows: list[Row]) -> str:
+    """Rows of equal keys as aligned columns."""
+    columns = list(rows[0])
+    cells = [columns] + [[str(row[column]) for column in columns] for row in rows]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    return "\n".join("  " + "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) for line in cells)
+
+
+if __name__ == "__main__":
+    main()
