@@ -1,0 +1,1 @@
+"""What a network costs: MACs, bit operations, bytes."""

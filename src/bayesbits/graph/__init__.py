@@ -1,0 +1,1 @@
+"""Reading a network into a `Topology`, and attaching quantizers to it."""
