@@ -1,0 +1,41 @@
+"""Multiply-accumulates of weighted layers and of other operations, for the shapes that they really meet.
+
+Counted literally for the example inputs, batch included. One multiply-accumulate is one weight times one value; biases
+are not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+from torch.utils.flop_counter import FlopCounterMode
+
+
+def layer_macs(kind: str, weight_shape: Sequence[int], input_shape: Sequence[int], output_shape: Sequence[int]) -> int:
+    """MACs of one call of a layer.
+
+    A weight's shape leaves out its own side of the groups: (out, in / groups, kernel) for a convolution, where every
+    output element meets `in / groups * kernel` weights; (in, out / groups, kernel) for a transposed one, where every
+    input element does; (out, in) for a linear layer.
+    """
+    elements = prod(input_shape) if kind == "conv_transpose" else prod(output_shape)
+    return elements * prod(weight_shape[1:])
+
+
+def attention_macs(query: Sequence[int], key: Sequence[int], value: Sequence[int]) -> int:
+    """MACs of both products of scaled dot-product attention, from shapes (..., positions, features); no mask saves any."""
+    return prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
+
+
+def recurrent_macs(data: Sequence[int], matrices: Sequence[Sequence[int]]) -> int:
+    """MACs of a recurrent module: every weight matrix meets every position of the input once."""
+    return prod(data[:-1]) * sum(prod(sizes) for sizes in matrices)
+
+
+def operation_macs(operation: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    """MACs of any torch operation, from the shapes of its (fake) operands; 0 for one that multiplies no matrices."""
+    with FlopCounterMode(display=False) as counter:
+        operation(*args, **kwargs)
+    return int(counter.get_total_flops()) // 2  # torch counts a multiplication and an addition as two

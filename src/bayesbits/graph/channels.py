@@ -1,0 +1,161 @@
+"""Which channels belong together, and which of them can be removed exactly.
+
+Every layer makes fresh channels. They are followed through the network in running order (see `labels` and `rules`)
+until they reach the input channels of other layers. A class of channels can be removed exactly when zeros from all of
+its producers stay zeros on every way to layers; otherwise the first obstacle that was met is the reason why not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, fx
+
+from bayesbits.graph import rules
+from bayesbits.graph.exported import Program, operation
+from bayesbits.graph.labels import ChannelClasses
+from bayesbits.graph.layers import BATCH_NORMS, FoundLayer
+from bayesbits.topology import ChannelGroup, Unsupported
+
+
+@dataclass(frozen=True)
+class Channels:
+    """The channel classes of every layer's inputs and outputs, by the layer's name, and their groups."""
+
+    inputs: Mapping[str, tuple[int, ...]]
+    outputs: Mapping[str, tuple[int, ...]]
+    groups: tuple[ChannelGroup, ...]
+
+
+def follow(
+    program: Program,
+    layers: tuple[FoundLayer, ...],
+    unsupported: Mapping[fx.Node, Unsupported],
+    output_layers: tuple[str, ...],
+) -> Channels:
+    """Follow the channels of all layers through the network."""
+    walk = _Walk(program, layers, unsupported)
+    for node in program.nodes:
+        walk.step(node)
+    for node in program.nodes:
+        if node in program.outputs:
+            walk.classes.keep(walk.tensor(node), "reaches the network's output")
+    for layer in layers:
+        if layer.name in output_layers:
+            walk.classes.keep(walk.outputs[layer.name], "output layer")
+    return number(walk.classes, walk.inputs, walk.outputs)
+
+
+class _Walk:
+    """The state of following channels: the labels of every node, and the atoms at both ends of every layer."""
+
+    def __init__(
+        self, program: Program, layers: tuple[FoundLayer, ...], unsupported: Mapping[fx.Node, Unsupported]
+    ) -> None:
+        self.program = program
+        self.classes = ChannelClasses()
+        self.labels: dict[fx.Node, rules.Labels] = {}
+        self.inputs: dict[str, Tensor] = {}
+        self.outputs: dict[str, Tensor] = {}
+        self._layer_of = {call: layer for layer in layers for call in layer.calls}
+        self._own_norms = {layer.norm for layer in layers}
+        self._unsupported = unsupported
+        self._read: dict[tuple[fx.Node, int], Tensor] = {}
+
+    def tensor(self, node: fx.Node) -> Tensor:
+        labels = self.labels[node]
+        assert isinstance(labels, Tensor)
+        return labels
+
+    def step(self, node: fx.Node) -> None:
+        """Label one node's output."""
+        if node.op != "call_function":
+            source = "a network input" if node in self.program.inputs else "a parameter or constant"
+            self.labels[node] = rules.filled(node.meta.get("val"), self.classes.foreign(source))
+        elif node in self._layer_of:
+            self.labels[node] = self._pass_layer(node, self._layer_of[node])
+        elif node in self._unsupported:
+            what = self._unsupported[node].what
+            self.labels[node] = rules.end(
+                node, self.labels, self.classes, f"feeds {what} in {self._unsupported[node].name}"
+            )
+        elif operation(node) in BATCH_NORMS:
+            self.labels[node] = self._pass_norm(node)
+        else:
+            self.labels[node] = rules.apply(node, self.labels, self.classes)
+
+    def _pass_norm(self, node: fx.Node) -> rules.Labels:
+        """A layer's own batch norm is scaled and shifted together with the layer; any other one shifts zeros."""
+        labels, norm = self.tensor(node.all_input_nodes[0]), self.program.path(node)
+        if norm not in self._own_norms:
+            self.classes.keep(labels, f"passes batch norm {norm}, which is not one layer's own")
+        return labels if isinstance(node.meta["val"], Tensor) else [labels, *rules.filled(node.meta["val"][1:], -1)]
+
+    def _pass_layer(self, node: fx.Node, layer: FoundLayer) -> Tensor:
+        """Read the input channels of a layer, and label its output with the layer's own channels."""
+        rank = node.meta["val"].dim()
+        spatial = 0 if layer.kind == "linear" else len(layer.weight_shape) - 2
+        dim = rank - 1 - spatial
+        arrived = self._arrived(node.all_input_nodes[0], dim)
+        first = self.inputs.setdefault(layer.name, arrived)
+        self.classes.unite(first, arrived)  # a second call: its channels meet the same weights
+        made = self.outputs.get(layer.name)
+        if made is None:
+            made = self.outputs[layer.name] = self.classes.new(layer.outputs)
+        self._couple(layer, first, made)
+        return made.reshape(-1, *[1] * spatial).expand(tuple(node.meta["val"].shape))
+
+    def _arrived(self, node: fx.Node, dim: int) -> Tensor:
+        """One atom per input channel; layers that read the same tensor read the same atoms."""
+        if (node, dim) not in self._read:
+            self._read[node, dim] = self.classes.columns(self.tensor(node), dim)
+        return self._read[node, dim]
+
+    def _couple(self, layer: FoundLayer, arrived: Tensor, made: Tensor) -> None:
+        if layer.depthwise:
+            self.classes.unite(arrived, made)
+        elif layer.groups > 1:  # cutting single channels would leave groups of unequal size
+            self.classes.keep(arrived, f"feeds grouped convolution {layer.name}")
+            self.classes.keep(made, f"grouped convolution {layer.name}")
+        if layer.shared_weight:
+            for atoms in (arrived, made):
+                self.classes.keep(atoms, f"tied weights ({layer.parameter})")
+
+
+def number(classes: ChannelClasses, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> Channels:
+    """Number the classes so that those with the same producers, consumers and fate follow each other."""
+    roots = {
+        side: {name: [classes.find(atom) for atom in atoms.tolist()] for name, atoms in ends.items()}
+        for side, ends in (("in", inputs), ("out", outputs))
+    }
+    readers, makers = _names_by_root(roots["in"]), _names_by_root(roots["out"])
+    members: dict[tuple[tuple[str, ...], tuple[str, ...], str | None], dict[int, None]] = {}
+    for name in inputs:
+        for root in roots["in"][name] + roots["out"][name]:
+            producers, consumers = tuple(makers.get(root, ())), tuple(readers.get(root, ()))
+            reason = classes.reason(root) or (None if producers else "no layer makes these channels")
+            members.setdefault((producers, consumers, reason), {})[root] = None
+    numbers: dict[int, int] = {}
+    groups: list[ChannelGroup] = []
+    names: dict[str, int] = {}
+    for (producers, consumers, reason), found in members.items():
+        name = producers[0] if producers else f"input of {consumers[0]}"
+        names[name] = names.get(name, 0) + 1
+        name += f"#{names[name]}" if names[name] > 1 else ""
+        groups.append(ChannelGroup(name, len(numbers), len(found), producers, consumers, reason))
+        numbers.update({root: len(numbers) + index for index, root in enumerate(found)})
+    sides = [
+        {name: tuple(numbers[root] for root in ends) for name, ends in roots[side].items()} for side in ("in", "out")
+    ]
+    return Channels(sides[0], sides[1], tuple(groups))
+
+
+def _names_by_root(ends: Mapping[str, list[int]]) -> dict[int, dict[str, None]]:
+    """For every class the layers that have it at this end, in running order and once each."""
+    names: dict[int, dict[str, None]] = {}
+    for name, roots in ends.items():
+        for root in roots:
+            names.setdefault(root, {})[name] = None
+    return names

@@ -1,0 +1,134 @@
+"""Reading a network that torch.export cannot take: a plain run with hooks.
+
+Such a run sees the weighted layers and their MACs, and which of them read the very same tensor. It does not see what
+happens between layers, so no batch norm is paired with a layer and no channel counts as removable; the topology says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesbits.cost.macs import layer_macs
+from bayesbits.graph.exported import evaluation_form
+from bayesbits.graph.layers import layer_kind
+from bayesbits.topology import Activation, ChannelGroup, Layer, Topology, Unsupported
+
+REASON = "the network could not be traced, so the ways of its channels are not known"
+
+
+@dataclass
+class _Seen:
+    """What the hooks saw of one layer."""
+
+    module: nn.Module
+    kind: str
+    calls: int = 0
+    macs: int = 0
+    tensors: list[Tensor] = field(default_factory=list)
+    """The inputs themselves: held until the run is over, so that identity means the same tensor."""
+
+
+def trace_with_hooks(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Topology:
+    """The topology of a network that torch.export refused with `error`; raises what the network itself raises."""
+    seen = _run(model, args, kwargs)
+    parameters = {id(parameter): name for name, parameter in model.named_parameters()}
+    floats = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.is_floating_point()]
+    activations = _activations(seen, floats)
+    reads = {name: activation.name for activation in activations for name in activation.consumers}
+    layers: list[Layer] = []
+    groups: list[ChannelGroup] = []
+    for name, record in seen.items():
+        layer = _layer(name, record, parameters[id(record.module.weight)], reads[name], sum(g.size for g in groups))
+        layers.append(layer)
+        groups += [
+            ChannelGroup(f"input of {name}", layer.in_channels[0], len(layer.in_channels), (), (name,), REASON),
+            ChannelGroup(name, layer.out_channels[0], len(layer.out_channels), (name,), (), REASON),
+        ]
+    return Topology(
+        layers=tuple(layers),
+        activations=activations,
+        additions=(),
+        groups=tuple(groups),
+        unsupported=(Unsupported("", "network that torch.export cannot take", 0, _shorten(error)),),
+        output_layers=tuple(seen),
+        traced=False,
+    )
+
+
+def _run(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, _Seen]:
+    """Run the network once in evaluation form and see which layers run, in that order."""
+    seen: dict[str, _Seen] = {}
+    handles = []
+    for name, module in model.named_modules():
+        kind = layer_kind(module)
+        if kind is None:
+            continue
+
+        def record(module: nn.Module, inputs: Any, output: Tensor, name: str = name, kind: str = kind) -> None:
+            entry = seen.setdefault(name, _Seen(module, kind))
+            entry.calls += 1
+            entry.macs += layer_macs(kind, tuple(module.weight.shape), inputs[0].shape, output.shape)
+            entry.tensors.append(inputs[0])
+
+        handles.append(module.register_forward_hook(record))
+    devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
+    try:
+        with evaluation_form(model), torch.random.fork_rng(devices=list(devices)), torch.no_grad():
+            model(*args, **kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen
+
+
+def _activations(seen: dict[str, _Seen], inputs: list[Tensor]) -> tuple[Activation, ...]:
+    """One activation per layer; layers that read the very same tensor share theirs."""
+    members: list[tuple[list[str], set[int]]] = []
+    for name, record in seen.items():
+        names, tensors = [name], {id(tensor) for tensor in record.tensors}
+        for other in [entry for entry in members if entry[1] & tensors]:
+            members.remove(other)
+            names, tensors = other[0] + names, other[1] | tensors
+        members.append((names, tensors))
+    order = {name: index for index, name in enumerate(seen)}
+    members.sort(key=lambda entry: min(order[name] for name in entry[0]))
+    given = {id(tensor) for tensor in inputs}
+    return tuple(
+        Activation(
+            f"{min(names, key=order.__getitem__)}.input", tuple(sorted(names, key=order.__getitem__)), tensors <= given
+        )
+        for names, tensors in members
+    )
+
+
+def _layer(name: str, record: _Seen, parameter: str, activation: str, first: int) -> Layer:
+    weight_shape = tuple(record.module.weight.shape)
+    groups = int(getattr(record.module, "groups", 1))
+    transposed = record.kind == "conv_transpose"
+    inputs = weight_shape[0] if transposed else weight_shape[1] * groups
+    outputs = weight_shape[1] * groups if transposed else weight_shape[0]
+    return Layer(
+        name=name,
+        kind=record.kind,
+        parameter=parameter,
+        weight_shape=weight_shape,
+        groups=groups,
+        bias=record.module.bias is not None,
+        calls=record.calls,
+        macs=record.macs,
+        norm=None,
+        activation=activation,
+        in_channels=tuple(range(first, first + inputs)),
+        out_channels=tuple(range(first + inputs, first + inputs + outputs)),
+        depthwise=groups > 1 and groups == inputs == outputs,
+    )
+
+
+def _shorten(error: Exception) -> str:
+    """The first line of what torch.export said, with the kind of error."""
+    text = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {text[:300]}"

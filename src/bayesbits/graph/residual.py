@@ -1,0 +1,84 @@
+"""Finding the residual additions, and the modules at whose outputs their operands can be quantized."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from torch import fx
+
+from bayesbits.graph.exported import Program, is_float, operation, shape
+from bayesbits.graph.rules import SAME
+from bayesbits.topology import Addition, Unsupported
+
+
+def find_additions(
+    program: Program, weighted: Collection[fx.Node], lookups: Collection[fx.Node]
+) -> tuple[tuple[Addition, ...], tuple[Unsupported, ...]]:
+    """The additions, and an entry for each operand that no module's output stands for.
+
+    An addition is residual when two float tensors of equal shape meet that come by different ways from weighted
+    operations (`weighted`), embeddings (`lookups`) or network inputs, one of them at least from a weighted operation.
+    Sums of one tensor's own functions (a rotation of positions, a written-out GELU), biases, positions and masks are not.
+    """
+    sources = _sources(program, weighted, lookups)
+    additions, missing = [], []
+    names: dict[str, int] = {}
+    for node in program.nodes:
+        if not _is_residual(node, sources, weighted):
+            continue
+        name = ".".join(part for part in (program.path(node), "add") if part)
+        names[name] = names.get(name, 0) + 1
+        name += f"#{names[name]}" if names[name] > 1 else ""
+        operands = tuple(_module_output(program, used) for used in node.args[:2] if isinstance(used, fx.Node))
+        additions.append(Addition(name, operands))
+        for index, operand in enumerate(operands):
+            if operand is None:
+                reason = f"operand {index} is not the output of a module that runs once and returns one tensor"
+                missing.append(Unsupported(name, "residual operand", 0, reason))
+    return tuple(additions), tuple(missing)
+
+
+def _sources(
+    program: Program, weighted: Collection[fx.Node], lookups: Collection[fx.Node]
+) -> dict[fx.Node, frozenset[fx.Node]]:
+    """For every node the nearest weighted operations, embeddings and float inputs that its value comes from."""
+    sources: dict[fx.Node, frozenset[fx.Node]] = {}
+    for node in program.nodes:
+        if node in weighted or node in lookups or (node in program.inputs and is_float(node)):
+            sources[node] = frozenset([node])
+        else:
+            sources[node] = frozenset().union(*(sources[used] for used in node.all_input_nodes))
+    return sources
+
+
+def _is_residual(node: fx.Node, sources: dict[fx.Node, frozenset[fx.Node]], weighted: Collection[fx.Node]) -> bool:
+    if operation(node) != "add" or len(node.all_input_nodes) != 2 or not all(map(is_float, node.all_input_nodes)):
+        return False
+    left, right = node.all_input_nodes
+    if shape(left) != shape(right) or not sources[left] or not sources[right] or sources[left] == sources[right]:
+        return False
+    return any(source in weighted for source in sources[left] | sources[right])
+
+
+def _module_output(program: Program, node: fx.Node) -> str | None:
+    """The outermost module that runs once and whose one output is exactly this tensor."""
+    for key, path in program.calls(node):
+        if not path or program.calls_of[path] != 1 or program.tensor_outputs.get(path) != shape(node):
+            continue
+        leaving = [other for other in program.nodes if _lies_in(program, other, key) and _leaves(program, other, key)]
+        if leaving == [node]:
+            return path
+    # A copy (dropout in evaluation, a cast that changes nothing) has the value of what it copies.
+    same = operation(node) in SAME and node.meta["val"].dtype == node.all_input_nodes[0].meta["val"].dtype
+    return _module_output(program, node.all_input_nodes[0]) if same else None
+
+
+def _lies_in(program: Program, node: fx.Node, key: str) -> bool:
+    return any(call == key for call, _ in program.calls(node))
+
+
+def _leaves(program: Program, node: fx.Node, key: str) -> bool:
+    """Whether something outside of a module's call reads the node."""
+    return node in program.outputs or any(
+        not _lies_in(program, user, key) for user in node.users if user.op != "output"
+    )

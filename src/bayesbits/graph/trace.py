@@ -1,0 +1,148 @@
+"""Reading a live network into a `Topology`.
+
+`trace` lets torch.export read the network, finds the weighted layers, follows their channels, and writes down what it
+could not handle. Where torch.export cannot take the network, a plain run with hooks takes its place (see `fallback`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+from bayesbits.graph.channels import Channels, follow
+from bayesbits.graph.exported import Program, export, is_float, operation
+from bayesbits.graph.fallback import trace_with_hooks
+from bayesbits.graph.layers import FoundLayer, find_layers, find_unsupported, layer_input
+from bayesbits.graph.residual import find_additions
+from bayesbits.graph.rules import MOVES, PADS, SAME
+from bayesbits.topology import Activation, Layer, Topology
+
+
+def trace(model: nn.Module, example_inputs: Tensor | tuple[Any, ...] | Mapping[str, Any]) -> Topology:
+    """What a network is, for these inputs: a tensor, a tuple of positional inputs, or a mapping of keyword inputs.
+
+    The network is only read. Raises a ValueError where no weighted layer runs.
+    """
+    args, kwargs = split_inputs(example_inputs)
+    try:
+        program = export(model, args, kwargs)
+    except Exception as error:  # torch.export raises many kinds of errors; a wrong input shows again in the plain run
+        topology = trace_with_hooks(model, args, kwargs, error)
+    else:
+        topology = _read(program)
+    if not topology.layers:
+        others = ", ".join(f"{entry.name or 'the network'} ({entry.what})" for entry in topology.unsupported)
+        raise ValueError(
+            f"no weighted layer of {type(model).__name__} runs for these inputs, so there is nothing to quantize; "
+            f"convolutions and linear layers with the forward of torch.nn count. Found besides: {others or 'nothing'}"
+        )
+    return topology
+
+
+def split_inputs(
+    example_inputs: Tensor | tuple[Any, ...] | Mapping[str, Any],
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword inputs, from the three forms that users may give."""
+    if isinstance(example_inputs, Tensor):
+        return (example_inputs,), {}
+    if isinstance(example_inputs, tuple):
+        return example_inputs, {}
+    if isinstance(example_inputs, Mapping):
+        return (), dict(example_inputs)
+    raise TypeError(
+        f"example_inputs is a {type(example_inputs).__name__}; give a tensor, a tuple of positional inputs, "
+        "or a dict of keyword inputs"
+    )
+
+
+def _read(program: Program) -> Topology:
+    found = find_layers(program)
+    unsupported = find_unsupported(program, found)
+    weighted = {call for layer in found for call in layer.calls} | {
+        node for node, entry in unsupported.items() if entry.macs
+    }
+    outputs = _output_layers(program, found, weighted)
+    channels = follow(program, found, unsupported, outputs)
+    additions, missing = find_additions(program, weighted, unsupported)
+    activations, reads = _activations(program, found)
+    return Topology(
+        layers=tuple(_layer(layer, channels, reads[layer.name]) for layer in found),
+        activations=activations,
+        additions=additions,
+        groups=channels.groups,
+        unsupported=(*unsupported.values(), *missing),
+        output_layers=outputs,
+        traced=True,
+    )
+
+
+def _layer(found: FoundLayer, channels: Channels, activation: str) -> Layer:
+    return Layer(
+        name=found.name,
+        kind=found.kind,
+        parameter=found.parameter,
+        weight_shape=found.weight_shape,
+        groups=found.groups,
+        bias=found.module.bias is not None,
+        calls=len(found.calls),
+        macs=found.macs,
+        norm=found.norm,
+        activation=activation,
+        in_channels=channels.inputs[found.name],
+        out_channels=channels.outputs[found.name],
+        depthwise=found.depthwise,
+    )
+
+
+def _activations(program: Program, layers: tuple[FoundLayer, ...]) -> tuple[tuple[Activation, ...], dict[str, str]]:
+    """The tensors that layers read, and the name of the one that each layer reads.
+
+    Layers are joined when they read one tensor in any of their calls, because a layer has one input quantizer.
+    """
+    joined: dict[str, list[FoundLayer]] = {}
+    by_tensor: dict[fx.Node, str] = {}
+    for layer in layers:
+        joined[layer.name] = [layer]
+        for tensor in [layer_input(program, call) for call in layer.calls]:
+            other = next(
+                (name for name, members in joined.items() if by_tensor.get(tensor) in [m.name for m in members]),
+                layer.name,
+            )
+            if other != layer.name:
+                current = next(name for name, members in joined.items() if layer in members)
+                if current != other:
+                    first, second = sorted((other, current), key=list(joined).index)
+                    joined[first] += joined.pop(second)
+            by_tensor.setdefault(tensor, layer.name)
+    order = {layer.name: index for index, layer in enumerate(layers)}
+    activations = []
+    reads = {}
+    for members in joined.values():
+        members.sort(key=lambda layer: order[layer.name])
+        consumers = tuple(layer.name for layer in members)
+        tensors = [layer_input(program, call) for layer in members for call in layer.calls]
+        name = f"{consumers[0]}.input"
+        activations.append(Activation(name, consumers, all(_is_network_input(program, tensor) for tensor in tensors)))
+        reads.update(dict.fromkeys(consumers, name))
+    return tuple(activations), reads
+
+
+def _is_network_input(program: Program, node: fx.Node) -> bool:
+    """Whether a tensor is a float input of the network, perhaps moved, padded or cast."""
+    while operation(node) in MOVES | SAME | PADS and len(node.all_input_nodes) == 1:
+        node = node.all_input_nodes[0]
+    return node in program.inputs and is_float(node)
+
+
+def _output_layers(program: Program, layers: tuple[FoundLayer, ...], weighted: set[fx.Node]) -> tuple[str, ...]:
+    """The layers from which the network's output can be reached without passing another weighted operation."""
+    reached: set[fx.Node] = set()
+    waiting = list(program.outputs)
+    while waiting:
+        node = waiting.pop()
+        if node not in reached:
+            reached.add(node)
+            waiting += [] if node in weighted else node.all_input_nodes
+    return tuple(layer.name for layer in layers if any(call in reached for call in layer.calls))
