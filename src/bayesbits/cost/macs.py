@@ -25,7 +25,7 @@ def layer_macs(kind: str, weight_shape: Sequence[int], input_shape: Sequence[int
 
 
 def attention_macs(query: Sequence[int], key: Sequence[int], value: Sequence[int]) -> int:
-    """MACs of both products of scaled dot-product attention, from shapes (..., positions, features); no mask saves any."""
+    """MACs of both products of scaled dot-product attention, from shapes (..., positions, features), mask or not."""
     return prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
 

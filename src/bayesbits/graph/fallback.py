@@ -1,7 +1,8 @@
 """Reading a network that torch.export cannot take: a plain run with hooks.
 
 Such a run sees the weighted layers and their MACs, and which of them read the very same tensor. It does not see what
-happens between layers, so no batch norm is paired with a layer and no channel counts as removable; the topology says so.
+happens between layers, so no batch norm is paired with a layer and no channel counts as removable, and the
+topology says so.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from bayesbits.cost.macs import layer_macs
 from bayesbits.graph.exported import evaluation_form
-from bayesbits.graph.layers import layer_kind
+from bayesbits.graph.layers import layer_kind, weight_of
 from bayesbits.topology import Activation, ChannelGroup, Layer, Topology, Unsupported
 
 REASON = "the network could not be traced, so the ways of its channels are not known"
@@ -42,7 +43,7 @@ def trace_with_hooks(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
     layers: list[Layer] = []
     groups: list[ChannelGroup] = []
     for name, record in seen.items():
-        layer = _layer(name, record, parameters[id(record.module.weight)], reads[name], sum(g.size for g in groups))
+        layer = _layer(name, record, parameters[id(weight_of(record.module))], reads[name], sum(g.size for g in groups))
         layers.append(layer)
         groups += [
             ChannelGroup(f"input of {name}", layer.in_channels[0], len(layer.in_channels), (), (name,), REASON),
@@ -71,7 +72,7 @@ def _run(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dic
         def record(module: nn.Module, inputs: Any, output: Tensor, name: str = name, kind: str = kind) -> None:
             entry = seen.setdefault(name, _Seen(module, kind))
             entry.calls += 1
-            entry.macs += layer_macs(kind, tuple(module.weight.shape), inputs[0].shape, output.shape)
+            entry.macs += layer_macs(kind, weight_of(module).shape, inputs[0].shape, output.shape)
             entry.tensors.append(inputs[0])
 
         handles.append(module.register_forward_hook(record))
@@ -106,7 +107,7 @@ def _activations(seen: dict[str, _Seen], inputs: list[Tensor]) -> tuple[Activati
 
 
 def _layer(name: str, record: _Seen, parameter: str, activation: str, first: int) -> Layer:
-    weight_shape = tuple(record.module.weight.shape)
+    weight_shape = tuple(weight_of(record.module).shape)
     groups = int(getattr(record.module, "groups", 1))
     transposed = record.kind == "conv_transpose"
     inputs = weight_shape[0] if transposed else weight_shape[1] * groups

@@ -53,7 +53,7 @@ class ChannelClasses:
         return atom
 
     def unite(self, left: Tensor, right: Tensor) -> None:
-        """Put the atoms at equal places of two label tensors into one class; labels that are no atoms are passed over."""
+        """Put the atoms at equal places of two label tensors into one class, and pass over labels that are no atoms."""
         both = (left >= 0) & (right >= 0) & (left != right)
         pairs = torch.stack((left[both], right[both]), dim=1)
         for first, second in torch.unique(pairs, dim=0).tolist():
@@ -85,7 +85,7 @@ class ChannelClasses:
         """
         rows = collapse(labels, keep=(dim,)).movedim(dim, -1)
         rows = torch.unique(rows.reshape(-1, rows.shape[-1]), dim=0)
-        atoms = rows.max(dim=0).values
+        atoms: Tensor = rows.max(dim=0).values
         for row in rows:
             self.unite(atoms, row)
         missing = atoms < 0

@@ -88,6 +88,13 @@ def layer_kind(module: nn.Module) -> str | None:
     return None
 
 
+def weight_of(module: nn.Module) -> Tensor:
+    """The weight of a layer's module."""
+    weight = module.weight
+    assert isinstance(weight, Tensor)
+    return weight
+
+
 def find_layers(program: Program) -> tuple[FoundLayer, ...]:
     """The weighted layers, in the order in which they first run."""
     calls: dict[str, list[fx.Node]] = {}
@@ -101,7 +108,7 @@ def find_layers(program: Program) -> tuple[FoundLayer, ...]:
         assert isinstance(weight, fx.Node)
         kind = layer_kind(module)
         assert kind is not None
-        parameter = names[id(module.weight)]
+        parameter = names[id(weight_of(module))]
         shared = any(user not in nodes for user in weight.users)
         norm = _own_norm(program, kind, nodes)
         found.append(FoundLayer(name, kind, module, weight, tuple(nodes), parameter, norm, shared))
@@ -141,10 +148,10 @@ def _runs_layer(program: Program, node: fx.Node) -> bool:
     """Whether a node is the work of a stock layer with a weight of its own, not of a function or a computed weight."""
     if node.op != "call_function" or operation(node) not in (*CONVOLUTIONS, "linear"):
         return False
-    module = program.module(node)
-    if layer_kind(module) is None or node.args[1] not in program.parameters:
+    module, weight = program.module(node), node.args[1]
+    if layer_kind(module) is None or not isinstance(weight, fx.Node) or weight not in program.parameters:
         return False
-    return program.model.get_parameter(program.parameters[node.args[1]]) is module.weight
+    return program.model.get_parameter(program.parameters[weight]) is module.weight
 
 
 def _own_norm(program: Program, kind: str, calls: list[fx.Node]) -> str | None:
@@ -170,9 +177,12 @@ def _describe(program: Program, node: fx.Node) -> tuple[str, str]:
         return "embedding", "a table of weights that is looked up, not multiplied; it stays float"
     if name in RECURRENT:
         return RECURRENT[name], "recurrent cells are not quantized"
-    if weights and name in (*CONVOLUTIONS, "linear"):
+    if name in (*CONVOLUTIONS, "linear"):
         what = "functional linear" if name == "linear" else "functional convolution"
-        return what, f"{weights[0]} is not the weight of a stock layer that runs here"
+        return (
+            what,
+            f"{weights[0] if weights else 'a computed tensor'} is not the weight of a stock layer that runs here",
+        )
     if weights:
         return "functional weights", f"{weights[0]} is multiplied by {name}, not by a layer"
     if name in PRODUCTS:

@@ -18,7 +18,8 @@ def find_additions(
 
     An addition is residual when two float tensors of equal shape meet that come by different ways from weighted
     operations (`weighted`), embeddings (`lookups`) or network inputs, one of them at least from a weighted operation.
-    Sums of one tensor's own functions (a rotation of positions, a written-out GELU), biases, positions and masks are not.
+    Sums of one tensor's own functions (a rotation of positions, a written-out GELU), biases, positions and masks are
+    none.
     """
     sources = _sources(program, weighted, lookups)
     additions, missing = [], []

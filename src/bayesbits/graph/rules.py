@@ -8,6 +8,7 @@ reads must stay, and what it makes is foreign.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
@@ -20,25 +21,19 @@ from bayesbits.graph.labels import ZERO, ChannelClasses, collapse, collapse_toge
 
 Labels = Tensor | list[Tensor]
 
-MOVES = frozenset(
-    "view _unsafe_view reshape permute transpose t movedim unsqueeze squeeze expand slice select narrow split "
-    "split_with_sizes chunk unbind stack flip roll repeat unfold flatten unflatten pixel_shuffle pixel_unshuffle "
-    "channel_shuffle native_channel_shuffle".split()
-)
-SAME = frozenset("clone alias detach contiguous dropout to _to_copy lift_fresh_copy type_as float".split())
-ELEMENTWISE = frozenset("hardswish prelu rsub where masked_fill log_sigmoid".split())  # torch does not tag these
-REDUCTIONS = frozenset("mean sum amax amin".split())
-ZEROS = frozenset("zeros zeros_like new_zeros".split())
-PADS = frozenset("pad constant_pad_nd".split())
-RESAMPLES = (
-    "avg_pool",
-    "max_pool",
-    "adaptive_avg_pool",
-    "adaptive_max_pool",
-    "_adaptive_avg_pool",
-    "lp_pool",
-    "upsample_",
-)
+# fmt: off
+MOVES = frozenset((
+    "view", "_unsafe_view", "reshape", "permute", "transpose", "t", "movedim", "unsqueeze", "squeeze", "expand",
+    "slice", "select", "narrow", "split", "split_with_sizes", "chunk", "unbind", "stack", "flip", "roll", "repeat", "unfold",
+    "flatten", "unflatten", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle",
+))
+SAME = frozenset(("clone", "alias", "detach", "contiguous", "dropout", "to", "_to_copy", "lift_fresh_copy", "type_as"))
+# fmt: on
+ELEMENTWISE = ("hardswish", "prelu", "rsub", "where", "masked_fill")  # torch does not tag all of their forms
+REDUCTIONS = ("mean", "sum", "amax", "amin")
+ZEROS = ("zeros", "zeros_like", "new_zeros")
+PADS = ("pad", "constant_pad_nd")
+RESAMPLES = re.compile(r"_?(adaptive_)?(avg|max|lp)_pool(\d)d|upsample_[a-z_]+(\d)d")
 PROBES = (0.7, -1.3, 2.0)
 
 
@@ -47,7 +42,8 @@ def apply(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses)
     name = operation(node)
     if name == "getitem":
         whole, index = labels[node.all_input_nodes[0]], node.args[1]
-        assert isinstance(whole, list) and isinstance(index, int)
+        assert isinstance(whole, list)
+        assert isinstance(index, int)
         return whole[index]
     for applies, rule in RULES:
         if applies(node, name):
@@ -57,6 +53,8 @@ def apply(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses)
 
 def end(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses, reason: str) -> Labels:
     """Channels end here: what the node reads must stay, and what it makes is nobody's channels."""
+    if node.meta.get("val") is None:  # a check that makes nothing
+        return []
     for used in node.all_input_nodes:
         for tensor in _tensors(labels.get(used, [])):
             classes.keep(tensor, reason)
@@ -99,7 +97,7 @@ def _move(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses)
 
 
 def _concatenate(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses) -> Labels:
-    parts = [_one(labels[used]) for used in node.args[0]]  # type: ignore[index, union-attr, misc]
+    parts = [_one(labels[used]) for used in node.args[0]]  # type: ignore[index, union-attr]
     parts = [part for part in parts if part.shape != (0,)]  # torch lets empty tensors of any rank pass
     dim: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
     joined = torch.cat(collapse_together(parts, keep=(dim,)), dim)
@@ -121,10 +119,11 @@ def _pad(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses) 
 
 def _pad_mode(node: fx.Node) -> tuple[str, float]:
     rest: list[Any] = list(node.args[2:])
+    kwargs: dict[str, Any] = dict(node.kwargs)
     if operation(node) == "constant_pad_nd":
-        return "constant", rest[0] if rest else node.kwargs.get("value", 0)  # type: ignore[return-value]
-    mode = rest[0] if rest else node.kwargs.get("mode", "constant")
-    return str(mode), (rest[1] if len(rest) > 1 else node.kwargs.get("value")) or 0.0
+        return "constant", rest[0] if rest else kwargs.get("value", 0.0)
+    mode = rest[0] if rest else kwargs.get("mode", "constant")
+    return mode, (rest[1] if len(rest) > 1 else kwargs.get("value")) or 0.0
 
 
 def _reduce(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses) -> Labels:
@@ -145,14 +144,13 @@ def _reduce(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasse
 def _resample(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses) -> Labels:
     """Pooling and interpolation: the last dimensions change, the channels before them do not."""
     small = collapse(_one(labels[node.all_input_nodes[0]]))
-    spatial = int(operation(node).partition("d")[0][-1]) if "_pool" in operation(node) else small.dim() - 2
-    spatial = next((int(digit) for digit in "123" if f"{digit}d" in operation(node)), spatial)
+    matched = RESAMPLES.match(operation(node))
+    assert matched is not None
+    spatial = int(matched[3] or matched[4])
     if any(size > 1 for size in small.shape[small.dim() - spatial :]):
         return end(node, labels, classes, f"passes {operation(node)} over channels")
     value: Any = node.meta["val"]
-    return (
-        [small.expand(tuple(part.shape)) for part in value] if isinstance(value, tuple) else small.expand(shape(node))
-    )
+    return small.expand(shape(node)) if isinstance(value, Tensor) else [small.expand(part.shape) for part in value]
 
 
 def _elementwise(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses) -> Labels:
@@ -163,11 +161,13 @@ def _elementwise(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelC
     because both would have to be cut. That is conservative: such channels stay.
     """
     operands = list(node.all_input_nodes)
-    size = shape(node)
-    wide = [_operand_labels(node, _one(labels[used]), shape(used), size) for used in operands]
-    if not wide:
+    if not operands:
         return filled(node.meta["val"], classes.foreign("a constant"))
-    small = torch.stack(torch.broadcast_tensors(*collapse_together(wide)))
+    size = shape(node)
+    wide = [_aligned(node, index, _one(labels[used])).expand(size) for index, used in enumerate(operands)]
+    parts = collapse_together(wide)
+    common = [max(sizes) for sizes in zip(*(part.shape for part in parts), strict=True)]
+    small = torch.stack([part.expand(common) for part in parts])
     kinds = torch.where(small >= 0, 0, torch.where(small == ZERO, 1, 2))  # a channel, zero, foreign
     result = small.max(dim=0).values
     for kind in product(range(3), repeat=len(operands)):
@@ -179,14 +179,17 @@ def _elementwise(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelC
             _meet(node, small[:, here], zero, classes)
         else:
             result[here] = ZERO if zero else int(small[:, here].min())
-    _keep_cut_constants(node, operands, wide, compact(result), classes)
+    for index, used in enumerate(operands):
+        _keep_beside_constant(
+            node, _aligned(node, index, torch.empty(shape(used))).shape, small[index], result, classes
+        )
     return compact(result.expand(size))
 
 
-def _operand_labels(node: fx.Node, labels: Tensor, own: Sequence[int], size: Sequence[int]) -> Tensor:
-    if operation(node) == "prelu" and len(own) == 1 and own[0] > 1:  # a slope per channel lies along dimension 1
-        labels = labels.reshape(-1, *[1] * (len(size) - 2))
-    return labels.expand(tuple(size))
+def _aligned(node: fx.Node, index: int, tensor: Tensor) -> Tensor:
+    """An operand in the form in which it broadcasts: the slopes of a PReLU lie along dimension 1, not the last."""
+    slopes = operation(node) == "prelu" and index == 1 and len(shape(node)) > 2
+    return tensor.reshape(-1, *[1] * (len(shape(node)) - 2)) if slopes else tensor
 
 
 def _meet(node: fx.Node, labels: Tensor, zero: bool, classes: ChannelClasses) -> None:
@@ -202,36 +205,34 @@ def _meet(node: fx.Node, labels: Tensor, zero: bool, classes: ChannelClasses) ->
 
 def _keeps_zero(node: fx.Node, operands: Sequence[fx.Node], foreign: Sequence[bool]) -> bool:
     """Whether the operation gives zero where its channels are zero, whatever its foreign operands are."""
+    target: Any = node.target
     for trial in range(len(PROBES) if any(foreign) else 1):
-        values = {}
+        values: dict[fx.Node, Tensor] = {}
         for index, (used, unknown) in enumerate(zip(operands, foreign, strict=True)):
             number = PROBES[(trial + index) % len(PROBES)] if unknown else 0.0
             dtype = used.meta["val"].dtype
-            number = number > 0 if dtype is torch.bool else number
-            values[used] = torch.full((1,), number, dtype=torch.float64 if dtype.is_floating_point else dtype)
-        args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda used, values=values: values[used])
-        target: Any = node.target
+            filling = torch.float64 if dtype.is_floating_point else dtype
+            values[used] = torch.full((1,), number > 0 if dtype is torch.bool else number, dtype=filling)
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
         outcome = target(*args, **kwargs)
         if not isinstance(outcome, Tensor) or bool((outcome != 0).any()):
             return False
     return True
 
 
-def _keep_cut_constants(
-    node: fx.Node, operands: Sequence[fx.Node], wide: Sequence[Tensor], result: Tensor, classes: ChannelClasses
+def _keep_beside_constant(
+    node: fx.Node, own: Sequence[int], labels: Tensor, result: Tensor, classes: ChannelClasses
 ) -> None:
-    """A tensor with one value per channel that no layer makes (a scale, a slope) could not be cut with the channels."""
-    varying = [dim - result.dim() for dim in range(result.dim()) if result.stride(dim) != 0 and result.shape[dim] > 1]
-    for used, labels in zip(operands, wide, strict=True):
-        own = (1, *shape(used), 1)[1:-1] if operation(node) != "prelu" or used is operands[0] else _slopes(node, used)
-        along = any(-dim <= len(own) and own[dim] > 1 for dim in varying)
-        if along and int(collapse(labels).max()) < ZERO:
-            name = operation(node).lstrip("_")
-            classes.keep(result, f"passes {name} with a value per channel ({classes.source(int(labels.max()))})")
-
-
-def _slopes(node: fx.Node, used: fx.Node) -> tuple[int, ...]:
-    return (*shape(used), *[1] * (len(shape(node)) - 2))
+    """A tensor with one value per channel that no layer makes (a scale, slopes) could not be cut with the channels."""
+    foreign = labels < ZERO
+    if not bool(foreign.any()):
+        return
+    varying = [
+        dim - result.dim() for dim in range(result.dim()) if compact(result).stride(dim) and result.shape[dim] > 1
+    ]
+    if any(-dim <= len(own) and own[dim] > 1 for dim in varying):
+        source = classes.source(int(labels[foreign].max()))
+        classes.keep(result[foreign], f"passes {operation(node).lstrip('_')} with a value per channel ({source})")
 
 
 Rule = Callable[[fx.Node, dict[fx.Node, Labels], ChannelClasses], Labels]
@@ -249,6 +250,6 @@ RULES: tuple[tuple[Callable[[fx.Node, str], bool], Rule], ...] = (
     (lambda node, name: name in PADS, _pad),
     (lambda node, name: name in ZEROS, _zeros),
     (lambda node, name: name in REDUCTIONS, _reduce),
-    (lambda node, name: name.startswith(RESAMPLES) and len(node.all_input_nodes) == 1, _resample),
+    (lambda node, name: RESAMPLES.match(name) is not None and len(node.all_input_nodes) == 1, _resample),
     (_is_elementwise, _elementwise),
 )

@@ -101,37 +101,24 @@ def _activations(program: Program, layers: tuple[FoundLayer, ...]) -> tuple[tupl
 
     Layers are joined when they read one tensor in any of their calls, because a layer has one input quantizer.
     """
-    joined: dict[str, list[FoundLayer]] = {}
-    by_tensor: dict[fx.Node, str] = {}
-    for layer in layers:
-        joined[layer.name] = [layer]
-        for tensor in [layer_input(program, call) for call in layer.calls]:
-            other = next(
-                (name for name, members in joined.items() if by_tensor.get(tensor) in [m.name for m in members]),
-                layer.name,
-            )
-            if other != layer.name:
-                current = next(name for name, members in joined.items() if layer in members)
-                if current != other:
-                    first, second = sorted((other, current), key=list(joined).index)
-                    joined[first] += joined.pop(second)
-            by_tensor.setdefault(tensor, layer.name)
-    order = {layer.name: index for index, layer in enumerate(layers)}
+    tensors = {layer.name: [layer_input(program, call) for call in layer.calls] for layer in layers}
+    first = {name: name for name in tensors}  # the first of the layers that each is joined with
+    readers: dict[fx.Node, str] = {}
+    for name, read in tensors.items():
+        joined = {first[name], *(first[readers.setdefault(tensor, name)] for tensor in read)}
+        leader = next(other for other in tensors if other in joined)
+        first = {other: leader if current in joined else current for other, current in first.items()}
     activations = []
-    reads = {}
-    for members in joined.values():
-        members.sort(key=lambda layer: order[layer.name])
-        consumers = tuple(layer.name for layer in members)
-        tensors = [layer_input(program, call) for layer in members for call in layer.calls]
-        name = f"{consumers[0]}.input"
-        activations.append(Activation(name, consumers, all(_is_network_input(program, tensor) for tensor in tensors)))
-        reads.update(dict.fromkeys(consumers, name))
-    return tuple(activations), reads
+    for leader in dict.fromkeys(first.values()):
+        consumers = tuple(name for name in tensors if first[name] == leader)
+        given = all(_is_network_input(program, tensor) for name in consumers for tensor in tensors[name])
+        activations.append(Activation(f"{leader}.input", consumers, given))
+    return tuple(activations), {name: f"{leader}.input" for name, leader in first.items()}
 
 
 def _is_network_input(program: Program, node: fx.Node) -> bool:
     """Whether a tensor is a float input of the network, perhaps moved, padded or cast."""
-    while operation(node) in MOVES | SAME | PADS and len(node.all_input_nodes) == 1:
+    while operation(node) in (*MOVES, *SAME, *PADS) and len(node.all_input_nodes) == 1:
         node = node.all_input_nodes[0]
     return node in program.inputs and is_float(node)
 

@@ -1,0 +1,129 @@
+"""Removable means removable: zeros from the producers arrive as zeros at every consumer, in the float network itself."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bayesbits.graph.trace import trace
+from bayesbits.topology import ChannelGroup, Topology
+from tests.graph.networks import IMAGES, OWN, TRANSFORMERS, Between, output_of, randomize, transformer
+
+
+def silence(model: nn.Module, topology: Topology, channels: set[int]) -> None:
+    """Make every producer of these channels emit zeros: weight, bias, and the scale and shift of its batch norm."""
+    for layer in topology.layers:
+        rows = torch.tensor([channel in channels for channel in layer.out_channels])
+        modules = [model.get_submodule(layer.name)] + ([model.get_submodule(layer.norm)] if layer.norm else [])
+        for module in modules:
+            for parameter in (module.weight, module.bias):
+                if isinstance(parameter, Tensor):
+                    transposed = layer.kind == "conv_transpose" and parameter.dim() > 1
+                    parameter.data[(slice(None), rows) if transposed else rows] = 0.0
+
+
+def disturb(model: nn.Module, topology: Topology, channels: set[int]) -> None:
+    """Change the weights with which every consumer reads these channels, by much."""
+    for layer in topology.layers:
+        columns = torch.tensor([channel in channels for channel in layer.in_channels])
+        weight = model.get_submodule(layer.name).weight.data
+        first = layer.depthwise or layer.kind == "conv_transpose"
+        weight[columns if first else (slice(None), columns)] += 10.0
+
+
+def difference(model: nn.Module, inputs: Any, topology: Topology, group: ChannelGroup, *, silent: bool) -> float:
+    """How far the output moves when the consumers' weights for a few channels of a group change."""
+    channels = {group.channels[0], group.channels[group.size // 2], group.channels[-1]}
+    changed = copy.deepcopy(model)
+    if silent:
+        silence(changed, topology, channels)
+    before = output_of(changed, inputs)
+    disturb(changed, topology, channels)
+    return float((output_of(changed, inputs) - before).abs().max() / before.abs().max())
+
+
+def check_every_group(model: nn.Module, inputs: Any) -> None:
+    topology = trace(randomize(model), inputs)
+    assert topology.removable_groups
+    for group in topology.removable_groups:
+        assert difference(model, inputs, topology, group, silent=True) < 1e-5, group
+        assert difference(model, inputs, topology, group, silent=False) > 1e-3, group  # the channels do matter
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_zeros_arrive_as_zeros_in_our_networks(name: str) -> None:
+    make, inputs = OWN[name]
+    check_every_group(make(), inputs)
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_zeros_arrive_as_zeros_in_transformers(name: str) -> None:
+    check_every_group(*transformer(name))
+
+
+KEEPING: dict[str, Any] = {
+    "hardtanh": nn.Hardtanh(-1, 1),
+    "mish": nn.Mish(),
+    "one slope": nn.PReLU(),
+    "softsign": nn.Softsign(),
+    "clamp": lambda x: x.clamp(min=0.0),
+    "scalar": lambda x: x * 3 / 2,
+    "own product": lambda x: x * x.sigmoid() if False else x * (x > 0),
+    "upsample": nn.Upsample(scale_factor=2),
+    "average pool": nn.AvgPool2d(2),
+    "transposed": lambda x: x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2),
+    "dropout": nn.Dropout2d(0.5),
+    "transposed convolution": nn.ConvTranspose2d(6, 6, 2, stride=2),
+    "spatial mask": lambda x: x * torch.ones(8, 8),
+    "flipped twin": lambda x: x + x.flip(1),
+}
+LOSING: dict[str, tuple[Any, str]] = {
+    "sigmoid": (nn.Sigmoid(), "passes sigmoid"),
+    "softplus": (nn.Softplus(), "passes softplus"),
+    "hardtanh": (nn.Hardtanh(0.5, 1), "passes hardtanh"),
+    "constant": (lambda x: x + 1, "passes add"),
+    "exponential": (torch.exp, "passes exp"),
+    "batch norm": (
+        nn.Sequential(nn.ReLU(), nn.BatchNorm2d(6)),
+        "passes batch norm middle.1, which is not one layer's own",
+    ),
+    "group norm": (nn.GroupNorm(2, 6), "passes group_norm"),
+    "layer norm": (nn.LayerNorm(8), "passes layer_norm"),
+    "softmax": (nn.Softmax(dim=1), "passes softmax"),
+    "slopes": (nn.PReLU(6), "passes prelu with a value per channel (a parameter or constant)"),
+    "sorted": (lambda x: x.sort(dim=1).values, "passes sort"),
+    "gate": (lambda x: x * x.mean((2, 3), keepdim=True).sigmoid(), "passes sigmoid"),
+    "mean over channels": (lambda x: x - x.mean(1, keepdim=True), "passes mean over channels"),
+    "nonzero border": (lambda x: nn.functional.pad(x, (1, 1), value=1.0), "is a constant"),
+    "grouped": (nn.Conv2d(6, 6, 1, groups=2), "feeds grouped convolution middle"),
+}
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_what_keeps_zeros(name: str) -> None:
+    model = Between(KEEPING[name])
+    topology = trace(model, IMAGES)
+    assert topology.layer("first").out_channels[0] in topology.group("first").channels
+    assert topology.group("first").reason is None
+    check_every_group(model, IMAGES)
+
+
+@pytest.mark.parametrize("name", LOSING)
+def test_what_does_not_keep_zeros(name: str) -> None:
+    middle, reason = LOSING[name]
+    assert trace(Between(middle), IMAGES).group("first").reason == reason
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "softplus", "constant", "batch norm", "softmax", "mean over channels"])
+def test_refused_channels_would_have_changed_the_output(name: str) -> None:
+    """Against the layer's own norm: what arrives at the consumer is not zero, so that deleting it would be wrong."""
+    model = randomize(Between(LOSING[name][0]))
+    topology = trace(model, IMAGES)
+    reader = topology.layer("last")
+    channels = set(topology.group("first").channels[:2])
+    silence(model, topology, channels)
+    before = output_of(model, IMAGES)
+    model.get_submodule(reader.name).weight.data[:, :2] = 0.0
+    assert float((output_of(model, IMAGES) - before).abs().max()) > 1e-2
