@@ -1,5 +1,7 @@
 """MACs against counts by hand, for every kind of layer and operation."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
@@ -65,7 +67,7 @@ class Block(nn.Module):
 
 def test_resnet18_has_1814_million_macs() -> None:
     widths = [64, 64, 64, 128, 128, 256, 256, 512, 512]
-    blocks = [Block(a, b, 1 if a == b else 2) for a, b in zip(widths, widths[1:], strict=False)]
+    blocks = [Block(a, b, 1 if a == b else 2) for a, b in pairwise(widths)]
     stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
     model = nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000))
     topology = trace(model, torch.ones(1, 3, 224, 224))

@@ -1,11 +1,15 @@
 """Small networks for the tests of `graph`, each with one thing to find, and random small ones from `transformers`."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from bayesbits.graph.trace import trace
+from bayesbits.topology import Topology
 
 
 class Residual(nn.Module):
@@ -79,13 +83,13 @@ class Shuffled(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Conv2d(3, 8, 1)
-        self.half = nn.Conv2d(4, 4, 1)
+        self.halved = nn.Conv2d(4, 4, 1)
         self.last = nn.Conv2d(8, 3, 1)
         self.head = nn.Linear(3, 2)
 
     def forward(self, x: Tensor) -> Tensor:
         kept, changed = F.relu(self.first(x)).chunk(2, dim=1)
-        x = torch.cat((kept, F.relu(self.half(changed))), dim=1)
+        x = torch.cat((kept, F.relu(self.halved(changed))), dim=1)
         batch, channels, height, width = x.shape
         x = x.view(batch, 2, channels // 2, height, width).transpose(1, 2).reshape(batch, channels, height, width)
         return self.head(F.relu(self.last(x)).amax((2, 3)))
@@ -179,7 +183,7 @@ OWN: dict[str, tuple[Callable[[], nn.Module], Any]] = {
 
 
 def randomize(model: nn.Module, seed: int = 0) -> nn.Module:
-    """Give every parameter and statistic a value that is neither 0 nor 1, so that nothing hides behind an initial value."""
+    """Give every parameter and statistic a random value, so that nothing hides behind an initial 0 or 1."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -215,6 +219,13 @@ def transformer(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
     }  # fmt: skip
     model, inputs = makers[name]()
     return model, inputs
+
+
+@cache
+def traced(name: str) -> tuple[nn.Module, Any, Topology]:
+    """One of the networks with random weights, its inputs and its topology; shared by tests that do not change it."""
+    model, inputs = transformer(name) if name in TRANSFORMERS else (OWN[name][0](), OWN[name][1])
+    return model, inputs, trace(randomize(model), inputs)
 
 
 TRANSFORMERS = ("vit", "bert", "llama", "convnext", "resnet", "mobilenet")

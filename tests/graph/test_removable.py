@@ -1,4 +1,4 @@
-"""Removable means removable: zeros from the producers arrive as zeros at every consumer, in the float network itself."""
+"""Removable means removable: zeros from the producers arrive as zeros at every consumer of the float network."""
 
 import copy
 from typing import Any
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from bayesbits.graph.trace import trace
 from bayesbits.topology import ChannelGroup, Topology
-from tests.graph.networks import IMAGES, OWN, TRANSFORMERS, Between, output_of, randomize, transformer
+from tests.graph.networks import IMAGES, OWN, TRANSFORMERS, Between, output_of, randomize, traced
 
 
 def silence(model: nn.Module, topology: Topology, channels: set[int]) -> None:
@@ -25,12 +25,14 @@ def silence(model: nn.Module, topology: Topology, channels: set[int]) -> None:
 
 
 def disturb(model: nn.Module, topology: Topology, channels: set[int]) -> None:
-    """Change the weights with which every consumer reads these channels, by much."""
+    """Change the weights with which every consumer reads these channels, by much and at random (norms undo shifts)."""
+    generator = torch.Generator().manual_seed(1)
     for layer in topology.layers:
         columns = torch.tensor([channel in channels for channel in layer.in_channels])
         weight = model.get_submodule(layer.name).weight.data
         first = layer.depthwise or layer.kind == "conv_transpose"
-        weight[columns if first else (slice(None), columns)] += 10.0
+        where = columns if first else (slice(None), columns)
+        weight[where] += 10 * torch.randn(weight[where].shape, generator=generator)
 
 
 def difference(model: nn.Module, inputs: Any, topology: Topology, group: ChannelGroup, *, silent: bool) -> float:
@@ -44,33 +46,25 @@ def difference(model: nn.Module, inputs: Any, topology: Topology, group: Channel
     return float((output_of(changed, inputs) - before).abs().max() / before.abs().max())
 
 
-def check_every_group(model: nn.Module, inputs: Any) -> None:
-    topology = trace(randomize(model), inputs)
+def check_every_group(model: nn.Module, inputs: Any, topology: Topology) -> None:
     assert topology.removable_groups
     for group in topology.removable_groups:
         assert difference(model, inputs, topology, group, silent=True) < 1e-5, group
         assert difference(model, inputs, topology, group, silent=False) > 1e-3, group  # the channels do matter
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_zeros_arrive_as_zeros_in_our_networks(name: str) -> None:
-    make, inputs = OWN[name]
-    check_every_group(make(), inputs)
-
-
-@pytest.mark.parametrize("name", TRANSFORMERS)
-def test_zeros_arrive_as_zeros_in_transformers(name: str) -> None:
-    check_every_group(*transformer(name))
+@pytest.mark.parametrize("name", [*OWN, *TRANSFORMERS])
+def test_zeros_arrive_as_zeros(name: str) -> None:
+    check_every_group(*traced(name))
 
 
 KEEPING: dict[str, Any] = {
     "hardtanh": nn.Hardtanh(-1, 1),
     "mish": nn.Mish(),
     "one slope": nn.PReLU(),
-    "softsign": nn.Softsign(),
     "clamp": lambda x: x.clamp(min=0.0),
     "scalar": lambda x: x * 3 / 2,
-    "own product": lambda x: x * x.sigmoid() if False else x * (x > 0),
+    "own product": lambda x: x * (x > 0),
     "upsample": nn.Upsample(scale_factor=2),
     "average pool": nn.AvgPool2d(2),
     "transposed": lambda x: x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2),
@@ -101,29 +95,26 @@ LOSING: dict[str, tuple[Any, str]] = {
 }
 
 
+# Zeros arrive as zeros here; the channels stay because a tensor beside them, or groups, could not be cut with them.
+CAUTIOUS = ("slopes", "gate", "grouped", "layer norm")
+
+
 @pytest.mark.parametrize("name", KEEPING)
 def test_what_keeps_zeros(name: str) -> None:
-    model = Between(KEEPING[name])
+    model = randomize(Between(KEEPING[name]))
     topology = trace(model, IMAGES)
-    assert topology.layer("first").out_channels[0] in topology.group("first").channels
     assert topology.group("first").reason is None
-    check_every_group(model, IMAGES)
+    check_every_group(model, IMAGES, topology)
 
 
 @pytest.mark.parametrize("name", LOSING)
 def test_what_does_not_keep_zeros(name: str) -> None:
     middle, reason = LOSING[name]
-    assert trace(Between(middle), IMAGES).group("first").reason == reason
-
-
-@pytest.mark.parametrize("name", ["sigmoid", "softplus", "constant", "batch norm", "softmax", "mean over channels"])
-def test_refused_channels_would_have_changed_the_output(name: str) -> None:
-    """Against the layer's own norm: what arrives at the consumer is not zero, so that deleting it would be wrong."""
-    model = randomize(Between(LOSING[name][0]))
+    model = randomize(Between(middle))
     topology = trace(model, IMAGES)
-    reader = topology.layer("last")
-    channels = set(topology.group("first").channels[:2])
-    silence(model, topology, channels)
-    before = output_of(model, IMAGES)
-    model.get_submodule(reader.name).weight.data[:, :2] = 0.0
-    assert float((output_of(model, IMAGES) - before).abs().max()) > 1e-2
+    assert topology.group("first").reason == reason
+    if name not in CAUTIOUS:  # what arrives at the reader is really not zero, so that deleting it would be wrong
+        silence(model, topology, set(topology.group("first").channels[:2]))
+        before = output_of(model, IMAGES)
+        model.get_submodule("last").weight.data[:, :2] = 0.0
+        assert float((output_of(model, IMAGES) - before).abs().max()) > 1e-2

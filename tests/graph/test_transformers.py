@@ -2,14 +2,13 @@
 
 import pytest
 
-from bayesbits.graph.trace import trace
 from bayesbits.topology import Topology
-from tests.graph.networks import TRANSFORMERS, transformer
+from tests.graph.networks import TRANSFORMERS, traced
 
 
 @pytest.fixture(scope="module")
 def topologies() -> dict[str, Topology]:
-    return {name: trace(*transformer(name)) for name in TRANSFORMERS}
+    return {name: traced(name)[2] for name in TRANSFORMERS}
 
 
 REMOVABLE = {

@@ -172,7 +172,8 @@ def _own_norm(program: Program, kind: str, calls: list[fx.Node]) -> str | None:
 def _describe(program: Program, node: fx.Node) -> tuple[str, str]:
     """What an operation that is no layer should be called, and why it is not handled."""
     name = operation(node)
-    weights = [program.parameters[used] for used in node.all_input_nodes if used in program.parameters]
+    origins = [_origin(used) for used in node.all_input_nodes]
+    weights = [program.parameters[origin] for origin in origins if origin in program.parameters]
     if name.startswith("embedding"):
         return "embedding", "a table of weights that is looked up, not multiplied; it stays float"
     if name in RECURRENT:
@@ -188,6 +189,13 @@ def _describe(program: Program, node: fx.Node) -> tuple[str, str]:
     if name in PRODUCTS:
         return "attention product", f"{name} multiplies two computed tensors, no weight"
     return f"functional {name}", f"{name} multiplies with something that is no layer's own weight"
+
+
+def _origin(node: fx.Node) -> fx.Node:
+    """What a tensor was made of, back to where it first was one thing: a transposed parameter is that parameter."""
+    while len(node.all_input_nodes) == 1:
+        node = node.all_input_nodes[0]
+    return node
 
 
 def _node_macs(node: fx.Node) -> int:

@@ -24,8 +24,8 @@ Labels = Tensor | list[Tensor]
 # fmt: off
 MOVES = frozenset((
     "view", "_unsafe_view", "reshape", "permute", "transpose", "t", "movedim", "unsqueeze", "squeeze", "expand",
-    "slice", "select", "narrow", "split", "split_with_sizes", "chunk", "unbind", "stack", "flip", "roll", "repeat", "unfold",
-    "flatten", "unflatten", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle",
+    "slice", "select", "narrow", "split", "split_with_sizes", "chunk", "unbind", "stack", "flip", "roll", "repeat",
+    "unfold", "flatten", "unflatten", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle",
 ))
 SAME = frozenset(("clone", "alias", "detach", "contiguous", "dropout", "to", "_to_copy", "lift_fresh_copy", "type_as"))
 # fmt: on

@@ -1,0 +1,10 @@
+"""Keep pytest's log capture away from torch's tracing log, which it would switch on: tracing takes ten times as long."""
+
+import logging
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _without_tracing_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger("torch.__trace"), "disabled", True)
