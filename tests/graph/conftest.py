@@ -1,4 +1,4 @@
-"""Keep pytest's log capture away from torch's tracing log, which it would switch on: tracing takes ten times as long."""
+"""Keep pytest's log capture from switching torch's tracing log on, with which tracing takes ten times as long."""
 
 import logging
 

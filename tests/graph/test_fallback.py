@@ -1,5 +1,8 @@
 """Networks that torch.export cannot take are read by a run with hooks, which says so."""
 
+import torch
+from torch import Tensor, nn
+
 from bayesbits.graph.trace import trace
 from bayesbits.topology import Activation, Topology
 from tests.graph.networks import ROWS, DataDependent
@@ -27,6 +30,41 @@ def test_nothing_is_removable_and_the_reason_is_what_export_said() -> None:
         "the network could not be traced, so the ways of its channels are not known"
     }
     (entry,) = topology.unsupported
+    assert (entry.what, entry.macs) == ("untraced network", 0)
     assert "Could not guard on data-dependent expression" in entry.reason
     assert len(entry.reason) < 400
     assert Topology.from_json(topology.to_json()) == topology
+
+
+def test_products_beside_the_layers_are_counted() -> None:
+    class Product(DataDependent):
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.first(input=x)
+            return self.last(x @ x.T @ x) if x.sum() > 0 else self.last(-x @ x.T @ x)
+
+    topology = trace(Product(), ROWS)
+    assert [layer.name for layer in topology.layers] == ["first", "last"]
+    assert topology.unsupported[0].macs == 2 * 3 * 3 * 6
+
+
+def test_layers_inside_of_graphs_in_the_graph_are_not_lost() -> None:
+    class Hidden(DataDependent):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(torch.cond(x.sum() > 0, lambda x: self.first(x), lambda x: self.twin(x), (x,)))
+
+    topology = trace(Hidden(), ROWS)
+    assert not topology.traced
+    assert {layer.name for layer in topology.layers} >= {"first", "last"}
+
+
+def test_shapes_that_depend_on_the_data() -> None:
+    class Chosen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x[x[:, 0] > 0])
+
+    topology = trace(Chosen(), torch.ones(3, 4))
+    assert (topology.traced, topology.layers[0].macs) == (False, 24)

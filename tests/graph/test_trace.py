@@ -181,6 +181,44 @@ def test_a_tensor_changed_in_place_is_read_as_it_is_then() -> None:
     assert all(reasons[:2])
 
 
+def test_layers_under_autocast_and_no_grad_are_found() -> None:
+    class Wrapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.middle, self.last = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.autocast("cpu", enabled=False):
+                x = F.relu(self.first(x))
+            with torch.no_grad():
+                x = F.relu(self.middle(x))
+            return self.last(x)
+
+    topology = trace(Wrapped(), ROWS)
+    assert [layer.name for layer in topology.layers] == ["first", "middle", "last"]
+    assert removable(topology) == {"first": 6, "middle": 6}
+
+
+def test_a_layer_that_nobody_reads_is_listed() -> None:
+    class Unused(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = nn.Linear(4, 2), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.unused(x)
+            return self.used(x)
+
+    topology = trace(Unused(), ROWS)
+    assert [layer.name for layer in topology.layers] == ["used"]
+    assert [(entry.name, entry.what) for entry in topology.unsupported] == [("unused", "unused layer")]
+
+
+def test_a_network_that_is_one_layer() -> None:
+    topology = trace(nn.Linear(4, 2), ROWS)
+    assert [(layer.name, layer.parameter, layer.macs) for layer in topology.layers] == [("", "weight", 24)]
+
+
 class Other(nn.Module):
     """Weights and products that are no layers."""
 

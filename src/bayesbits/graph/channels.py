@@ -37,7 +37,11 @@ def follow(
     """Follow the channels of all layers through the network."""
     walk = _Walk(program, layers, unsupported)
     for node in program.nodes:
-        walk.step(node)
+        try:
+            walk.step(node)
+        except Exception as error:
+            error.add_note(f"while the channels were followed through {node.name}, in module {program.path(node)!r}")
+            raise
     for node in program.nodes:
         if node in program.outputs:
             walk.classes.keep(walk.tensor(node), "reaches the network's output")

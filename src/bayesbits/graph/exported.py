@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, fx, nn
@@ -59,7 +60,7 @@ class Program:
 
     def module(self, node: fx.Node) -> nn.Module:
         """The innermost module that a node lies in."""
-        return self._modules[self.path(node)]
+        return self._modules.get(self.path(node), self.model)
 
     @cached_property
     def calls_of(self) -> Mapping[str, int]:
@@ -98,11 +99,12 @@ def is_float(node: fx.Node) -> bool:
 
 
 def export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
-    """Read a network with torch.export; raises what torch.export raises."""
+    """Read a network with torch.export; raises what torch.export raises, and for graphs that hide layers or shapes."""
     with _quiet(), evaluation_form(model), torch.random.fork_rng(devices=[]), torch.no_grad():
-        with _tensor_outputs(model) as tensor_outputs:
+        with _tensor_outputs(model) as tensor_outputs, _without_autocast():
             exported = torch.export.export(model, args, kwargs, strict=False)
         functional = exported.run_decompositions({})
+    _check_readable(functional.graph)
     placeholders = {node.name: node for node in functional.graph.nodes if node.op == "placeholder"}
     made = {node.name: node for node in functional.graph.nodes}
     signature = functional.graph_signature
@@ -126,6 +128,17 @@ def export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> P
         },
         tensor_outputs=tensor_outputs,
     )
+
+
+def _check_readable(graph: fx.Graph) -> None:
+    """Refuse graphs whose shapes depend on the data, or with operations that run graphs of their own (torch.cond)."""
+    for node in graph.nodes:
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            raise RuntimeError(f"the exported graph runs other graphs inside of {node.name}")
+        values = node.meta.get("val")
+        for value in values if isinstance(values, (tuple, list)) else [values]:
+            if isinstance(value, Tensor) and any(isinstance(size, torch.SymInt) for size in value.shape):
+                raise RuntimeError(f"the shape of {node.name} depends on the data")
 
 
 @contextmanager
@@ -157,6 +170,20 @@ def _tensor_outputs(model: nn.Module) -> Iterator[dict[str, tuple[int, ...]]]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def _without_autocast() -> Iterator[None]:
+    """Let autocast regions do nothing for a while.
+
+    torch.export puts such a region into a graph of its own, and making that functional loses the names of the modules
+    in it. Precision does not matter for reading.
+    """
+    with (
+        patch.object(torch.autocast, "__enter__", lambda self: self),
+        patch.object(torch.autocast, "__exit__", lambda self, *exception: False),
+    ):
+        yield
 
 
 @contextmanager

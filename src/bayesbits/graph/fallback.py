@@ -1,8 +1,8 @@
 """Reading a network that torch.export cannot take: a plain run with hooks.
 
 Such a run sees the weighted layers and their MACs, and which of them read the very same tensor. It does not see what
-happens between layers, so no batch norm is paired with a layer and no channel counts as removable, and the
-topology says so.
+happens between layers, so no batch norm is paired with a layer, no channel counts as removable, it is not known which
+layers are the last ones, and what else multiplies is one figure; the topology says so.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from bayesbits.cost.macs import layer_macs
 from bayesbits.graph.exported import evaluation_form
@@ -35,7 +36,7 @@ class _Seen:
 
 def trace_with_hooks(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Topology:
     """The topology of a network that torch.export refused with `error`; raises what the network itself raises."""
-    seen = _run(model, args, kwargs)
+    seen, macs = _run(model, args, kwargs)
     parameters = {id(parameter): name for name, parameter in model.named_parameters()}
     floats = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.is_floating_point()]
     activations = _activations(seen, floats)
@@ -54,14 +55,14 @@ def trace_with_hooks(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
         activations=activations,
         additions=(),
         groups=tuple(groups),
-        unsupported=(Unsupported("", "network that torch.export cannot take", 0, _shorten(error)),),
-        output_layers=tuple(seen),
+        unsupported=(_unsupported(error, macs - sum(layer.macs for layer in layers)),),
+        output_layers=(),
         traced=False,
     )
 
 
-def _run(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, _Seen]:
-    """Run the network once in evaluation form and see which layers run, in that order."""
+def _run(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, _Seen], int]:
+    """Run the network once in evaluation form; which layers run, in that order, and all MACs that torch counts."""
     seen: dict[str, _Seen] = {}
     handles = []
     for name, module in model.named_modules():
@@ -69,21 +70,29 @@ def _run(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dic
         if kind is None:
             continue
 
-        def record(module: nn.Module, inputs: Any, output: Tensor, name: str = name, kind: str = kind) -> None:
+        def record(
+            module: nn.Module, args: Any, kwargs: Any, output: Tensor, name: str = name, kind: str = kind
+        ) -> None:
+            (data,) = (*args, *kwargs.values())[:1]
             entry = seen.setdefault(name, _Seen(module, kind))
             entry.calls += 1
-            entry.macs += layer_macs(kind, weight_of(module).shape, inputs[0].shape, output.shape)
-            entry.tensors.append(inputs[0])
+            entry.macs += layer_macs(kind, weight_of(module).shape, data.shape, output.shape)
+            entry.tensors.append(data)
 
-        handles.append(module.register_forward_hook(record))
+        handles.append(module.register_forward_hook(record, with_kwargs=True))
     devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
     try:
-        with evaluation_form(model), torch.random.fork_rng(devices=list(devices)), torch.no_grad():
+        with (
+            evaluation_form(model),
+            torch.random.fork_rng(devices=list(devices)),
+            torch.no_grad(),
+            FlopCounterMode(display=False) as counter,
+        ):
             model(*args, **kwargs)
     finally:
         for handle in handles:
             handle.remove()
-    return seen
+    return seen, int(counter.get_total_flops()) // 2
 
 
 def _activations(seen: dict[str, _Seen], inputs: list[Tensor]) -> tuple[Activation, ...]:
@@ -129,7 +138,8 @@ def _layer(name: str, record: _Seen, parameter: str, activation: str, first: int
     )
 
 
-def _shorten(error: Exception) -> str:
-    """The first line of what torch.export said, with the kind of error."""
+def _unsupported(error: Exception, macs: int) -> Unsupported:
+    """What torch.export said, shortened, with the MACs that no layer accounts for."""
     text = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {text[:300]}"
+    reason = f"torch.export cannot take it ({type(error).__name__}: {text[:300]}); read by a run with hooks"
+    return Unsupported("", "untraced network", max(macs, 0), reason)

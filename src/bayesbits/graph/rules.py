@@ -214,7 +214,10 @@ def _keeps_zero(node: fx.Node, operands: Sequence[fx.Node], foreign: Sequence[bo
             filling = torch.float64 if dtype.is_floating_point else dtype
             values[used] = torch.full((1,), number > 0 if dtype is torch.bool else number, dtype=filling)
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
-        outcome = target(*args, **kwargs)
+        try:
+            outcome = target(*args, **kwargs)
+        except (RuntimeError, TypeError, NotImplementedError):  # not for one double: then it is not known to keep zeros
+            return False
         if not isinstance(outcome, Tensor) or bool((outcome != 0).any()):
             return False
     return True

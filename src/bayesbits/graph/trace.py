@@ -14,10 +14,10 @@ from torch import Tensor, fx, nn
 from bayesbits.graph.channels import Channels, follow
 from bayesbits.graph.exported import Program, export, is_float, operation
 from bayesbits.graph.fallback import trace_with_hooks
-from bayesbits.graph.layers import FoundLayer, find_layers, find_unsupported, layer_input
+from bayesbits.graph.layers import FoundLayer, find_layers, find_unsupported, layer_input, layer_kind
 from bayesbits.graph.residual import find_additions
 from bayesbits.graph.rules import MOVES, PADS, SAME
-from bayesbits.topology import Activation, Layer, Topology
+from bayesbits.topology import Activation, Layer, Topology, Unsupported
 
 
 def trace(model: nn.Module, example_inputs: Tensor | tuple[Any, ...] | Mapping[str, Any]) -> Topology:
@@ -72,10 +72,24 @@ def _read(program: Program) -> Topology:
         activations=activations,
         additions=additions,
         groups=channels.groups,
-        unsupported=(*unsupported.values(), *missing),
+        unsupported=(*unsupported.values(), *missing, *_unused_layers(program, found, unsupported)),
         output_layers=outputs,
         traced=True,
     )
+
+
+def _unused_layers(
+    program: Program, found: tuple[FoundLayer, ...], unsupported: Mapping[fx.Node, Unsupported]
+) -> list[Unsupported]:
+    """Layers that ran, but that torch.export left out because nothing reads their output."""
+    known = {layer.name for layer in found} | {entry.name for entry in unsupported.values()}
+    read = {program.parameters[node] for node in program.parameters if node.users}
+    reason = "nothing that the network returns depends on its output; its MACs are not counted"
+    return [
+        Unsupported(name, "unused layer", 0, reason)
+        for name in program.tensor_outputs
+        if name not in known and layer_kind(program.model.get_submodule(name)) and f"{name}.weight" not in read
+    ]
 
 
 def _layer(found: FoundLayer, channels: Channels, activation: str) -> Layer:
