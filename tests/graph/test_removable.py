@@ -29,6 +29,8 @@ def disturb(model: nn.Module, topology: Topology, channels: set[int]) -> None:
     generator = torch.Generator().manual_seed(1)
     for layer in topology.layers:
         columns = torch.tensor([channel in channels for channel in layer.in_channels])
+        if not columns.any():
+            continue
         weight = model.get_submodule(layer.name).weight.data
         first = layer.depthwise or layer.kind == "conv_transpose"
         where = columns if first else (slice(None), columns)
