@@ -209,7 +209,7 @@ def transformer(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
         "vit": lambda: (
             hf.ViTForImageClassification(hf.ViTConfig(**common, image_size=32, patch_size=8)), images),
         "bert": lambda: (hf.BertForSequenceClassification(hf.BertConfig(**text)), words),
-        "llama": lambda: (hf.LlamaForCausalLM(hf.LlamaConfig(**text, num_key_value_heads=1, use_cache=False)), words),
+        "llama": lambda: (hf.LlamaForCausalLM(hf.LlamaConfig(**text, num_key_value_heads=1)), words),
         "convnext": lambda: (hf.ConvNextForImageClassification(
             hf.ConvNextConfig(hidden_sizes=[8, 12], depths=[1, 2], num_stages=2, image_size=32)), images),
         "resnet": lambda: (hf.ResNetForImageClassification(

@@ -14,11 +14,13 @@ from tests.graph.test_removable import difference
 ALONE = (
     F.relu, torch.sigmoid, F.gelu, torch.tanh, F.softplus, torch.abs, torch.exp,
     lambda x: x * 0.5, lambda x: x + 0.5, lambda x: x.flip(1), lambda x: x.roll(1, 1), lambda x: x.softmax(1),
-    lambda x: torch.cat((x[:, 2:], x[:, :2]), 1), lambda x: x.transpose(2, 3), lambda x: F.pad(x[:, 1:], (0, 0, 0, 0, 1, 0)),
+    lambda x: torch.cat((x[:, 2:], x[:, :2]), 1), lambda x: x.transpose(2, 3),
+    lambda x: F.pad(x[:, 1:], (0, 0, 0, 0, 1, 0)),
     lambda x: F.avg_pool2d(x, 3, 1, 1), lambda x: F.max_pool2d(x, 3, 1, 1), lambda x: x - x.mean((2, 3), keepdim=True),
     lambda x: x - x.mean(1, keepdim=True), lambda x: x.reshape(2, 2, 3, 8, 8).transpose(1, 2).reshape(2, 6, 8, 8),
     lambda x: x.clone().relu_(), lambda x: torch.where(x > 0, x, 0.1 * x), lambda x: F.instance_norm(x),
-    lambda x: x * torch.linspace(0.5, 1, 6)[:, None, None], lambda x: x.reshape(2, 6, 64).mT.reshape(2, 64, 6).mT.view_as(x),
+    lambda x: x * torch.linspace(0.5, 1, 6)[:, None, None],
+    lambda x: x.reshape(2, 6, 64).mT.reshape(2, 64, 6).mT.view_as(x),
 )  # fmt: skip
 TOGETHER = (
     torch.add, torch.sub, torch.mul, torch.maximum, lambda x, y: x * torch.sigmoid(y), lambda x, y: x / (1 + y.abs()),

@@ -199,6 +199,26 @@ def test_layers_under_autocast_and_no_grad_are_found() -> None:
     assert removable(topology) == {"first": 6, "middle": 6}
 
 
+def test_an_output_of_an_unknown_class_is_read() -> None:
+    class Result:
+        def __init__(self, scores: Tensor, memory: list[Tensor]) -> None:
+            self.scores, self.memory = scores, memory
+
+    class Returning(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.middle, self.last = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 2)
+
+        def forward(self, x: Tensor) -> Result:
+            x = F.relu(self.first(x))
+            return Result(self.last(F.relu(self.middle(x))), [x])
+
+    topology = trace(Returning(), ROWS)
+    assert topology.traced
+    assert removable(topology) == {"middle": 6}
+    assert topology.output_layers == ("first", "last")
+
+
 def test_a_layer_that_nobody_reads_is_listed() -> None:
     class Unused(nn.Module):
         def __init__(self) -> None:

@@ -101,7 +101,7 @@ def is_float(node: fx.Node) -> bool:
 def export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
     """Read a network with torch.export; raises what torch.export raises, and for graphs that hide layers or shapes."""
     with _quiet(), evaluation_form(model), torch.random.fork_rng(devices=[]), torch.no_grad():
-        with _tensor_outputs(model) as tensor_outputs, _without_autocast():
+        with _tensor_outputs(model) as tensor_outputs, _plain_outputs(model), _without_autocast():
             exported = torch.export.export(model, args, kwargs, strict=False)
         functional = exported.run_decompositions({})
     _check_readable(functional.graph)
@@ -170,6 +170,37 @@ def _tensor_outputs(model: nn.Module) -> Iterator[dict[str, tuple[int, ...]]]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def _plain_outputs(model: nn.Module) -> Iterator[None]:
+    """Let the network return only the tensors in its output: torch.export refuses objects of unknown classes."""
+
+    def flatten(module: nn.Module, inputs: Any, output: Any) -> tuple[Tensor, ...]:
+        return tuple(_tensors_in(output, set()))
+
+    handle = model.register_forward_hook(flatten)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _tensors_in(value: Any, seen: set[int]) -> Iterator[Tensor]:
+    """Every tensor in a structure of containers and objects, once."""
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _tensors_in(item, seen)
+    elif isinstance(value, (tuple, list, set)):
+        for item in value:
+            yield from _tensors_in(item, seen)
+    elif hasattr(value, "__dict__") and not isinstance(value, (type, nn.Module)):
+        yield from _tensors_in(vars(value), seen)
 
 
 @contextmanager
