@@ -277,6 +277,30 @@ def test_what_is_no_layer_is_listed_with_its_macs() -> None:
     assert topology.group("layer").reason == "feeds functional linear in normed"
 
 
+@torch.library.custom_op("bayesbits_tests::halve", mutates_args=())
+def halve(x: Tensor) -> Tensor:
+    return x / 2
+
+
+@halve.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def test_an_operation_that_torch_does_not_know_is_listed() -> None:
+    class Custom(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(halve(self.first(x)))
+
+    topology = trace(Custom(), ROWS)
+    assert [(entry.what, entry.macs) for entry in topology.unsupported] == [("custom operation", 0)]
+    assert (topology.group("first").reason or "").startswith("feeds custom operation")
+
+
 def test_a_layer_with_a_forward_of_its_own_is_not_taken_for_a_stock_one() -> None:
     class Standardized(nn.Conv2d):
         def forward(self, x: Tensor) -> Tensor:

@@ -125,7 +125,7 @@ def layer_input(program: Program, call: fx.Node) -> fx.Node:
 
 
 def find_unsupported(program: Program, layers: tuple[FoundLayer, ...]) -> dict[fx.Node, Unsupported]:
-    """Every operation that multiplies and is no layer, and embeddings, which hold weights and multiply nothing."""
+    """Every operation that multiplies and is no layer, or that nobody knows; and embeddings, which multiply nothing."""
     of_layers = {call for layer in layers for call in layer.calls}
     found = {}
     for node in program.nodes:
@@ -133,7 +133,7 @@ def find_unsupported(program: Program, layers: tuple[FoundLayer, ...]) -> dict[f
             continue
         what, reason = _describe(program, node)
         macs = _node_macs(node)
-        if macs or what in ("embedding", *RECURRENT.values()):
+        if macs or what in ("embedding", "custom operation", *RECURRENT.values()):
             found[node] = Unsupported(program.path(node) or node.name, what, macs, reason)
     return found
 
@@ -174,6 +174,8 @@ def _describe(program: Program, node: fx.Node) -> tuple[str, str]:
     name = operation(node)
     origins = [_origin(used) for used in node.all_input_nodes]
     weights = [program.parameters[origin] for origin in origins if origin in program.parameters]
+    if "::" in name:
+        return "custom operation", f"{name} is not one of torch's own, so that its MACs are not known and not counted"
     if name.startswith("embedding"):
         return "embedding", "a table of weights that is looked up, not multiplied; it stays float"
     if name in RECURRENT:
