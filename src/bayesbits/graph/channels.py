@@ -14,7 +14,7 @@ from torch import Tensor, fx
 
 from bayesbits.graph import rules
 from bayesbits.graph.exported import Program, operation
-from bayesbits.graph.labels import ChannelClasses
+from bayesbits.graph.labels import ChannelClasses, Labels, filled, one
 from bayesbits.graph.layers import BATCH_NORMS, FoundLayer
 from bayesbits.topology import ChannelGroup, Unsupported
 
@@ -59,7 +59,7 @@ class _Walk:
     ) -> None:
         self.program = program
         self.classes = ChannelClasses()
-        self.labels: dict[fx.Node, rules.Labels] = {}
+        self.labels: dict[fx.Node, Labels] = {}
         self.inputs: dict[str, Tensor] = {}
         self.outputs: dict[str, Tensor] = {}
         self._layer_of = {call: layer for layer in layers for call in layer.calls}
@@ -68,15 +68,13 @@ class _Walk:
         self._read: dict[tuple[fx.Node, int], Tensor] = {}
 
     def tensor(self, node: fx.Node) -> Tensor:
-        labels = self.labels[node]
-        assert isinstance(labels, Tensor)
-        return labels
+        return one(self.labels[node])
 
     def step(self, node: fx.Node) -> None:
         """Label one node's output."""
         if node.op != "call_function":
             source = "a network input" if node in self.program.inputs else "a parameter or constant"
-            self.labels[node] = rules.filled(node.meta.get("val"), self.classes.foreign(source))
+            self.labels[node] = filled(node.meta.get("val"), self.classes.foreign(source))
         elif node in self._layer_of:
             self.labels[node] = self._pass_layer(node, self._layer_of[node])
         elif node in self._unsupported:
@@ -89,12 +87,12 @@ class _Walk:
         else:
             self.labels[node] = rules.apply(node, self.labels, self.classes)
 
-    def _pass_norm(self, node: fx.Node) -> rules.Labels:
+    def _pass_norm(self, node: fx.Node) -> Labels:
         """A layer's own batch norm is scaled and shifted together with the layer; any other one shifts zeros."""
         labels, norm = self.tensor(node.all_input_nodes[0]), self.program.path(node)
         if norm not in self._own_norms:
             self.classes.keep(labels, f"passes batch norm {norm}, which is not one layer's own")
-        return labels if isinstance(node.meta["val"], Tensor) else [labels, *rules.filled(node.meta["val"][1:], -1)]
+        return labels if isinstance(node.meta["val"], Tensor) else [labels, *filled(node.meta["val"][1:], -1)]
 
     def _pass_layer(self, node: fx.Node, layer: FoundLayer) -> Tensor:
         """Read the input channels of a layer, and label its output with the layer's own channels."""

@@ -13,9 +13,12 @@ things such as a network input or the output of an attention product, which nobo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+
+Labels = Tensor | list[Tensor]
 
 ZERO = -1
 
@@ -122,3 +125,18 @@ def collapse_together(tensors: Sequence[Tensor], keep: Sequence[int] = ()) -> li
         if dim not in kept and all(labels.stride(dim) == 0 or labels.shape[dim] == 1 for labels in tensors):
             tensors = [labels.narrow(dim, 0, 1) for labels in tensors]
     return list(tensors)
+
+
+def filled(value: Any, label: int) -> Labels:
+    """Labels for a tensor, or several, all of one kind."""
+    if isinstance(value, Tensor):
+        return torch.tensor(label).expand(tuple(int(size) for size in value.shape))
+    if isinstance(value, (tuple, list)):
+        return [one(filled(item, label)) for item in value]
+    return torch.tensor(label)
+
+
+def one(labels: Labels) -> Tensor:
+    """The labels of a node that makes one tensor."""
+    assert isinstance(labels, Tensor)
+    return labels

@@ -1,25 +1,22 @@
 """What operations do to the labels of channels (see `labels`).
 
-Three families keep track of channels: operations that move data, operations on every element by itself, and
-operations that work along other dimensions than the channels (pooling, means). Whether an element-wise operation
-keeps zeros is not looked up but tried: it is computed for zeros. Everything else ends the way of a channel: what it
-reads must stay, and what it makes is foreign.
+Three families keep track of channels: operations that move data, operations on every element by itself (see
+`elementwise`), and operations that work along other dimensions than the channels (pooling, means). Everything else
+ends the way of a channel: what it reads must stay, and what it makes is foreign.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from bayesbits.graph.elementwise import is_elementwise, meet_elements
 from bayesbits.graph.exported import operation, shape
-from bayesbits.graph.labels import ZERO, ChannelClasses, collapse, collapse_together, compact
-
-Labels = Tensor | list[Tensor]
+from bayesbits.graph.labels import ZERO, ChannelClasses, Labels, collapse, collapse_together, compact, filled, one
 
 # fmt: off
 MOVES = frozenset((
@@ -29,12 +26,10 @@ MOVES = frozenset((
 ))
 SAME = frozenset(("clone", "alias", "detach", "contiguous", "dropout", "to", "_to_copy", "lift_fresh_copy", "type_as"))
 # fmt: on
-ELEMENTWISE = ("hardswish", "prelu", "rsub", "where", "masked_fill")  # torch does not tag all of their forms
 REDUCTIONS = ("mean", "sum", "amax", "amin")
 ZEROS = ("zeros", "zeros_like", "new_zeros")
 PADS = ("pad", "constant_pad_nd")
 RESAMPLES = re.compile(r"_?(adaptive_)?(avg|max|lp)_pool(\d)d|upsample_[a-z_]+(\d)d")
-PROBES = (0.7, -1.3, 2.0)
 
 
 def apply(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses) -> Labels:
@@ -62,20 +57,6 @@ def end(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses, r
     return filled(node.meta.get("val"), classes.foreign(source))
 
 
-def filled(value: Any, label: int) -> Labels:
-    """Labels for a tensor, or several, all of one kind."""
-    if isinstance(value, Tensor):
-        return torch.tensor(label).expand(tuple(int(size) for size in value.shape))
-    if isinstance(value, (tuple, list)):
-        return [_one(filled(item, label)) for item in value]
-    return torch.tensor(label)
-
-
-def _one(labels: Labels) -> Tensor:
-    assert isinstance(labels, Tensor)
-    return labels
-
-
 def _tensors(labels: Labels) -> Sequence[Tensor]:
     return labels if isinstance(labels, list) else [labels]
 
@@ -97,7 +78,7 @@ def _move(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses)
 
 
 def _concatenate(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses) -> Labels:
-    parts = [_one(labels[used]) for used in node.args[0]]  # type: ignore[index, union-attr]
+    parts = [one(labels[used]) for used in node.args[0]]  # type: ignore[index, union-attr]
     parts = [part for part in parts if part.shape != (0,)]  # torch lets empty tensors of any rank pass
     dim: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
     joined = torch.cat(collapse_together(parts, keep=(dim,)), dim)
@@ -106,7 +87,7 @@ def _concatenate(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelC
 
 def _pad(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses) -> Labels:
     """Padding with zeros adds constant zeros, with another value it adds something foreign; other modes move data."""
-    before = _one(labels[node.all_input_nodes[0]])
+    before = one(labels[node.all_input_nodes[0]])
     amounts: Any = node.args[1]
     mode, value = _pad_mode(node)
     if mode != "constant":
@@ -128,7 +109,7 @@ def _pad_mode(node: fx.Node) -> tuple[str, float]:
 
 def _reduce(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses) -> Labels:
     """A mean, sum or maximum over other dimensions than the channels; over the channels themselves they end."""
-    before = _one(labels[node.all_input_nodes[0]])
+    before = one(labels[node.all_input_nodes[0]])
     given: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
     dims = [given] if isinstance(given, int) else list(given or range(before.dim()))
     dims = sorted((dim % before.dim() for dim in dims), reverse=True) if before.dim() else []
@@ -143,7 +124,7 @@ def _reduce(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasse
 
 def _resample(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses) -> Labels:
     """Pooling and interpolation: the last dimensions change, the channels before them do not."""
-    small = collapse(_one(labels[node.all_input_nodes[0]]))
+    small = collapse(one(labels[node.all_input_nodes[0]]))
     matched = RESAMPLES.match(operation(node))
     assert matched is not None
     spatial = int(matched[3] or matched[4])
@@ -153,97 +134,7 @@ def _resample(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClas
     return small.expand(shape(node)) if isinstance(value, Tensor) else [small.expand(part.shape) for part in value]
 
 
-def _elementwise(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses) -> Labels:
-    """Channels that meet element by element: they belong together, and stay where zeros do not give zero.
-
-    A product with something that is no zero keeps the zeros of the other side (a gate computed by a sigmoid, as in
-    squeeze-and-excitation); yet the gate's channels, which do not come out as zero, are one class with the gated ones,
-    because both would have to be cut. That is conservative: such channels stay.
-    """
-    operands = list(node.all_input_nodes)
-    if not operands:
-        return filled(node.meta["val"], classes.foreign("a constant"))
-    size = shape(node)
-    wide = [_aligned(node, index, _one(labels[used])).expand(size) for index, used in enumerate(operands)]
-    parts = collapse_together(wide)
-    common = [max(sizes) for sizes in zip(*(part.shape for part in parts), strict=True)]
-    small = torch.stack([part.expand(common) for part in parts])
-    kinds = torch.where(small >= 0, 0, torch.where(small == ZERO, 1, 2))  # a channel, zero, foreign
-    result = small.max(dim=0).values
-    for kind in product(range(3), repeat=len(operands)):
-        here = torch.stack([kinds[index] == wanted for index, wanted in enumerate(kind)]).all(dim=0)
-        if not bool(here.any()):
-            continue
-        zero = _keeps_zero(node, operands, [wanted == 2 for wanted in kind])
-        if 0 in kind:
-            _meet(node, small[:, here], zero, classes)
-        else:
-            result[here] = ZERO if zero else int(small[:, here].min())
-    for index, used in enumerate(operands):
-        _keep_beside_constant(
-            node, _aligned(node, index, torch.empty(shape(used))).shape, small[index], result, classes
-        )
-    return compact(result.expand(size))
-
-
-def _aligned(node: fx.Node, index: int, tensor: Tensor) -> Tensor:
-    """An operand in the form in which it broadcasts: the slopes of a PReLU lie along dimension 1, not the last."""
-    slopes = operation(node) == "prelu" and index == 1 and len(shape(node)) > 2
-    return tensor.reshape(-1, *[1] * (len(shape(node)) - 2)) if slopes else tensor
-
-
-def _meet(node: fx.Node, labels: Tensor, zero: bool, classes: ChannelClasses) -> None:
-    """Put the channels that meet in one class; say why they stay, where they do."""
-    atoms = labels.max(dim=0).values
-    for row in labels:
-        classes.unite(atoms, row)
-    if not zero:
-        foreign = sorted({int(label) for label in torch.unique(labels) if label < ZERO}, reverse=True)
-        other = f" with {classes.source(foreign[0])}" if foreign else ""
-        classes.keep(labels, f"passes {operation(node).lstrip('_')}{other}")
-
-
-def _keeps_zero(node: fx.Node, operands: Sequence[fx.Node], foreign: Sequence[bool]) -> bool:
-    """Whether the operation gives zero where its channels are zero, whatever its foreign operands are."""
-    target: Any = node.target
-    for trial in range(len(PROBES) if any(foreign) else 1):
-        values: dict[fx.Node, Tensor] = {}
-        for index, (used, unknown) in enumerate(zip(operands, foreign, strict=True)):
-            number = PROBES[(trial + index) % len(PROBES)] if unknown else 0.0
-            dtype = used.meta["val"].dtype
-            filling = torch.float64 if dtype.is_floating_point else dtype
-            values[used] = torch.full((1,), number > 0 if dtype is torch.bool else number, dtype=filling)
-        args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
-        try:
-            outcome = target(*args, **kwargs)
-        except (RuntimeError, TypeError, NotImplementedError):  # not for one double: then it is not known to keep zeros
-            return False
-        if not isinstance(outcome, Tensor) or bool((outcome != 0).any()):
-            return False
-    return True
-
-
-def _keep_beside_constant(
-    node: fx.Node, own: Sequence[int], labels: Tensor, result: Tensor, classes: ChannelClasses
-) -> None:
-    """A tensor with one value per channel that no layer makes (a scale, slopes) could not be cut with the channels."""
-    foreign = labels < ZERO
-    if not bool(foreign.any()):
-        return
-    varying = [
-        dim - result.dim() for dim in range(result.dim()) if compact(result).stride(dim) and result.shape[dim] > 1
-    ]
-    if any(-dim <= len(own) and own[dim] > 1 for dim in varying):
-        source = classes.source(int(labels[foreign].max()))
-        classes.keep(result[foreign], f"passes {operation(node).lstrip('_')} with a value per channel ({source})")
-
-
 Rule = Callable[[fx.Node, dict[fx.Node, Labels], ChannelClasses], Labels]
-
-
-def _is_elementwise(node: fx.Node, name: str) -> bool:
-    tags = getattr(node.target, "tags", ())
-    return (name in ELEMENTWISE or torch.Tag.pointwise in tags) and isinstance(node.meta.get("val"), Tensor)
 
 
 RULES: tuple[tuple[Callable[[fx.Node, str], bool], Rule], ...] = (
@@ -254,5 +145,5 @@ RULES: tuple[tuple[Callable[[fx.Node, str], bool], Rule], ...] = (
     (lambda node, name: name in ZEROS, _zeros),
     (lambda node, name: name in REDUCTIONS, _reduce),
     (lambda node, name: RESAMPLES.match(name) is not None and len(node.all_input_nodes) == 1, _resample),
-    (_is_elementwise, _elementwise),
+    (is_elementwise, meet_elements),
 )
