@@ -62,7 +62,7 @@ class Random(nn.Module):
         return self.last(tensors[-1] + tensors[-2])
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(11), 1078])  # 1078: constant zeros in a padded channel, to which 0.5 is added
 def test_what_is_called_removable_is_removable(seed: int) -> None:
     model = randomize(Random(seed)).double()
     topology = trace(model, IMAGES.double())

@@ -50,7 +50,8 @@ def meet_elements(node: fx.Node, labels: dict[fx.Node, Labels], classes: Channel
         if 0 in kind:
             _meet(node, small[:, here], zero, classes)
         else:
-            result[here] = ZERO if zero else int(small[:, here].min())
+            lowest = int(small[:, here].min())  # ZERO where every operand is a constant zero
+            result[here] = ZERO if zero else classes.foreign("a constant") if lowest == ZERO else lowest
     for index, used in enumerate(operands):
         _keep_beside_constant(
             node, _aligned(node, index, torch.empty(shape(used), device="meta")).shape, small[index], result, classes
