@@ -1,0 +1,4 @@
+"""Networks to try the library on; nothing in the library itself depends on them.
+
+`bayesbits.zoo.models` holds the networks. Nothing is imported here, so that `import bayesbits.zoo` costs nothing.
+"""
