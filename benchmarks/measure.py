@@ -25,8 +25,11 @@ def _cpu_seconds(function: Callable[[], object], repeats: int) -> float:
 
 
 def _cuda_seconds(function: Callable[[], object], repeats: int) -> float:
-    """Time on the device. Before each call a write through 256 MB empties the cache and a pause lets the host run ahead, so
-    that the time of launching is not part of it."""
+    """Time on the device.
+
+    Before each call a write through 256 MB empties the cache, and a pause lets the host run ahead, so that the time of
+    launching is not part of it.
+    """
     flush = torch.empty(2**26, dtype=torch.int32, device="cuda")
     pairs = []
     for repeat in range(repeats + 2):

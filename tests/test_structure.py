@@ -64,9 +64,7 @@ def test_the_readme_tree_lists_every_source_file():
         parents[depth - 1 :] = [entry[2].rstrip("/")]
         if entry[2].endswith(".py"):
             listed.add("/".join(parents))
-    existing = {
-        str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"
-    }
+    existing = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"}
     assert listed == existing
 
 

@@ -44,10 +44,16 @@ def test_binary_gates_give_the_direct_codes(value, beta, open_gates, signed):
     x, end = torch.tensor([value]), torch.tensor(beta)
     y = gated_quantize(x, end, gates, signed=signed, bits=bits)
     width = bits[open_gates - 1]
-    assert torch.equal(y, dequantize(quantize_to_codes(x, end, bits=width, signed=signed), end, bits=width, signed=signed))
+    assert torch.equal(
+        y, dequantize(quantize_to_codes(x, end, bits=width, signed=signed), end, bits=width, signed=signed)
+    )
 
 
-@given(value=st.floats(-5, 5, width=32), beta=st.floats(0.125, 4, width=32), gates=st.lists(st.floats(0, 1), min_size=5, max_size=5))
+@given(
+    value=st.floats(-5, 5, width=32),
+    beta=st.floats(0.125, 4, width=32),
+    gates=st.lists(st.floats(0, 1), min_size=5, max_size=5),
+)
 def test_the_mixture_stays_inside_of_the_range(value, beta, gates):
     y = gated_quantize(torch.tensor([value]), beta, gates, signed=True)
     assert y.abs().item() <= beta * (1 + 1e-6)

@@ -1,8 +1,8 @@
 """The plain definition, compiled: one pass over memory each way on the CPU.
 
 Compiling takes a C++ compiler and a few seconds for each combination of widths, dtype and sign that is used for the
-first time on a machine (torch keeps the result on disk). Without a compiler the definition runs as it is, more slowly, and
-the log says so once.
+first time on a machine (torch keeps the result on disk). Without a compiler the definition runs as it is, more slowly,
+and the log says so once.
 """
 
 import functools
@@ -30,7 +30,9 @@ def available() -> bool:
     try:
         get_cpp_compiler()
     except Exception as error:  # whatever torch raises where it finds none
-        _log.warning("no C++ compiler was found (%s): quantizers run uncompiled on the CPU, several times slower", error)
+        _log.warning(
+            "no C++ compiler was found (%s): quantizers run uncompiled on the CPU, several times slower", error
+        )
         return False
     return True
 

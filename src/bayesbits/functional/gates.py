@@ -44,7 +44,7 @@ def sample_hard_concrete(logits: Tensor, uniform: Tensor) -> Tensor:
 
 
 def gate_values(logits: Tensor, kind: str, uniform: Tensor | None = None) -> Tensor:
-    """The training-time values of gates of one kind; `uniform` is drawn here where the kind needs it and none is given."""
+    """The training-time values of gates of one kind; noise is drawn here where the kind needs it and none is given."""
     check_kind(kind)
     if kind == "hard_concrete":
         return sample_hard_concrete(logits, torch.rand_like(logits) if uniform is None else uniform)

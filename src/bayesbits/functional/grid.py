@@ -4,9 +4,11 @@ A range [alpha, beta] has alpha = -beta when signed and alpha = 0 when not. With
 is s_b = (beta - alpha) / (2^b - 1). Signed codes are symmetric and use the narrow range (2 bits: -1..1, 4 bits: -7..7,
 8 bits: -127..127); unsigned codes are 0..2^b - 1.
 
-Codes are found by dividing by the step. Multiplying by its inverse looks the same and is not: for one range in fifty the
-largest value then rounds to a code outside of the grid.
+Codes are found by dividing by the step. Multiplying by its inverse looks the same and is not: for one range in fifty
+the largest value then rounds to a code outside of the grid.
 """
+
+import itertools
 
 import torch
 from torch import Tensor
@@ -23,7 +25,7 @@ def check_bits(bits: tuple[int, ...]) -> None:
     """Raise unless `bits` is a non-empty increasing tuple of widths from 2 to 32."""
     if not bits or any(not isinstance(b, int) or isinstance(b, bool) for b in bits):
         raise ValueError(f"bits must be a non-empty sequence of integers such as (2, 4, 8), got {bits!r}")
-    if any(low >= high for low, high in zip(bits, bits[1:], strict=False)):
+    if any(low >= high for low, high in itertools.pairwise(bits)):
         raise ValueError(f"bits must increase strictly, got {bits!r}")
     if bits[0] < MIN_BITS or bits[-1] > MAX_BITS:
         raise ValueError(f"every width must lie between {MIN_BITS} and {MAX_BITS} bits, got {bits!r}")
@@ -75,7 +77,9 @@ def quantize_to_codes(x: Tensor, beta: Tensor, *, bits: int, signed: bool) -> Te
     check_bits((bits,))
     dtype = arithmetic_dtype(x.dtype)
     if not has_grid(bits, dtype):
-        raise ValueError(f"{dtype} cannot hold a grid of {bits} bits: such a tensor stays float, or is given as float64")
+        raise ValueError(
+            f"{dtype} cannot hold a grid of {bits} bits: such a tensor stays float, or is given as float64"
+        )
     beta = beta.to(dtype)
     codes = round_to_codes(clip(x.to(dtype), beta, signed), beta, bits, signed)
     return codes.to(torch.int64 if bits == MAX_BITS and not signed else torch.int32)

@@ -13,14 +13,17 @@ from torch.autograd.function import once_differentiable
 
 from bayesbits.functional import compiled, grid, reference
 
-IMPLEMENTATIONS = ("torch", "compiled", "triton")
+IMPLEMENTATIONS = ("torch", "compiled", "triton", "traced")
 
 _forced: ContextVar[str | None] = ContextVar("bayesbits_implementation", default=None)
 
 
 @contextmanager
 def implementation(name: str) -> Iterator[None]:
-    """Run `gated_quantize` inside the block with one implementation: "torch", "compiled" or "triton"."""
+    """Run `gated_quantize` inside the block with one implementation: "torch", "compiled", "triton" or "traced".
+
+    "traced" is what compilers and exporters get to see: plain operations under autograd.
+    """
     if name not in IMPLEMENTATIONS:
         raise ValueError(f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, got {name!r}")
     token = _forced.set(name)
@@ -80,19 +83,17 @@ def _shaped_like(matrix: Tensor, dense: Tensor) -> Tensor:
 
 
 def _as_plain_operations(x: Tensor) -> bool:
-    """Where a compiler or an exporter is looking, it shall see the definition; nor is there a kernel for no elements."""
-    return torch.compiler.is_compiling() or type(x) not in (Tensor, torch.nn.Parameter) or x.numel() == 0
+    """Where a compiler or an exporter looks, it shall see the definition; and there is no kernel for no elements."""
+    if torch.compiler.is_compiling() or type(x) not in (Tensor, torch.nn.Parameter) or x.numel() == 0:
+        return True
+    return _forced.get() == "traced"
 
 
 class _GatedQuantize(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...]
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...]) -> Tensor:
         ctx.save_for_backward(x, beta, gates)
         ctx.signed, ctx.bits = signed, bits
-        if _as_plain_operations(x):
-            return reference.forward(x, _broadcast(beta, x), gates, signed, bits)
         rows = beta.numel()
         dense = _dense(x, rows)
         ctx.implementation = _choose(x)  # remembered, as backward may run in another thread
@@ -100,20 +101,17 @@ class _GatedQuantize(torch.autograd.Function):
         return _shaped_like(y, dense)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, beta, gates = ctx.saved_tensors
         options = (ctx.signed, ctx.bits, ctx.needs_input_grad[1] or ctx.needs_input_grad[2])
-        if _as_plain_operations(x):
-            dx, dbeta, dgates = reference.backward(grad, x, _broadcast(beta, x), gates, *options)
-        else:
-            rows = beta.numel()
-            dense = _dense(x, rows)
-            if grad.stride() != dense.stride():
-                grad = torch.empty_like(dense).copy_(grad)
-            matrices = _matrix(grad, rows), _matrix(dense, rows)
-            dx, dbeta, dgates = ctx.implementation.backward(*matrices, beta.reshape(-1, 1), gates, *options)
-            dx = _shaped_like(dx, dense)
+        rows = beta.numel()
+        dense = _dense(x, rows)
+        if grad.stride() != dense.stride():
+            grad = torch.empty_like(dense).copy_(grad)
+        matrices = _matrix(grad, rows), _matrix(dense, rows)
+        dx, dbeta, dgates = ctx.implementation.backward(*matrices, beta.reshape(-1, 1), gates, *options)
+        dx = _shaped_like(dx, dense)
         return dx, None if dbeta is None else dbeta.reshape(beta.shape), dgates, None, None
 
 
@@ -142,7 +140,9 @@ def gated_quantize(
     if not isinstance(gates, Tensor):
         gates = torch.stack([torch.as_tensor(gate, dtype=torch.float32, device=x.device) for gate in gates])
     if gates.shape != (len(bits),):
-        raise ValueError(f"{len(bits)} widths {bits} need a vector of {len(bits)} gates, got shape {tuple(gates.shape)}")
+        raise ValueError(
+            f"{len(bits)} widths {bits} need a vector of {len(bits)} gates, got shape {tuple(gates.shape)}"
+        )
     if not isinstance(beta, Tensor):
         beta = torch.tensor(check_range(beta), dtype=grid.arithmetic_dtype(x.dtype), device=x.device)
     if beta.numel() != 1 and (beta.numel() != beta.shape[0] or x.dim() == 0 or beta.numel() != x.shape[0]):
@@ -150,6 +150,8 @@ def gated_quantize(
             f"beta must be one number or one for each of axis 0 of x; x has shape {tuple(x.shape)}, "
             f"beta {tuple(beta.shape)}"
         )
+    if _as_plain_operations(x):
+        return reference.differentiable(x, _broadcast(beta, x), gates, signed, bits)
     result: Tensor = _GatedQuantize.apply(x, beta, gates, signed, bits)  # type: ignore[no-untyped-call]
     return result
 

@@ -4,6 +4,7 @@ This is the oracle that the closed form is tested against and timed against. It 
 training use `gated_quantize`.
 """
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -27,7 +28,7 @@ def recursive_gated_quantize(
     """x_q = z_2 (x_2 + z_4 (eps_4 + z_8 (eps_8 + ...))), computed as written, for widths that double."""
     bits = tuple(bits)
     grid.check_bits(bits)
-    if any(high != 2 * low for low, high in zip(bits, bits[1:], strict=False)):
+    if any(high != 2 * low for low, high in itertools.pairwise(bits)):
         raise ValueError(f"the recursion of residuals is defined for widths that double, got {bits}")
     if len(gates) != len(bits):
         raise ValueError(f"{len(bits)} widths {bits} need {len(bits)} gates, got {len(gates)}")

@@ -5,8 +5,8 @@ is the direct rounding Q_b(x). The gated sum of residuals is then a combination 
 
     x_q = sum_b (C_b - C_next(b)) Q_b(x),      C_b = product of the gates z_j with j <= b,
 
-where C_next of the widest is 0. This is the definition here, for any increasing widths. Nothing in it is sequential, and
-backward needs x, g and a few scalars:
+where C_next of the widest is 0. This is the definition here, for any increasing widths. Nothing in it is sequential,
+and backward needs x, g and a few scalars:
 
     dx     = g z_2 [alpha <= x <= beta]                                               (straight through)
     dz_b   = (product of the gates below b) R_b,    R_b = S_b + z_next(b) R_next(b)
@@ -16,6 +16,7 @@ with the sums S_b = sum g (Q_b(x) - Q_before(b)(x)), and S_2 = sum g Q_2(x). The
 element, as whole numbers of steps where the widths allow: differences of sums would leave nothing of the gradients of
 the high gates in float32.
 
+`differentiable` says the same to autograd, for compilers and exporters that take a network apart into plain operations.
 Other implementations (compiled, Triton) are answers to this file and are tested against it.
 """
 
@@ -51,14 +52,43 @@ def forward(x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[in
     return total.to(x.dtype)
 
 
+def differentiable(x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...]) -> Tensor:
+    """x_q as plain operations from which autograd derives the gradients of `backward`.
+
+    The value is `forward`'s, and a second expression that adds up to nothing carries the gradients: what is constant
+    for each of them is detached.
+    """
+    dtype = grid.arithmetic_dtype(x.dtype)
+    wide_x, wide_beta, wide_gates = x.to(dtype), beta.to(dtype), gates.to(dtype)
+    constant_x, constant_beta = wide_x.detach(), wide_beta.detach()
+    *residuals, beyond = _residuals(constant_x, constant_beta, signed, bits)
+
+    mixture = torch.zeros_like(constant_x)  # the paper's nested sum, for the gates
+    missing = -beyond  # y - clip(x), for the range
+    for gate, residual in zip(reversed(wide_gates[1:].unbind()), reversed(residuals[1:]), strict=True):
+        mixture = gate * (residual + mixture)
+    openness = torch.ones_like(wide_gates[0]).detach()
+    for gate, residual in zip(wide_gates[1:].detach().unbind(), residuals[1:], strict=True):
+        openness = openness * gate
+        missing = missing + (openness - 1) * residual
+    mixture = wide_gates[0] * (residuals[0] + mixture)
+
+    below, above = _outside(constant_x, constant_beta, signed)
+    side = above.to(dtype) - (below.to(dtype) if signed else 0.0)
+    inside = ~(below | above | constant_x.isnan())
+    straight_through = torch.where(inside, wide_x, side * grid.EDGE * wide_beta)
+    carrier = mixture + wide_gates[0].detach() * (straight_through + missing / constant_beta * wide_beta)
+    value = forward(constant_x, constant_beta, wide_gates.detach(), signed, bits)
+    return (value + (carrier - carrier.detach())).to(x.dtype)
+
+
 def backward(
     grad: Tensor, x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], sums_needed: bool = True
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Gradients of x, beta and the gates; the last two only where `sums_needed`."""
     dtype = grid.arithmetic_dtype(x.dtype)
     wide_x, wide_grad, wide_beta = x.to(dtype), grad.to(dtype), beta.to(dtype)
-    below = wide_x < (-wide_beta if signed else torch.zeros_like(wide_beta))
-    above = wide_x > wide_beta
+    below, above = _outside(wide_x, wide_beta, signed)
     outside = below | above | wide_x.isnan()
     dx = torch.where(outside, 0.0, wide_grad * gates[0].to(dtype)).to(x.dtype)
     if not sums_needed:
@@ -69,6 +99,11 @@ def backward(
     sums = [(wide_grad * r).sum_to_size(beta.shape) for r in _residuals(wide_x, wide_beta, signed, bits)]
     dbeta, dgates = gradients_from_sums(sums, edges.sum_to_size(beta.shape), wide_beta, gates.to(dtype))
     return dx, dbeta.to(beta.dtype), dgates.to(gates.dtype)
+
+
+def _outside(x: Tensor, beta: Tensor, signed: bool) -> tuple[Tensor, Tensor]:
+    """Where x lies below and above the range."""
+    return x < (-beta if signed else torch.zeros_like(beta)), x > beta
 
 
 def _residuals(x: Tensor, beta: Tensor, signed: bool, bits: tuple[int, ...]) -> list[Tensor]:
@@ -91,9 +126,7 @@ def _residuals(x: Tensor, beta: Tensor, signed: bool, bits: tuple[int, ...]) -> 
     return [*residuals, clipped - value]
 
 
-def gradients_from_sums(
-    sums: list[Tensor], edges: Tensor, beta: Tensor, gates: Tensor
-) -> tuple[Tensor, Tensor]:
+def gradients_from_sums(sums: list[Tensor], edges: Tensor, beta: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
     """dbeta and dgates from S_b of every width, the sum of g (clip(x) - Q_last), and the sum of g at the edges.
 
     y - clip(x) is a sum of the same residuals: each is missing by the part 1 - C_b / z_2 that its gates hold back.

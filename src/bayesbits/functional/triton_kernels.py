@@ -3,13 +3,13 @@
 In bfloat16 the kernels are bound by memory only if an element costs about thirty instructions, so these are saved:
 
 - A division is three multiply-adds with the inverse of the step, computed once: q = x i, r = x - q s (exact in a fused
-  multiply-add), q + r i. For a correctly rounded inverse this is the correctly rounded quotient (Markstein's theorem), and
-  codes equal the definition's bit for bit.
+  multiply-add), q + r i. For a correctly rounded inverse this is the correctly rounded quotient (Markstein's theorem),
+  and codes equal the definition's bit for bit.
 - Rounding to whole numbers is adding and subtracting 1.5 * 2^23, which float32 rounds half to even by itself.
-- Where each number of levels 2^b - 1 divides the next (widths that double), the codes of a width follow from those of the
-  next finer one: the ratio is odd, so that rounding twice equals rounding once, except where x lies so close to a tie that
-  the last bit of its quotient decides. A tie of any width is a tie of all finer ones. So forward looks whether any element of a
-  block is close to one; these blocks divide for every width. Backward takes either neighbour of a tie.
+- Where each number of levels 2^b - 1 divides the next (widths that double), the codes of a width follow from those of
+  the next finer one: the ratio is odd, so that rounding twice equals rounding once, except where x lies so close to a
+  tie that the last bit of its quotient decides. A tie of any width is a tie of all finer ones. So forward looks whether
+  any element of a block is close to one; such a block divides for every width. Backward takes either neighbour.
 
 Triton's interpreter rounds a fused multiply-add twice; there (`FUSED` false) the kernels divide.
 """
@@ -30,8 +30,10 @@ _ROUNDER = tl.constexpr(1.5 * 2**23)
 _FUSED = os.environ.get("TRITON_INTERPRET", "0") != "1"
 
 # The fastest of those tried on one H200: elements of a block, its warps, and programs for each multiprocessor. One warp
-# finds the closest tie without a barrier, and with 64 registers a multiprocessor holds as many of them as it can.
-_FORWARD = {"BLOCK": 512, "num_warps": 1, "maxnreg": 64}
+# finds the closest tie without a barrier; with 64 registers a multiprocessor holds as many of them as it can, which
+# pays where an element is two bytes and spills where it is four.
+_FORWARD = {"BLOCK": 512, "num_warps": 1}
+_REGISTERS = {2: 64, 4: None}
 _FORWARD_PROGRAMS = 128
 _BACKWARD = {"BLOCK": 4096, "num_warps": 4}
 _FINISH = {"BLOCK": 4096, "num_warps": 16}
@@ -169,7 +171,7 @@ def _forward_kernel(
             total = _chained_mixture(clipped, inner, steps, weights, LEVELS, GRIDS, LARGEST, FUSED)
         else:
             total = _direct_mixture(clipped, steps, weights, LEVELS, GRIDS, FUSED)
-        if GRIDS < len(LEVELS):
+        if len(LEVELS) > GRIDS:
             total = tl.fma(clipped, weights[GRIDS], total)
         tl.store(y_pointer + start + offsets, total.to(y_pointer.dtype.element_ty), mask=start + offsets < columns)
         x = following
@@ -181,7 +183,7 @@ def _backward_kernel(
     LEVELS: tl.constexpr, GRIDS: tl.constexpr, LARGEST: tl.constexpr, CHAIN: tl.constexpr, SIGNED: tl.constexpr,
     FUSED: tl.constexpr, SUMS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """dx, and this block's part of the sums: S_b of every width, then sum g (clip - Q_last), then sum g at the edges."""
+    """dx, and this block's part of the sums: S_b of every width, sum g (clip - Q_last), and sum g at the edges."""
     row = tl.program_id(1)
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offsets = tl.arange(0, BLOCK)
@@ -191,10 +193,7 @@ def _backward_kernel(
     grad = tl.load(grad_pointer + base + offsets, mask=inside, other=0.0).to(tl.float32)
     beta = tl.load(beta_pointer + row).to(tl.float32)
 
-    if SIGNED:
-        within = tl.abs(x) <= beta
-    else:
-        within = (x >= 0.0) & (x <= beta)
+    within = tl.abs(x) <= beta if SIGNED else (x >= 0.0) & (x <= beta)
     dx = tl.where(within, grad * tl.load(gates_pointer).to(tl.float32), 0.0)
     tl.store(dx_pointer + base + offsets, dx.to(dx_pointer.dtype.element_ty), mask=inside)
     if SUMS:
@@ -271,7 +270,7 @@ def _widths(bits: tuple[int, ...], signed: bool) -> dict[str, Any]:
     """The compile-time constants of a set of widths. No levels stand for a grid that float32 cannot hold."""
     levels = tuple(2**b - 1 if grid.has_grid(b, torch.float32) else 0 for b in bits)
     grids = sum(level > 0 for level in levels)
-    chain = 1 < grids and levels[grids - 1] < 2**17 and all(levels[i + 1] % levels[i] == 0 for i in range(grids - 1))
+    chain = grids > 1 and levels[grids - 1] < 2**17 and all(levels[i + 1] % levels[i] == 0 for i in range(grids - 1))
     largest = float(grid.code_bounds(bits[grids - 1], signed)[1]) if grids else 0.0
     return {"LEVELS": levels, "GRIDS": grids, "LARGEST": largest, "CHAIN": chain, "SIGNED": signed, "FUSED": _FUSED}
 
@@ -291,7 +290,9 @@ def forward(x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[in
     y = torch.empty_like(x)
     rows, columns = x.shape
     programs = min(triton.cdiv(columns, _FORWARD["BLOCK"]), _FORWARD_PROGRAMS * _processors(x.device))
-    _forward_kernel[(programs, rows)](x, y, beta, gates, columns, **_widths(bits, signed), **_FORWARD)
+    _forward_kernel[(programs, rows)](
+        x, y, beta, gates, columns, **_widths(bits, signed), **_FORWARD, maxnreg=_REGISTERS[x.element_size()]
+    )
     return y
 
 

@@ -1,7 +1,7 @@
 """Pruning: one gate for every output channel of a layer.
 
-The gate stands after bias and batch norm and before the nonlinearity. By linearity it is the paper's z_2 on the rows of the
-weight, with one difference that matters: the bias goes too, so that a pruned channel is exactly zero.
+The gate stands after bias and batch norm and before the nonlinearity. By linearity it is the paper's z_2 on the rows of
+the weight, with one difference that matters: the bias goes too, so that a pruned channel is exactly zero.
 """
 
 from collections.abc import Sequence

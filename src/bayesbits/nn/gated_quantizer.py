@@ -2,12 +2,11 @@
 
     x_q = z_2 (x_2 + z_4 (eps_4 + z_8 (eps_8 + z_16 (eps_16 + z_32 eps_32))))
 
-x_2 is x rounded to the grid of 2 bits, and each eps_b is what doubling the width to b adds. A gate z_b that closes takes
-all wider ones with it, so that the number of open gates is the number of bits. Gates and the end of the range, beta, learn by
-gradient descent together with the weights.
+x_2 is x rounded to the grid of 2 bits, and each eps_b is what doubling the width to b adds. A gate z_b that closes
+takes all wider ones with it, so that the open gates say how many bits there are. The gates and the end of the range,
+beta, learn by gradient descent together with the weights.
 """
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -15,9 +14,10 @@ from torch import Tensor, nn
 
 from bayesbits.functional import gated_quantize, quantize_to_codes
 from bayesbits.functional.grid import MIN_BITS, check_bits
-from bayesbits.functional.operation import LARGEST_RANGE, SMALLEST_RANGE, check_range
+from bayesbits.functional.operation import check_range
 from bayesbits.nn.gates import Gates
 
+_LARGEST_LOGARITHM = 60.0  # ranges from 1e-26 to 1e26, which float32 can divide into steps
 _MODES = ("learning", "fixed", "off")
 
 
@@ -25,8 +25,8 @@ class GatedQuantizer(nn.Module):
     """Quantizes a tensor to a learned number of bits.
 
     `mode` is "learning" (gates decide), "fixed" (a given width; the range still learns) or "off" (the identity).
-    `beta` is the initial end of the range: a number, or one for each index of axis 0. With `zero` the gate of the lowest
-    width learns too and can switch the whole tensor to 0 bits; without, it is always open.
+    `beta` is the initial end of the range: a number, or one for each index of axis 0. With `zero` the gate of the
+    lowest width learns too and can switch the whole tensor to 0 bits; without, it is always open.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class GatedQuantizer(nn.Module):
     @property
     def beta(self) -> Tensor:
         """The end of the range; positive and finite wherever an optimizer sends its logarithm."""
-        return self.log_beta.clamp(math.log(SMALLEST_RANGE), math.log(LARGEST_RANGE)).exp()
+        return self.log_beta.clamp(-_LARGEST_LOGARITHM, _LARGEST_LOGARITHM).exp()
 
     def set_range(self, beta: float | Sequence[float] | Tensor, *, signed: bool | None = None) -> None:
         """Put the end of the range (and the sign) where data or a person wants it."""
@@ -121,7 +121,9 @@ class GatedQuantizer(nn.Module):
 def _checked_logarithm(beta: float | Sequence[float] | Tensor) -> Tensor:
     values = torch.as_tensor(beta, dtype=torch.float64)
     if values.dim() > 1 or values.numel() == 0:
-        raise ValueError(f"beta must be a number or a vector with one for each index of axis 0, got shape {values.shape}")
+        raise ValueError(
+            f"beta must be a number or a vector with one for each index of axis 0, got shape {values.shape}"
+        )
     for value in values.flatten().tolist():
         check_range(value)
     return values.log().to(torch.float32)

@@ -80,7 +80,7 @@ class GateBank(nn.Module):
                 uniform = counter_uniform(self.counter, logits.numel()).to(logits)
             values = _values(logits, kind, training, uniform)
             sizes = [member.logits.numel() + member.open_first for member in members]
-            for member, value in zip(members, values.split(sizes), strict=True):
+            for member, value in zip(members, torch.split(values, sizes), strict=True):
                 member._drawn = (training, value)
         self.counter[1] += 1
 

@@ -1,0 +1,248 @@
+"""The gated quantizer as a module: states, decision, codes, and what a user's code does with modules."""
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+
+from bayesbits.functional import dequantize, gated_quantize
+from bayesbits.nn import GatedQuantizer
+
+
+def set_open(quantizer: GatedQuantizer, count: int) -> None:
+    with torch.no_grad():
+        quantizer.gates.logits.fill_(-6.0)
+        quantizer.gates.logits[:count] = 6.0
+
+
+@pytest.mark.parametrize(("open_gates", "bits"), [(0, 2), (1, 4), (2, 8), (3, 16), (4, 32)])
+def test_the_number_of_open_gates_is_the_number_of_bits(open_gates, bits):
+    quantizer = GatedQuantizer(signed=True)
+    set_open(quantizer, open_gates)
+    assert quantizer.effective_bits() == bits
+
+
+def test_a_closed_gate_takes_the_wider_ones_with_it():
+    quantizer = GatedQuantizer(signed=True)
+    with torch.no_grad():
+        quantizer.gates.logits.copy_(torch.tensor([6.0, -6.0, 6.0, 6.0]))
+    assert quantizer.effective_bits() == 4
+
+
+def test_zero_bits_where_the_first_gate_may_learn():
+    quantizer = GatedQuantizer(signed=True, zero=True)
+    assert quantizer.gates.logits.numel() == 5
+    set_open(quantizer, 0)
+    assert quantizer.effective_bits() == 0
+    quantizer.eval()
+    assert not quantizer(torch.randn(10)).any()
+    assert not quantizer.codes(torch.randn(10)).any()
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_evaluation_is_the_decision_and_codes_are_what_it_emits(signed):
+    quantizer = GatedQuantizer(signed=signed, beta=1.3).eval()
+    set_open(quantizer, 1)
+    x = torch.randn(1000)
+    codes = quantizer.codes(x)
+    assert torch.equal(quantizer(x), dequantize(codes, quantizer.beta.detach(), bits=4, signed=signed))
+    assert codes.unique().numel() == (15 if signed else 16)
+
+
+def test_codes_with_a_range_for_each_channel():
+    quantizer = GatedQuantizer(signed=True, beta=[1.0, 2.0]).eval()
+    quantizer.fix(8)
+    x = torch.randn(2, 50)
+    step = quantizer.beta.detach()[:, None] * 2 / 255
+    assert torch.equal(quantizer(x), quantizer.codes(x) * step)
+
+
+def test_training_draws_gates_and_gradients_reach_everything_that_learns():
+    torch.manual_seed(0)
+    quantizer = GatedQuantizer(signed=True, beta=2.0)
+    with torch.no_grad():
+        quantizer.gates.logits.fill_(0.0)
+    x = torch.randn(100, requires_grad=True)
+    outputs = [quantizer(x) for _ in range(20)]
+    assert len({output.sum().item() for output in outputs}) > 10
+    sum((output**2).sum() for output in outputs).backward()
+    assert x.grad.any()
+    assert quantizer.log_beta.grad.any()
+    assert (quantizer.gates.logits.grad != 0).all()
+
+
+@pytest.mark.parametrize("kind", ["hard_sigmoid", "sigmoid"])
+def test_deterministic_gates_repeat(kind):
+    quantizer = GatedQuantizer(signed=True, gates=kind)
+    with torch.no_grad():
+        quantizer.gates.logits.fill_(0.3)
+    x = torch.randn(50)
+    assert torch.equal(quantizer(x), quantizer(x))
+    quantizer(x).sum().backward()
+    assert quantizer.gates.logits.grad.any()
+
+
+@pytest.mark.parametrize("push", [1e6, -1e6])
+def test_the_range_stays_positive_and_finite_whatever_the_optimizer_does(push):
+    quantizer = GatedQuantizer(signed=True)
+    optimizer = torch.optim.SGD([quantizer.log_beta], lr=1.0)
+    quantizer.log_beta.grad = torch.tensor(push)
+    optimizer.step()
+    beta = quantizer.beta.item()
+    assert 0 < beta < float("inf")
+    quantizer.fix(8)
+    assert quantizer(torch.randn(10)).isfinite().all()
+
+
+def test_gradients_of_the_range_are_those_of_its_logarithm():
+    quantizer = GatedQuantizer(signed=True, beta=0.7)
+    quantizer.fix(4)
+    x = torch.randn(1000)
+    quantizer(x).sum().backward()
+    beta = torch.tensor(0.7, requires_grad=True)
+    gated_quantize(x, beta, torch.ones(1), signed=True, bits=(4,)).sum().backward()
+    assert quantizer.log_beta.grad.item() == pytest.approx(beta.grad.item() * 0.7, rel=1e-5)
+
+
+@pytest.mark.parametrize("bits", [0, 2, 3, 8, 32])
+def test_fixed_bits_are_final_in_training_too_and_the_range_still_learns(bits):
+    quantizer = GatedQuantizer(signed=True, beta=0.5)
+    quantizer.fix(bits)
+    x = torch.randn(200)
+    assert torch.equal(quantizer(x), quantizer(x))
+    assert quantizer.effective_bits() == bits
+    quantizer(x).sum().backward()
+    assert quantizer.gates.logits.grad is None
+    assert (quantizer.log_beta.grad != 0) == (bits != 0)
+
+
+def test_off_is_the_identity_and_learning_can_be_taken_up_again():
+    quantizer = GatedQuantizer(signed=True, beta=0.1)
+    x = torch.randn(10)
+    quantizer.turn_off()
+    assert quantizer(x) is x
+    quantizer.learn()
+    assert quantizer(x).abs().max() <= 0.1
+
+
+@pytest.mark.parametrize("beta", [0.0, -1.0, float("nan"), float("inf"), [1.0, 0.0], []])
+def test_a_range_that_is_no_range_is_refused_at_construction_and_when_set(beta):
+    with pytest.raises(ValueError, match=r"range|beta"):
+        GatedQuantizer(signed=True, beta=beta)
+    with pytest.raises(ValueError, match=r"range|beta"):
+        GatedQuantizer(signed=True).set_range(beta)
+
+
+def test_fixing_with_a_broken_range_or_width_is_refused():
+    quantizer = GatedQuantizer(signed=True)
+    with pytest.raises(ValueError, match="between 2 and 32"):
+        quantizer.fix(1)
+    with torch.no_grad():
+        quantizer.log_beta.fill_(float("nan"))
+    with pytest.raises(ValueError, match="range"):
+        quantizer.fix(8)
+
+
+@pytest.mark.parametrize("prepare", ["learn", "turn_off", "fix"])
+def test_state_dict_deepcopy_and_save_keep_everything(prepare):
+    quantizer = GatedQuantizer(signed=False, beta=[1.0, 3.0], bits=(2, 4, 8))
+    with torch.no_grad():
+        quantizer.gates.logits.copy_(torch.tensor([1.5, -2.0]))
+    getattr(quantizer, prepare)()
+    restored = GatedQuantizer(signed=True, beta=[0.1, 0.1], bits=(2, 4, 8))
+    file = io.BytesIO()
+    torch.save(quantizer.state_dict(), file)
+    file.seek(0)
+    restored.load_state_dict(torch.load(file, weights_only=True))
+    file = io.BytesIO()
+    torch.save(quantizer, file)
+    file.seek(0)
+    for other in (restored, copy.deepcopy(quantizer), torch.load(file, weights_only=False)):
+        assert repr(other) == repr(quantizer)
+        assert torch.equal(other.eval()(torch.ones(2, 3)), quantizer.eval()(torch.ones(2, 3)))
+        assert (other.mode, other.fixed_bits, other.signed) == (quantizer.mode, quantizer.fixed_bits, quantizer.signed)
+
+
+def test_the_representation_reads_well():
+    quantizer = GatedQuantizer(signed=False, beta=1.5)
+    set_open(quantizer, 2)
+    assert "learning 8 bits of (2, 4, 8, 16, 32), unsigned, beta=1.5" in repr(quantizer)
+
+
+def test_a_layer_ends_with_the_bits_that_the_loss_asks_for():
+    """Matching x itself under a small price a bit: a coarse grid is not enough, a fine one not worth its price."""
+    torch.manual_seed(0)
+    x = torch.rand(512) * 2 - 1
+    widths = {}
+    for price in (1e-5, 3e-3):
+        quantizer = GatedQuantizer(signed=True, beta=1.0)
+        optimizer = torch.optim.Adam(quantizer.gates.parameters(), lr=0.05)
+        for _ in range(400):
+            on = quantizer.gates.probability_on()
+            cost = (torch.tensor([4.0, 8, 16, 32]) * torch.stack([on[: i + 1].prod() for i in range(4)])).sum()
+            optimizer.zero_grad()
+            (((quantizer(x) - x) ** 2).mean() + price * cost).backward()
+            optimizer.step()
+        widths[price] = quantizer.effective_bits()
+    assert widths[3e-3] < widths[1e-5] < 32
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.quantizer = GatedQuantizer(signed=True, beta=2.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.quantizer(self.linear(x)).relu()
+
+
+def test_inside_of_torch_compile_with_its_neighbours_and_equal_to_eager():
+    torch.manual_seed(0)
+    model, x = Pair().eval(), torch.randn(16, 8)
+    set_open(model.quantizer, 1)
+    expected = model(x)
+    expected.sum().backward()
+    gradients = [parameter.grad.clone() for parameter in (model.linear.weight, model.quantizer.log_beta)]
+    model.zero_grad()
+    actual = torch.compile(model, fullgraph=True)(x)
+    actual.sum().backward()
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close([model.linear.weight.grad, model.quantizer.log_beta.grad], gradients)
+
+
+def test_torch_export_gives_plain_operations():
+    model, x = Pair().eval(), torch.randn(4, 8)
+    program = torch.export.export(model, (x,), strict=False)
+    assert {str(node.target).split(".")[0] for node in program.graph.nodes if node.op == "call_function"} <= {
+        "aten", "<built-in function getitem>",
+    }  # fmt: skip
+    torch.testing.assert_close(program.module()(x), model(x))
+
+
+def test_under_autocast_the_input_dtype_is_kept():
+    model, x = Pair(), torch.randn(4, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = model(x)
+        assert y.dtype == torch.bfloat16
+        y.sum().backward()
+    assert model.linear.weight.grad.dtype == torch.float32
+
+
+def test_non_reentrant_checkpointing_repeats_the_same_gates():
+    torch.manual_seed(0)
+    model, x = Pair(), torch.randn(64, 8)
+    with torch.no_grad():
+        model.quantizer.gates.logits.fill_(0.0)
+
+    def gradients(checkpointed: bool) -> list[torch.Tensor]:
+        model.zero_grad()
+        torch.manual_seed(1)
+        y = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False) if checkpointed else model(x)
+        (y**2).sum().backward()
+        return [parameter.grad for parameter in model.parameters()]
+
+    for with_checkpoint, without in zip(gradients(True), gradients(False), strict=True):
+        assert torch.equal(with_checkpoint, without)
