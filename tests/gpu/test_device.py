@@ -64,6 +64,8 @@ def test_forward_and_backward_replay_in_a_cuda_graph(name):
         for _ in range(3):
             graph.replay()
             expected.append((loss.item(), quantizer.log_beta.grad.item()))
+        # A leaf of its own: that of the graph belongs to the graph's stream.
+        x = x.detach().clone().requires_grad_()
         other, other_bank = learner()
         other_bank.counter[1] = 100
         for value, gradient in expected:
