@@ -9,7 +9,10 @@ PACKAGE = ROOT / "src" / "bayesbits"
 
 # What each room may import; a room always may import itself. The order is the way down.
 ALLOWED = {
-    "topology": set(),
+    "records": set(),
+    "topology": {"records"},
+    "spec": {"topology", "records"},
+    "plan": {"topology", "records"},
     "functional": set(),
     "nn": {"functional"},
     "cost": {"topology", "plan"},

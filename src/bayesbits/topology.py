@@ -11,17 +11,14 @@ convolution). A `ChannelGroup` is a run of consecutive classes with the same pro
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from types import NoneType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import ClassVar, TypeVar
 
-VERSION = 1
+from bayesbits.records import Record
 
-Record = TypeVar("Record")
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -121,8 +118,10 @@ class Unsupported:
 
 
 @dataclass(frozen=True)
-class Topology:
+class Topology(Record):
     """What a network is; see the head of this file."""
+
+    VERSION: ClassVar[int] = 1
 
     layers: tuple[Layer, ...]
     """The weighted layers, in the order in which they first run."""
@@ -172,31 +171,19 @@ class Topology:
         """All multiply-accumulates that were counted, those of unsupported parts included."""
         return sum(layer.macs for layer in self.layers) + sum(entry.macs for entry in self.unsupported)
 
-    def to_json(self) -> str:
-        """This record as JSON text."""
-        return json.dumps(asdict(self))
+    @cached_property
+    def weight_tensors(self) -> dict[str, tuple[str, ...]]:
+        """The weight tensors by the parameter's name, with the layers that have them: several where they are tied."""
+        tensors: dict[str, tuple[str, ...]] = {}
+        for layer in self.layers:
+            tensors[layer.parameter] = (*tensors.get(layer.parameter, ()), layer.name)
+        return tensors
 
-    @classmethod
-    def from_json(cls, text: str) -> Topology:
-        """The record that `to_json` wrote; a ValueError that names the field where the text is not one."""
-        try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"this is not a Topology: the text is not JSON ({error})") from error
-        if not isinstance(data, Mapping):
-            raise ValueError(f"this is not a Topology: expected a JSON object, found {type(data).__name__}")
-        if data.get("version") != VERSION:
-            raise ValueError(f"Topology version {data.get('version')!r} cannot be read; this library reads {VERSION}")
-        return _read_record(cls, data, "Topology")
-
-    def save(self, path: str | Path) -> None:
-        """Write the JSON form to a file."""
-        Path(path).write_text(self.to_json(), encoding="utf-8")
-
-    @classmethod
-    def load(cls, path: str | Path) -> Topology:
-        """Read the JSON form from a file."""
-        return cls.from_json(Path(path).read_text(encoding="utf-8"))
+    @cached_property
+    def operand_tensors(self) -> dict[str, str]:
+        """The operands of residual additions, named "module.output", with the module whose output each of them is."""
+        operands = (operand for addition in self.additions for operand in addition.operands)
+        return {f"{operand}.output": operand for operand in operands if operand is not None}
 
     @cached_property
     def _layers(self) -> dict[str, Layer]:
@@ -215,36 +202,8 @@ class Topology:
         return {channel: group for group in self.groups for channel in group.channels}
 
 
-def _find(records: Mapping[str, Record], name: str, what: str) -> Record:
+def _find(records: Mapping[str, Part], name: str, what: str) -> Part:
     try:
         return records[name]
     except KeyError:
         raise KeyError(f"no {what} is called {name!r}; there are: {', '.join(records)}") from None
-
-
-def _read_record(cls: type[Record], data: Any, where: str) -> Record:
-    """A dataclass from a JSON object with exactly its fields."""
-    if not isinstance(data, Mapping):
-        raise ValueError(f"{where}: expected a JSON object, found {type(data).__name__}")
-    expected = {field.name for field in fields(cls)}  # type: ignore[arg-type]
-    missing, unknown = sorted(expected - data.keys()), sorted(data.keys() - expected)
-    if missing or unknown:
-        raise ValueError(f"{where}: missing fields {missing}, unknown fields {unknown}")
-    types = get_type_hints(cls)
-    return cls(**{name: _read_value(types[name], data[name], f"{where}.{name}") for name in data})
-
-
-def _read_value(expected: Any, value: Any, where: str) -> Any:
-    """A field's value, checked against its annotation: a plain type, an optional one, a record, or a tuple of these."""
-    if get_origin(expected) is tuple:
-        if not isinstance(value, list):
-            raise ValueError(f"{where}: expected a list, found {type(value).__name__}")
-        item = get_args(expected)[0]
-        return tuple(_read_value(item, entry, f"{where}[{index}]") for index, entry in enumerate(value))
-    if NoneType in get_args(expected):
-        return None if value is None else _read_value(get_args(expected)[0], value, where)
-    if expected in (str, int, bool):
-        if type(value) is not expected:
-            raise ValueError(f"{where}: expected {expected.__name__}, found {type(value).__name__}")
-        return value
-    return _read_record(expected, value, where)
