@@ -1,1 +1,6 @@
-"""What a network costs: MACs, bit operations, bytes."""
+"""What a network costs: MACs, bit operations, size."""
+
+from bayesbits.cost.bops import CostModel
+from bayesbits.cost.record import Cost, LayerCost
+
+__all__ = ["Cost", "CostModel", "LayerCost"]

@@ -1,0 +1,192 @@
+"""Bit operations, counted and expected, by one formula over tensors.
+
+    BOPs(layer) = MACs x weight bits x activation bits x the part of its (input, output) channel pairs that is present
+
+A layer's gates say how likely each of its output channels is on. A channel class is present unless every layer that
+makes it has it off; gates are independent, so expectations multiply. A class on both sides of a layer counts once,
+E[z z] = E[z]. With gates and widths exactly 0, 1 and whole bits the expectation is the count.
+
+Everything that depends on the network alone is computed once. Classes that appear equally often at every layer's ends
+are bundled, so that a step costs a gather, a few products and sums over small matrices of layers by bundles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from bayesbits.cost.indices import cost_indices
+from bayesbits.cost.record import Cost, LayerCost
+from bayesbits.cost.size import BIAS_BYTES, bias_elements, packed_bytes, weight_elements
+from bayesbits.plan import Plan
+from bayesbits.topology import Topology
+
+FLOAT_BITS = 32
+FLOAT_BOPS = FLOAT_BITS * FLOAT_BITS
+Convention = Literal["exact", "paper"]
+
+
+class CostModel(nn.Module):
+    """The cost of a network, for plans and in expectation. It holds no parameters, and nothing in a state_dict."""
+
+    reads: Tensor
+    """[layers, bundles]: how many of a layer's input channels belong to each class of a bundle."""
+    makes: Tensor
+    """The same for output channels."""
+    bundle_of: Tensor
+    """[classes]: the bundle of each channel class."""
+    producers: Tensor
+    """[a power of two, classes]: where the gates that make a class stand in the vector of all gates (see `_values`)."""
+    own: Tensor
+    """[output channels of all layers]: where each one's gate stands, in the paper's convention."""
+    layer_of: Tensor
+    """[output channels of all layers]: the layer of each."""
+    joined: Tensor
+    """[layers]: whether a residual addition joins channels that the layer reads."""
+    depthwise: Tensor
+    """[layers]: whether a layer filters each channel by itself."""
+    inputs: Tensor
+    """[layers]: how many input channels there are."""
+    outputs: Tensor
+    """[layers]: how many output channels there are."""
+    macs: Tensor
+    """[layers]: the MACs."""
+    zero_and_one: Tensor
+
+    def __init__(self, topology: Topology) -> None:
+        super().__init__()
+        self.topology = topology
+        self._weights = [layer.parameter for layer in topology.layers]
+        self._activations = [layer.activation for layer in topology.layers]
+        self._gated = {layer.name: len(layer.out_channels) for layer in topology.layers if not layer.depthwise}
+        self._float_bops = float(topology.macs * FLOAT_BOPS)
+        self._unsupported_bops = float(sum(entry.macs for entry in topology.unsupported) * FLOAT_BOPS)
+        for name, values in cost_indices(topology).items():
+            self.register_buffer(name, values, persistent=False)
+
+    def relative_bops(
+        self, widths: Mapping[str, Tensor], on: Mapping[str, Tensor], convention: Convention = "exact"
+    ) -> Tensor:
+        """The expected bit operations in percent of those at 32 x 32 bits, unsupported parts included.
+
+        `widths` holds the (expected) width of every weight and activation by the tensor's name, `on` the probability
+        that each output channel is on, by the layer's name; the channels of a layer that is not named are on.
+        """
+        bops = self.layer_bops(widths, on, convention).sum() + self._unsupported_bops
+        return 100 * bops / self._float_bops
+
+    def layer_bops(
+        self, widths: Mapping[str, Tensor], on: Mapping[str, Tensor], convention: Convention = "exact"
+    ) -> Tensor:
+        """The expected bit operations of every layer."""
+        weight_bits = torch.stack([widths[name] for name in self._weights])
+        activation_bits = torch.stack([widths[name] for name in self._activations])
+        present = self._present_pairs(self._values(on, weight_bits.dtype), convention)
+        return self.macs * present * weight_bits * activation_bits
+
+    def count(self, plan: Plan) -> Cost:
+        """The cost of a plan; a ValueError where it does not fit the network."""
+        plan.check(self.topology)
+        device, dtype = self.macs.device, torch.float64
+        widths = {name: torch.tensor(float(bits), dtype=dtype, device=device) for name, bits in plan.bits.items()}
+        on = {name: torch.zeros(self._gated[name], dtype=dtype, device=device) for name in plan.kept}
+        for name, kept in plan.kept.items():
+            on[name][list(kept)] = 1.0
+        inputs, outputs, _ = self._channels(self._present(self._values(on, dtype)))
+        layers = self._count_layers(plan, inputs.tolist(), outputs.tolist(), self.layer_bops(widths, on).tolist())
+        unsupported = sum(entry.macs for entry in self.topology.unsupported)
+        return Cost(
+            macs=sum(layer.macs for layer in layers) + unsupported,
+            bops=sum(layer.bops for layer in layers) + unsupported * FLOAT_BOPS,
+            relative_bops=self.relative_bops(widths, on).item(),
+            paper_relative_bops=self.relative_bops(widths, on, "paper").item(),
+            weight_bytes=sum(layer.weight_bytes for layer in layers),
+            parameters=sum(layer.parameters for layer in layers),
+            layers=layers,
+        )
+
+    def dense(self) -> Cost:
+        """The cost of the whole network in float."""
+        return self.count(Plan.uniform(self.topology, FLOAT_BITS, FLOAT_BITS, FLOAT_BITS))
+
+    def _values(self, on: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
+        """One vector with P(on) of the output channels of all layers but depthwise ones, then a zero and a one."""
+        for name, probabilities in on.items():
+            if probabilities.shape != (self._gated.get(name, -1),):
+                raise ValueError(
+                    f"on[{name!r}] has shape {tuple(probabilities.shape)}; it takes one value for each output channel "
+                    "of a layer that is not depthwise"
+                )
+        constants = self.zero_and_one.to(dtype)
+        parts = [on[name] if name in on else constants[1:].expand(count) for name, count in self._gated.items()]
+        return torch.cat([*parts, constants])
+
+    def _present(self, values: Tensor) -> Tensor:
+        """The probability that each channel class is present: 1 - prod (1 - P(on)) over the gates that make it."""
+        absent = 1 - values.index_select(0, self.producers.flatten()).reshape(self.producers.shape)
+        while absent.shape[0] > 1:  # torch.prod and torch.cumprod may wait for the device in their backward
+            absent = absent[0::2] * absent[1::2]
+        return 1 - absent[0]
+
+    def _channels(self, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """For each layer the expected number of its input and output channels, and what pairs of a class with itself
+        have more than the product of the two."""
+        bundles = present.new_zeros(self.reads.shape[1])
+        number = bundles.index_add(0, self.bundle_of, present)
+        variance = bundles.index_add(0, self.bundle_of, present * (1 - present))
+        # Sums of products, as matrix products would be rounded to half precision under autocast.
+        return (
+            (self.reads * number).sum(1),
+            (self.makes * number).sum(1),
+            (self.reads * self.makes * variance).sum(1),
+        )
+
+    def _present_pairs(self, values: Tensor, convention: Convention) -> Tensor:
+        """The part of each layer's pairs of input and output channels that is present."""
+        inputs, outputs, more = self._channels(self._present(values))
+        if convention == "exact":
+            pairs = inputs * outputs + more
+        elif convention == "paper":
+            inputs = torch.where(self.joined, self.inputs, inputs)
+            outputs = torch.zeros_like(outputs).index_add(0, self.layer_of, values.index_select(0, self.own))
+            pairs = inputs * outputs
+        else:
+            raise ValueError(f"convention is {convention!r}; it is 'exact' or 'paper'")
+        return torch.where(self.depthwise, outputs / self.outputs, pairs / (self.inputs * self.outputs))
+
+    def _count_layers(
+        self, plan: Plan, inputs: list[float], outputs: list[float], bops: list[float]
+    ) -> tuple[LayerCost, ...]:
+        """The cost of every layer, from its present channels and its bit operations."""
+        total = sum(bops) + self._unsupported_bops
+        counted: set[str] = set()
+        layers = []
+        for layer, kept_in, kept_out, layer_bops in zip(
+            self.topology.layers, map(round, inputs), map(round, outputs), bops, strict=True
+        ):
+            bits = plan.bits[layer.parameter]
+            weights = 0 if layer.parameter in counted else weight_elements(layer, kept_in, kept_out)
+            counted.add(layer.parameter)
+            biases = bias_elements(layer, kept_out)
+            if bits == 0:  # the layer is gone, though other layers still make its channels
+                kept_in = kept_out = weights = biases = 0
+            pairs = kept_out if layer.depthwise else kept_in * kept_out
+            all_pairs = len(layer.out_channels) * (1 if layer.depthwise else len(layer.in_channels))
+            layers.append(
+                LayerCost(
+                    name=layer.name,
+                    macs=layer.macs * pairs // all_pairs,
+                    weight_bits=bits,
+                    activation_bits=plan.bits[layer.activation],
+                    kept_in=kept_in,
+                    kept_out=kept_out,
+                    bops=round(layer_bops),
+                    share=100 * layer_bops / total,
+                    weight_bytes=packed_bytes(weights, bits) + biases * BIAS_BYTES,
+                    parameters=weights + biases,
+                )
+            )
+        return tuple(layers)

@@ -1,0 +1,85 @@
+"""What the cost of a network needs of its `Topology`, as tensors of whole numbers; `bops` says what each one is.
+
+The vector of all gates holds one for every output channel of every layer that is not depthwise, in the order of the
+layers, and behind them a zero (a gate that nobody has) and a one (a channel that always stays).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+from torch import Tensor
+
+from bayesbits.topology import Topology
+
+
+def cost_indices(topology: Topology) -> dict[str, Tensor]:
+    """The buffers of a `CostModel`, by name."""
+    layers = topology.layers
+    makers, gates = _makers(topology)
+    zero, one = gates, gates + 1
+    stays = [one]
+    deciding = [
+        makers[channel] or stays if topology.group_of(channel).removable else stays
+        for channel in range(topology.channels)
+    ]
+    rows = 1 << (max(map(len, deciding)) - 1).bit_length()
+    padded = [gate + [zero] * (rows - len(gate)) for gate in deciding]
+    reads, makes, bundle_of = _bundles(topology)
+    joined = [any(len(makers[channel]) > 1 for channel in layer.in_channels) for layer in layers]
+    return {
+        "reads": reads,
+        "makes": makes,
+        "bundle_of": bundle_of,
+        "producers": torch.tensor(padded).T.contiguous(),
+        "own": torch.tensor(_own_gates(topology, deciding, one)),
+        "layer_of": torch.tensor([index for index, layer in enumerate(layers) for _ in layer.out_channels]),
+        "joined": torch.tensor(joined),
+        "depthwise": torch.tensor([layer.depthwise for layer in layers]),
+        "inputs": torch.tensor([len(layer.in_channels) for layer in layers]),
+        "outputs": torch.tensor([len(layer.out_channels) for layer in layers]),
+        "macs": torch.tensor([layer.macs for layer in layers]),
+        "zero_and_one": torch.tensor([0, 1]),
+    }
+
+
+def _makers(topology: Topology) -> tuple[list[list[int]], int]:
+    """For every channel class the gates of the channels that make it, and how many gates there are."""
+    makers: list[list[int]] = [[] for _ in range(topology.channels)]
+    gates = 0
+    for layer in topology.layers:
+        if not layer.depthwise:
+            for index, channel in enumerate(layer.out_channels):
+                makers[channel].append(gates + index)
+            gates += len(layer.out_channels)
+    return makers, gates
+
+
+def _own_gates(topology: Topology, deciding: list[list[int]], one: int) -> list[int]:
+    """The gate of every output channel: the layer's own, a depthwise layer's only producer's, or a one."""
+    own, gates = [], 0
+    for layer in topology.layers:
+        for index, channel in enumerate(layer.out_channels):
+            if layer.depthwise:
+                own.append(deciding[channel][0] if len(deciding[channel]) == 1 else one)
+            else:
+                own.append(gates + index if topology.group_of(channel).removable else one)
+        gates += 0 if layer.depthwise else len(layer.out_channels)
+    return own
+
+
+def _bundles(topology: Topology) -> tuple[Tensor, Tensor, Tensor]:
+    """Bundle the classes that appear equally often at both ends of every layer; [layers, bundles] says how often."""
+    appears: list[list[tuple[int, int, int]]] = [[] for _ in range(topology.channels)]
+    for index, layer in enumerate(topology.layers):
+        for side, channels in enumerate((layer.in_channels, layer.out_channels)):
+            for channel, count in Counter(channels).items():
+                appears[channel].append((side, index, count))
+    numbers: dict[tuple[tuple[int, int, int], ...], int] = {}
+    bundle_of = torch.tensor([numbers.setdefault(tuple(places), len(numbers)) for places in appears])
+    ends = torch.zeros(2, len(topology.layers), len(numbers), dtype=torch.int64)
+    for places, bundle in numbers.items():
+        for side, index, count in places:
+            ends[side, index, bundle] = count
+    return ends[0], ends[1], bundle_of

@@ -1,0 +1,29 @@
+"""How much a network's weights weigh: elements and bytes, with codes packed as tightly as their widths allow."""
+
+from __future__ import annotations
+
+from math import prod
+
+from bayesbits.topology import Layer
+
+BIAS_BYTES = 4
+
+
+def weight_elements(layer: Layer, kept_in: int, kept_out: int) -> int:
+    """The elements of a layer's weight that stay with these numbers of input and output channels."""
+    elements = prod(layer.weight_shape)
+    if layer.depthwise:
+        return elements // len(layer.out_channels) * kept_out
+    if layer.groups > 1:  # the channels of a grouped convolution stay
+        return elements
+    return elements // (len(layer.in_channels) * len(layer.out_channels)) * kept_in * kept_out
+
+
+def bias_elements(layer: Layer, kept_out: int) -> int:
+    """The elements of the bias that the layer has when it is deployed: its own, or that of a folded batch norm."""
+    return kept_out if layer.bias or layer.norm is not None else 0
+
+
+def packed_bytes(elements: int, bits: int) -> int:
+    """The bytes of this many codes, one behind the other without gaps."""
+    return (elements * bits + 7) // 8
