@@ -1,0 +1,58 @@
+"""Bytes and parameters, counted by hand, and the table that shows them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bayesbits.cost import CostModel
+from bayesbits.cost.size import packed_bytes
+from bayesbits.plan import Plan
+from tests.graph.networks import ROWS, Tied, traced
+from tests.networks import traced_once, zoo
+
+
+@given(st.integers(0, 10**9), st.integers(0, 32))
+def test_packed_bytes_hold_every_bit_and_waste_less_than_a_byte(elements: int, bits: int) -> None:
+    assert 0 <= 8 * packed_bytes(elements, bits) - elements * bits < 8
+
+
+def test_lenet5_by_hand() -> None:
+    network = zoo("lenet5")
+    model = CostModel(network)
+    weights, biases = 32 * 25 + 64 * 32 * 25 + 1024 * 512 + 5120, 32 + 64 + 512 + 10
+    assert (model.dense().parameters, model.dense().weight_bytes) == (weights + biases, 4 * (weights + biases))
+    cost = model.count(Plan(Plan.uniform(network, weights=2).bits, {"features.0": tuple(range(31))}))
+    assert [layer.parameters for layer in cost.layers] == [31 * 26, 64 * 31 * 25 + 64, 1024 * 512 + 512, 5130]
+    codes = [(31 * 25 * 2 + 7) // 8, 64 * 31 * 25 // 4, 1024 * 512 // 4, 5120 // 4]
+    expected = [code + 4 * bias for code, bias in zip(codes, (31, 64, 512, 10), strict=True)]
+    assert [layer.weight_bytes for layer in cost.layers] == expected
+    assert cost.weight_bytes == sum(expected)
+
+
+def test_a_folded_batch_norm_leaves_a_bias() -> None:
+    layers = CostModel(traced("residual")[2]).dense().layers
+    assert [layer.parameters for layer in layers] == [6 * 27 + 6, 24 + 4, 6 * 36 + 6, 30 + 5]
+
+
+def test_a_tied_weight_counts_once_and_each_bias_for_itself() -> None:
+    cost = CostModel(traced_once(Tied, ROWS)).dense()
+    assert [layer.parameters for layer in cost.layers] == [16 + 4, 4, 8 + 2]
+    assert cost.weight_bytes == 4 * (16 + 4 + 4 + 8 + 2)
+
+
+def test_depthwise_weights() -> None:
+    network = traced("depthwise")[2]
+    cost = CostModel(network).count(Plan(Plan.uniform(network).bits, {"expand": (0, 1)}))
+    assert [layer.parameters for layer in cost.layers] == [2 * 3 + 2, 2 * 9 + 2, 2 * 4 + 4, 8 + 2]
+
+
+def test_the_table_is_aligned_and_complete() -> None:
+    network = zoo("lenet5")
+    text = str(CostModel(network).count(Plan.uniform(network)))
+    head, *rows, total, summary = text.splitlines()
+    assert [row.split()[0] for row in rows] == [layer.name for layer in network.layers]
+    assert len({len(line) for line in (head, *rows, total)}) == 1
+    assert total.split() == ["total", "4,267,008", "100.00", "583,880", "582,026"]
+    assert summary == "273,088,512 BOPs, 6.25% of 32 x 32 bits (6.25% in the paper's convention)"
+    assert rows[0].split()[2:6] == ["8", "8", "1", "32"]
+    assert float(rows[1].split()[6]) == pytest.approx(100 * 64 * 32 * 25 * 64 / 4_267_008, abs=0.01)
