@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bayesbits.cost import CostModel
 from bayesbits.cost.bops import Convention
@@ -318,6 +319,28 @@ def test_errors_name_what_is_wrong() -> None:
         model.relative_bops(widths, {}, "loose")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"no width for the tensor 'expand.weight'"):
         model.count(Plan({}))
+
+
+class Operations(TorchDispatchMode):
+    """The names of all operations that reach the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("convention", ["exact", "paper"])
+def test_a_training_step_asks_the_device_nothing(convention: Convention) -> None:
+    widths, on = random_tensors(topology("mobilenetv2"))
+    leaves = [value.requires_grad_() for value in (*widths.values(), *on.values())]
+    with Operations() as operations:
+        cost_model("mobilenetv2").relative_bops(widths, on, convention).backward()
+    assert all(leaf.grad is not None for leaf in leaves if leaf is not on["classifier.1"])
+    assert not {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select"} & set(operations.names)
 
 
 def test_it_compiles_and_ignores_autocast_and_leaves_no_trace_in_checkpoints() -> None:
