@@ -1,3 +1,25 @@
 """bayesbits learns how many bits every tensor of a network deserves, and which channels it can do without."""
 
+from bayesbits.calibration import METHODS as CALIBRATION_METHODS
+from bayesbits.compressor import Compressor, attach
+from bayesbits.cost import Cost
+from bayesbits.diagnosis import Diagnosis
+from bayesbits.graph.trace import trace
+from bayesbits.plan import Plan
+from bayesbits.spec import Rule, Spec
+from bayesbits.topology import Topology
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "CALIBRATION_METHODS",
+    "Compressor",
+    "Cost",
+    "Diagnosis",
+    "Plan",
+    "Rule",
+    "Spec",
+    "Topology",
+    "attach",
+    "trace",
+]

@@ -94,6 +94,8 @@ class _GatedQuantize(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...]) -> Tensor:
         ctx.save_for_backward(x, beta, gates)
         ctx.signed, ctx.bits = signed, bits
+        # Detached: a compiler looks into the history of what it is given.
+        x, beta, gates = x.detach(), beta.detach(), gates.detach()
         rows = beta.numel()
         dense = _dense(x, rows)
         ctx.implementation = _choose(x)  # remembered, as backward may run in another thread
@@ -103,7 +105,7 @@ class _GatedQuantize(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, beta, gates = ctx.saved_tensors
+        x, beta, gates = (tensor.detach() for tensor in ctx.saved_tensors)
         options = (ctx.signed, ctx.bits, ctx.needs_input_grad[1] or ctx.needs_input_grad[2])
         rows = beta.numel()
         dense = _dense(x, rows)

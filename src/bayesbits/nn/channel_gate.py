@@ -19,17 +19,26 @@ class ChannelGate(nn.Module):
     `fixed` means that the channels are decided: the values are exactly 0 or 1 in training too.
     """
 
-    def __init__(self, channels: int, *, gates: str = "hard_concrete") -> None:
+    may_close: Tensor
+
+    def __init__(self, channels: int, *, gates: str = "hard_concrete", may_close: Sequence[bool] | None = None) -> None:
+        """`may_close` names the channels that can be removed at all; the others stay open. All can, by default."""
         super().__init__()
         self.gates = Gates(channels, kind=gates)
         self.fixed = False
+        self.all_may_close = may_close is None or all(may_close)
+        mask = torch.ones(channels, dtype=torch.bool) if may_close is None else torch.tensor(may_close)
+        self.register_buffer("may_close", mask, persistent=False)
 
     def values(self) -> Tensor:
         """One value for each channel: to multiply scale and shift of a batch norm with, or weight rows and bias."""
-        if self.fixed:
-            return self.gates.decision().to(self.gates.logits.dtype)
-        values: Tensor = self.gates()
-        return values
+        values: Tensor = self.gates.decision().to(self.gates.logits.dtype) if self.fixed else self.gates()
+        return values if self.all_may_close else torch.where(self.may_close, values, 1.0)
+
+    def probability_on(self) -> Tensor:
+        """P(z > 0) of every channel: what a penalty charges for. Exactly 0 or 1 where the choice is final."""
+        on = self.kept().to(self.gates.logits.dtype) if self.fixed else self.gates.probability_on()
+        return on if self.all_may_close else torch.where(self.may_close, on, 1.0)
 
     def forward(self, x: Tensor, axis: int = 1) -> Tensor:
         """x with its channels gated, in the dtype of x."""
@@ -39,7 +48,7 @@ class ChannelGate(nn.Module):
 
     def kept(self) -> Tensor:
         """True for the channels that stay, by the test-time decision."""
-        return self.gates.decision()
+        return self.gates.decision() | ~self.may_close
 
     def fix(self, kept: Sequence[bool] | Tensor | None = None) -> None:
         """Make a choice of channels final; without one, the present decision."""
@@ -66,3 +75,34 @@ class ChannelGate(nn.Module):
     def extra_repr(self) -> str:
         kept = self.kept()
         return f"{'fixed' if self.fixed else 'learning'}, keeps {int(kept.sum())} of {kept.numel()}"
+
+
+class ChannelFollower(nn.Module):
+    """The gate of a depthwise layer, which has none of its own: a channel is on where any of its producers' is.
+
+    `producers` holds, for each producer, its gate and which of its channels each channel here comes from; -1 where the
+    producer does not make that channel. A channel that nobody's gate makes is always on.
+    """
+
+    index: Tensor
+
+    def __init__(self, producers: Sequence[tuple[ChannelGate, Sequence[int]]]) -> None:
+        super().__init__()
+        # A plain list: the gates are owned by the network's attachment.
+        self.producers = [gate for gate, _ in producers]
+        total = sum(gate.gates.logits.numel() for gate in self.producers)  # behind all values stand a zero and a one
+        rows, offset = [], 0
+        for gate, channels in producers:
+            rows.append([total if channel < 0 else offset + channel for channel in channels])
+            offset += gate.gates.logits.numel()
+        orphans = [total + all(row[i] == total for row in rows) for i in range(len(rows[0]))]
+        self.register_buffer("index", torch.tensor([*rows, orphans]), persistent=False)
+
+    def values(self) -> Tensor:
+        """One value for each channel: 1 - product of (1 - z) over the producers."""
+        values = torch.cat([gate.values() for gate in self.producers])
+        values = torch.cat([values, torch.arange(2, dtype=values.dtype, device=values.device)])
+        off = torch.ones_like(self.index[0], dtype=values.dtype)
+        for row in self.index:
+            off = off * (1 - values[row])
+        return 1 - off

@@ -5,6 +5,7 @@ A `Spec` is checked when it is made, without a network; `resolve` brings it toge
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
@@ -61,6 +62,10 @@ class Spec:
     """How gates get from open to closed: "hard_concrete" (with noise, as in the paper), "hard_sigmoid" or "sigmoid"."""
     penalty: str = "paper"
     """What is asked of the gates: "paper", "expected_bops" or "variational"."""
+    examples: int | None = None
+    """How many training examples there are; the variational penalty needs it and no other does."""
+    strength: float = 1.0
+    """The weight that the loss gives to the variational penalty, which is not linear in it; no other needs it."""
     input_bits: int = 8
     """The fixed width of the network's input; 32 leaves it in float."""
     residual_bits: int | Literal["learned"] | None = 8
@@ -82,6 +87,12 @@ class Spec:
         for name, allowed in (("gates", GATES), ("penalty", PENALTIES)):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"Spec.{name} is {getattr(self, name)!r}; it is one of {', '.join(allowed)}")
+        if self.penalty == "variational" and (not _is_integer(self.examples) or (self.examples or 0) < 1):
+            raise ValueError(
+                f"Spec.examples is {self.examples!r}; the variational penalty needs the number of training examples"
+            )
+        if not isinstance(self.strength, int | float) or not 0 < self.strength < math.inf:
+            raise ValueError(f"Spec.strength is {self.strength!r}; it is a positive number")
         for name in ("prune", "per_channel_weights"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"Spec.{name} is {getattr(self, name)!r}; it is True or False")

@@ -1,0 +1,218 @@
+"""The handle to a network with quantizers attached: calibrate, train with the penalty, look, decide, fix.
+
+    compressor = bb.attach(model, example_inputs)
+    compressor.calibrate(batches)
+    loss = task_loss + mu * compressor.penalty()      # in your own loop
+    compressor.fix(compressor.plan())
+
+All state lives in the network itself (see `graph.attach`); a handle is made anew by `Compressor(model)`, for example
+after `copy.deepcopy` or `torch.load`.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesbits.calibration import calibrate_activations, calibrate_weight
+from bayesbits.cost import Cost, CostModel
+from bayesbits.diagnosis import Diagnosis, diagnose
+from bayesbits.graph.attach import FLOAT_BITS, NAME, Attachment, attach_to, detach_from
+from bayesbits.graph.trace import trace
+from bayesbits.nn import GatedQuantizer
+from bayesbits.nn.attached import AttachedLayer
+from bayesbits.objective import Objective
+from bayesbits.plan import Plan
+from bayesbits.spec import Spec
+from bayesbits.topology import Topology
+
+
+def attach(model: nn.Module, example_inputs: Any, spec: Spec | None = None) -> "Compressor":
+    """Make every layer of a network learn its bits and channels, in place; returns the handle.
+
+    `example_inputs` is a tensor, a tuple of positional inputs or a dict of keyword inputs, on the model's device. It is
+    used to read the network; costs are counted for inputs of this shape.
+    """
+    topology = trace(model, example_inputs)
+    attachment = attach_to(model, topology, spec or Spec())
+    # Children of the attachment, so that their constants move with the network; neither has state of its own.
+    attachment.cost_model = CostModel(topology).to(next(model.parameters()).device)
+    attachment.objective = _objective(attachment, attachment.spec.penalty)
+    compressor = Compressor(model)
+    compressor._calibrate_weights("minmax")
+    return compressor
+
+
+class Compressor:
+    """See the head of this file."""
+
+    def __init__(self, model: nn.Module) -> None:
+        attachment = getattr(model, NAME, None)
+        if not isinstance(attachment, Attachment):
+            raise ValueError("this network has no quantizers attached: call bayesbits.attach(model, example_inputs)")
+        self.model = model
+        self.attachment = attachment
+
+    @property
+    def topology(self) -> Topology:
+        """What the network is."""
+        return self.attachment.topology
+
+    @property
+    def spec(self) -> Spec:
+        """What was asked for when attaching."""
+        return self.attachment.spec
+
+    @property
+    def _cost_model(self) -> CostModel:
+        model = self.attachment.cost_model
+        assert isinstance(model, CostModel)
+        return model
+
+    def calibrate(self, batches: Iterable[Any], method: str = "minmax", **options: Any) -> None:
+        """Take the ranges of activations from data, and those of weights from the weights.
+
+        A batch is what the model is called with: a tensor, a tuple of positional or a dict of keyword inputs.
+        `method` is "minmax", "moving_average", "percentile" or "mse".
+        """
+        weights = self.topology.weight_tensors
+        quantizers = {name: q for name, q in self.attachment.quantizers.items() if name not in weights}
+        before, self.attachment.calibrated = self.attachment.calibrated, True
+        try:
+            calibrate_activations(self.model, quantizers, batches, method=method, **options)
+            self._calibrate_weights(method if method == "mse" else "minmax")
+        except BaseException:
+            self.attachment.calibrated = before
+            raise
+
+    def _calibrate_weights(self, method: str) -> None:
+        for parameter, layers in self.topology.weight_tensors.items():
+            quantizer = self.attachment.quantizers.get(parameter)
+            if quantizer is not None:
+                layer = self.model.get_submodule(layers[0])
+                assert isinstance(layer, AttachedLayer)
+                calibrate_weight(quantizer, layer.folded_weight().detach(), parameter, method=method)
+
+    def penalty(self) -> Tensor:
+        """The price of the present gates, to be added to the loss: `task_loss + mu * compressor.penalty()`."""
+        objective = self.attachment.objective
+        assert isinstance(objective, Objective)
+        return objective()  # type: ignore[no-any-return]
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """What learns, for an optimizer: the groups "weights", "gates" and "ranges", without those that are empty."""
+        attached = {id(parameter) for parameter in self.attachment.parameters()}
+        quantizers = self.attachment.quantizers.values()
+        gates = [q.gates.logits for q in quantizers if q.mode == "learning"]
+        gates += [gate.gates.logits for gate in self.attachment.channel_gates.values() if not gate.fixed]
+        groups = {
+            "weights": [p for p in self.model.parameters() if id(p) not in attached and p.requires_grad],
+            "gates": gates,
+            "ranges": [q.log_beta for q in quantizers if q.mode != "off"],
+        }
+        return [{"name": name, "params": parameters} for name, parameters in groups.items() if parameters]
+
+    def cost(self, plan: Plan | None = None) -> Cost:
+        """What the network costs by the present decision, or by a plan."""
+        return self._cost_model.count(self.plan() if plan is None else plan)
+
+    def expected_relative_bops(self) -> Tensor:
+        """The expectation of the relative bit operations under the present gates, in percent; differentiable."""
+        return _objective(self.attachment, "expected_bops")()  # type: ignore[no-any-return]
+
+    def plan(self) -> Plan:
+        """The present decision: gates thresholded, bits by tensor, channels by layer."""
+        bits = {name: FLOAT_BITS for name in self.topology.weight_tensors}
+        bits |= {activation.name: FLOAT_BITS for activation in self.topology.activations}
+        bits |= {name: q.effective_bits() for name, q in self.attachment.quantizers.items() if q.mode != "off"}
+        kept = _kept_channels(self.attachment)
+        for parameter, layers in self.topology.weight_tensors.items():
+            if all(kept.get(layer) == () for layer in layers):
+                bits[parameter] = 0  # a branch that vanished beside a residual way round
+        return Plan(bits=bits, kept=kept)
+
+    def fix(self, plan: Plan | None = None) -> None:
+        """Make bits and channels final; weights and ranges can still be fine-tuned. Without a plan: the present one."""
+        plan = self.plan() if plan is None else plan
+        plan.check(self.topology)
+        quantizers, gates = self.attachment.quantizers, self.attachment.channel_gates
+        for name, bits in plan.bits.items():
+            if name not in quantizers and bits != FLOAT_BITS:
+                raise ValueError(f"the plan gives {name} {bits} bits, but it was left in float when attaching")
+        for name in plan.kept:
+            if name not in gates:
+                raise ValueError(f"the plan removes channels of {name}, which was not to be pruned when attaching")
+        for name, quantizer in quantizers.items():
+            _fix(quantizer, plan.bits.get(name))
+        for name, gate in gates.items():
+            every = range(gate.gates.logits.numel())
+            kept = set(plan.kept.get(name, every))
+            gate.fix([channel in kept for channel in every])
+        self.attachment.bank.members.clear()
+
+    def diagnose(self, batches: Iterable[Any], loss_fn: Callable[[Any, Any], Tensor], **options: Any) -> Diagnosis:
+        """Why did a bit not move? Signal to noise, probabilities, and the gradients of task and penalty, by tensor."""
+        return diagnose(self.model, self.attachment.quantizers, self.penalty, batches, loss_fn, **options)
+
+    def detach(self) -> nn.Module:
+        """Give the float network back, with the weights that it has now."""
+        detach_from(self.model)
+        return self.model
+
+    def __str__(self) -> str:
+        lines = [str(self.cost())]
+        fixed = [group for group in self.topology.groups if group.reason is not None and group.producers]
+        lines += [f"{group.name}: keeps all {group.size} channels: {group.reason}" for group in fixed]
+        lines += [f"{entry.name}: {entry.what}, {entry.macs} MACs at 32 bits: {entry.reason}"
+                  for entry in self.topology.unsupported]  # fmt: skip
+        return "\n".join(lines)
+
+
+def _objective(attachment: Attachment, kind: str) -> Objective:
+    spec, cost_model = attachment.spec, attachment.cost_model
+    assert isinstance(cost_model, CostModel)
+    return Objective(
+        attachment.topology, attachment.quantizers, attachment.channel_gates, kind,
+        examples=spec.examples, strength=spec.strength, cost_model=cost_model,
+    )  # fmt: skip
+
+
+def _fix(quantizer: GatedQuantizer, bits: int | None) -> None:
+    """A tensor that the plan does not name has no quantizer in it: the operands of additions, if they stay in float."""
+    if bits is None:
+        quantizer.turn_off()
+    else:
+        quantizer.fix(bits)
+
+
+def _kept_channels(attachment: Attachment) -> dict[str, tuple[int, ...]]:
+    """The output channels that stay, of every layer that loses some.
+
+    Of every group at least one channel stays, and at least the next multiple that the spec asks for: the channels with
+    the largest logits are taken back.
+    """
+    topology, multiple = attachment.topology, attachment.spec.channel_multiple
+    gates = attachment.channel_gates
+    kept = {name: gate.kept().tolist() for name, gate in gates.items()}
+    logits = {name: gate.gates.logits.detach().tolist() for name, gate in gates.items()}
+    for group in topology.removable_groups:
+        makers: dict[int, list[tuple[str, int]]] = {channel: [] for channel in group.channels}
+        full = [topology.layer(name) for name in group.producers if not topology.layer(name).depthwise]
+        if not full or any(layer.name not in gates for layer in full):
+            continue
+        for layer in full:
+            for index, channel in enumerate(layer.out_channels):
+                if channel in makers:
+                    makers[channel].append((layer.name, index))
+        present = {channel: any(kept[name][index] for name, index in makers[channel]) for channel in group.channels}
+        wanted = min(group.size, max(1, -(-sum(present.values()) // multiple)) * multiple)
+        strongest = {channel: max(makers[channel], key=lambda at: logits[at[0]][at[1]]) for channel in group.channels}
+        absent = [channel for channel in group.channels if not present[channel]]
+        absent.sort(key=lambda channel: -logits[strongest[channel][0]][strongest[channel][1]])
+        for channel in absent[: wanted - sum(present.values())]:
+            name, index = strongest[channel]
+            kept[name][index] = True
+    return {
+        name: tuple(index for index, stays in enumerate(mask) if stays) for name, mask in kept.items() if not all(mask)
+    }

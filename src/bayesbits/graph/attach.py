@@ -1,0 +1,193 @@
+"""Attaching: quantizers and gates put into the user's live network, in place.
+
+Everything that learns is owned by one module, the `Attachment`, which the network gets as a child under the name
+`bayesbits`. So the network's own parameters keep their names, all new state lies under names of its own, and a
+checkpoint of the float network still loads strictly. The layers refer to their parts (see `nn.attached`).
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from bayesbits.nn import ChannelFollower, ChannelGate, GateBank, GatedQuantizer
+from bayesbits.nn.attached import (
+    AttachedLayer,
+    AttachedNorm,
+    Parts,
+    QuantizedOutput,
+    attach_parts,
+    detach_parts,
+)
+from bayesbits.spec import Choices, Spec, resolve_rules
+from bayesbits.topology import Layer, Topology
+
+NAME = "bayesbits"
+FLOAT_BITS = 32
+
+
+class Attachment(nn.Module):
+    """All quantizers and gates of a network, by the names of tensors and layers."""
+
+    def __init__(self, topology: Topology, spec: Spec) -> None:
+        super().__init__()
+        self.topology, self.spec = topology, spec
+        self.choices = resolve_rules(spec, topology)
+        self.calibrated = False
+        self.tensors = nn.ModuleDict(
+            {_key(tensor): quantizer for tensor, quantizer in _quantizers(topology, spec, self.choices)}
+        )
+        self.channels = nn.ModuleDict({_key(name): gate for name, gate in _gates(topology, spec, self.choices)})
+        self.followers = nn.ModuleDict({_key(name): gate for name, gate in _followers(topology, self.channel_gates)})
+        learning = [q.gates for q in self.quantizers.values() if q.mode == "learning"]
+        self.bank = GateBank([*learning, *(gate.gates for gate in self.channel_gates.values())])
+        self.register_load_state_dict_pre_hook(_keep_own_state)  # type: ignore[no-untyped-call]
+
+    @property
+    def quantizers(self) -> Mapping[str, GatedQuantizer]:
+        """Tensor name -> quantizer; tensors that stay in float are not there."""
+        return {_name(key): module for key, module in self.tensors.items()}  # type: ignore[misc]
+
+    @property
+    def channel_gates(self) -> Mapping[str, ChannelGate]:
+        """Layer name -> gate of its output channels."""
+        return {_name(key): module for key, module in self.channels.items()}  # type: ignore[misc]
+
+    def gate_of(self, layer: str) -> ChannelGate | ChannelFollower | None:
+        """What gates a layer's output channels: its own gate, or for a depthwise layer its producers'."""
+        if layer in self.channel_gates:
+            return self.channel_gates[layer]
+        followers = {_name(key): module for key, module in self.followers.items()}
+        return followers.get(layer)  # type: ignore[return-value]
+
+    def get_extra_state(self) -> Tensor:
+        """Whether ranges are known: a tensor, so that any checkpoint format can hold it."""
+        return torch.tensor(int(self.calibrated))
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.calibrated = bool(state.item())
+
+
+class _BeforeForward:
+    """The network's forward pre-hook: draws all gates of the coming pass."""
+
+    def __call__(self, model: nn.Module, arguments: Any) -> None:
+        attachment = model.get_submodule(NAME)
+        assert isinstance(attachment, Attachment)
+        if not attachment.calibrated:
+            raise RuntimeError(
+                "the ranges of the activations are not known yet: call compressor.calibrate(batches), "
+                "or load a state_dict that has them"
+            )
+        attachment.bank.draw()
+
+
+def attach_to(model: nn.Module, topology: Topology, spec: Spec) -> Attachment:
+    """Attach quantizers and gates to a network that `topology` describes."""
+    if hasattr(model, NAME):
+        already = isinstance(getattr(model, NAME), Attachment)
+        raise ValueError(
+            "this network has quantizers attached already: call compressor.detach() first"
+            if already
+            else f"the network has an attribute {NAME!r} of its own, and that name is needed for what is attached"
+        )
+    attachment = Attachment(topology, spec)
+    for layer in topology.layers:
+        if layer.name not in attachment.choices.skipped:
+            _attach_layer(model, layer, attachment)
+    for tensor, module_name in topology.operand_tensors.items():
+        if tensor in attachment.quantizers:
+            hook = QuantizedOutput(attachment.quantizers[tensor], module_name)
+            model.get_submodule(module_name).register_forward_hook(hook)
+    parameter = next(model.parameters())
+    attachment.to(parameter.device)
+    model.add_module(NAME, attachment)
+    attachment.train(model.training)
+    model.register_forward_pre_hook(_BeforeForward())
+    return attachment
+
+
+def detach_from(model: nn.Module) -> None:
+    """Take everything away again that `attach_to` put there."""
+    for module in model.modules():
+        if isinstance(module, (AttachedLayer, AttachedNorm)):
+            detach_parts(module)
+        for hooks, kind in ((module._forward_hooks, QuantizedOutput), (module._forward_pre_hooks, _BeforeForward)):
+            for identifier in [identifier for identifier, hook in hooks.items() if isinstance(hook, kind)]:
+                del hooks[identifier]
+    delattr(model, NAME)
+
+
+def _attach_layer(model: nn.Module, layer: Layer, attachment: Attachment) -> None:
+    quantizers = attachment.quantizers
+    parts = Parts(
+        weight=quantizers.get(layer.parameter),
+        input=quantizers.get(layer.activation),
+        gate=attachment.gate_of(layer.name),
+    )
+    if layer.norm is not None:
+        norm = model.get_submodule(layer.norm)
+        assert isinstance(norm, _BatchNorm)
+        if layer.kind != "conv_transpose" or layer.groups == 1:
+            parts.norm = norm
+        if parts.gate is not None:
+            attach_parts(norm, Parts(gate=parts.gate))
+            parts.gate = None
+    attach_parts(model.get_submodule(layer.name), parts)
+
+
+def _quantizers(topology: Topology, spec: Spec, choices: Choices) -> Iterator[tuple[str, GatedQuantizer]]:
+    for tensor, widths in choices.widths.items():
+        if widths == (FLOAT_BITS,):
+            continue
+        owners = topology.weight_tensors.get(tensor)
+        rows = topology.layer(owners[0]).weight_shape[0] if owners and spec.per_channel_weights else None
+        quantizer = GatedQuantizer(
+            signed=owners is not None, beta=1.0 if rows is None else torch.ones(rows), bits=widths, gates=spec.gates
+        )
+        if len(widths) == 1:
+            quantizer.fix(widths[0])
+        yield tensor, quantizer
+
+
+def _gates(topology: Topology, spec: Spec, choices: Choices) -> Iterator[tuple[str, ChannelGate]]:
+    for layer in topology.layers:
+        if layer.name in choices.prunable:
+            removable = [topology.group_of(channel).removable for channel in layer.out_channels]
+            yield layer.name, ChannelGate(len(removable), gates=spec.gates, may_close=removable)
+
+
+def _followers(topology: Topology, gates: Mapping[str, ChannelGate]) -> Iterator[tuple[str, ChannelFollower]]:
+    """For every depthwise layer behind gated producers a gate that follows theirs."""
+    for layer in topology.layers:
+        if not layer.depthwise:
+            continue
+        makers = {name for channel in layer.out_channels for name in topology.group_of(channel).producers}
+        full = [other for other in topology.layers if other.name in makers and not other.depthwise]
+        if not any(other.name in gates for other in full):
+            continue
+        sources = []
+        for other in full:
+            position = {channel: i for i, channel in enumerate(other.out_channels)}
+            channels = [position.get(channel, -1) for channel in layer.out_channels]
+            gate = gates.get(
+                other.name, ChannelGate(len(other.out_channels), may_close=[False] * len(other.out_channels))
+            )
+            sources.append((gate, channels))
+        yield layer.name, ChannelFollower(sources)
+
+
+def _keep_own_state(module: nn.Module, state: dict[str, Any], prefix: str, *arguments: Any) -> None:
+    """A checkpoint of the float network says nothing of quantizers: theirs stays as it is, and strict loading holds."""
+    if not any(key.startswith(prefix) for key in state):
+        state.update({prefix + key: value for key, value in module.state_dict().items()})
+
+
+def _key(name: str) -> str:
+    return name.replace(".", "/") or "/"  # the names of children have no dots
+
+
+def _name(key: str) -> str:
+    return "" if key == "/" else key.replace("/", ".")

@@ -1,0 +1,182 @@
+"""Layers with quantizers attached: the user's own modules, which compute with quantized inputs and weights.
+
+A module is attached by exchanging its class for a subclass of it, so that its parameters keep their names, `isinstance`
+holds, and detaching is exchanging the class back. What it computes with lies in its attribute `parts`, beside and not
+among its parameters and children; the quantizers and gates themselves are owned by the network's `Attachment`.
+
+Batch norm behind a layer is folded for rounding only: w_eff = Q(w f) / f with f = gamma / sqrt(var + eps), so that the
+batch norm stays where it is and folding it at deployment is exact. f is detached: through 1 / f gamma would get huge
+gradients.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from bayesbits.nn.channel_gate import ChannelFollower, ChannelGate
+from bayesbits.nn.gated_quantizer import GatedQuantizer
+
+_CONV_TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+
+
+@dataclass
+class Parts:
+    """What is attached to a module; any of it may be missing."""
+
+    weight: GatedQuantizer | None = None
+    input: GatedQuantizer | None = None
+    gate: ChannelGate | ChannelFollower | None = None
+    """Gates the output channels here; where a batch norm follows, it has the gate instead."""
+    norm: _BatchNorm | None = None
+    """The batch norm whose factor is folded into the weight for rounding."""
+
+
+class AttachedLayer(nn.Module):
+    """Mixed into the class of a convolution or linear layer."""
+
+    parts: Parts
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:  # noqa: A002 (torch's name)
+        parts = self.parts
+        if parts.input is not None:
+            input = parts.input(input)  # noqa: A001
+        weight, bias = self.effective_weight(), self.bias
+        if parts.gate is not None:
+            values = parts.gate.values().to(weight.dtype)
+            weight = weight * self.along_outputs(values)
+            bias = None if bias is None else bias * values
+        return self.compute(input, weight, bias, output_size)
+
+    def compute(self, x: Tensor, weight: Tensor, bias: Tensor | None, output_size: list[int] | None = None) -> Tensor:
+        """What the layer computes, with the weight and bias that are given."""
+        if isinstance(self, _ConvTransposeNd):
+            axes = self.weight.dim() - 2
+            padding = self._output_padding(
+                x, output_size, self.stride, self.padding, self.kernel_size, axes, self.dilation
+            )
+            return _CONV_TRANSPOSE[axes](
+                x, weight, bias, self.stride, self.padding, padding, self.groups, self.dilation
+            )
+        if isinstance(self, _ConvNd):
+            return self._conv_forward(x, weight, bias)  # type: ignore[operator]
+        return F.linear(x, weight, bias)
+
+    def along_outputs(self, values: Tensor) -> Tensor:
+        """A vector over the output channels in a shape that broadcasts against the weight."""
+        axis = 1 if isinstance(self, _ConvTransposeNd) else 0
+        return values.reshape(*[1] * axis, -1, *[1] * (self.weight.dim() - axis - 1))
+
+    def fold_factor(self) -> Tensor | None:
+        """gamma / sqrt(var + eps) in the shape of the weight; None without a batch norm to fold."""
+        norm = self.parts.norm
+        if norm is None or norm.running_var is None:
+            return None
+        factor = torch.rsqrt(norm.running_var + norm.eps)
+        return self.along_outputs(factor if norm.weight is None else factor * norm.weight.detach())
+
+    def folded_weight(self) -> Tensor:
+        """The weight as the quantizer sees it."""
+        factor = self.fold_factor()
+        return self.weight if factor is None else self.weight * factor
+
+    def effective_weight(self) -> Tensor:
+        """The quantized weight, with the factor of the batch norm divided out again."""
+        quantizer, factor = self.parts.weight, self.fold_factor()
+        if quantizer is None:
+            return self.weight
+        if factor is None:
+            quantized: Tensor = quantizer(self.weight)
+            return quantized
+        dead = factor == 0
+        return torch.where(dead, self.weight, quantizer(self.weight * factor) / torch.where(dead, 1.0, factor))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _rebuild, (original_class(type(self)),), self.__dict__
+
+
+class AttachedNorm(nn.Module):
+    """Mixed into the class of a batch norm: scale and shift are multiplied by the gate, which costs no pass over x."""
+
+    parts: Parts
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
+        assert isinstance(self, _BatchNorm)
+        assert self.parts.gate is not None
+        values = self.parts.gate.values()
+        if type(self).__mro__[2] not in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
+            shape = [1, -1] + [1] * (input.dim() - 2)
+            result: Tensor = super().forward(input) * values.to(input.dtype).reshape(shape)
+            return result
+        self._check_input_dim(input)
+        momentum = 0.0 if self.momentum is None else self.momentum
+        if self.training and self.track_running_stats and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            if self.momentum is None:
+                momentum = 1.0 / float(self.num_batches_tracked)
+        keeps_statistics = not self.training or self.track_running_stats
+        return F.batch_norm(
+            input,
+            self.running_mean if keeps_statistics else None,
+            self.running_var if keeps_statistics else None,
+            values if self.weight is None else self.weight * values,
+            None if self.bias is None else self.bias * values,
+            self.training or self.running_mean is None,
+            momentum,
+            self.eps,
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _rebuild, (original_class(type(self)),), self.__dict__
+
+
+class QuantizedOutput:
+    """A forward hook that quantizes what a module returns: the operand of a residual addition."""
+
+    def __init__(self, quantizer: GatedQuantizer, name: str) -> None:
+        self.quantizer, self.name = quantizer, name
+
+    def __call__(self, module: nn.Module, arguments: Any, output: Any) -> Tensor:
+        if not isinstance(output, Tensor):
+            raise TypeError(f"{self.name} returned {type(output).__name__} where a tensor was traced")
+        result: Tensor = self.quantizer(output)
+        return result
+
+
+_classes: dict[type[nn.Module], type[nn.Module]] = {}
+
+
+def attached_class(original: type[nn.Module]) -> type[nn.Module]:
+    """The subclass of a layer's or batch norm's class that computes with what is attached; always the same one."""
+    if original not in _classes:
+        mixin = AttachedNorm if issubclass(original, _BatchNorm) else AttachedLayer
+        _classes[original] = type(f"Attached{original.__name__}", (mixin, original), {"__module__": __name__})
+    return _classes[original]
+
+
+def original_class(attached: type[nn.Module]) -> type[nn.Module]:
+    """The class that `attached_class` was made from."""
+    return attached.__bases__[1]
+
+
+def attach_parts(module: nn.Module, parts: Parts) -> None:
+    """Attach parts to a module."""
+    module.__class__ = attached_class(type(module))
+    module.parts = parts  # type: ignore[assignment]
+
+
+def detach_parts(module: nn.Module) -> None:
+    """Make an attached module what it was."""
+    module.__class__ = original_class(type(module))
+    del module.parts
+
+
+def _rebuild(original: type[nn.Module]) -> nn.Module:
+    attached = attached_class(original)
+    return attached.__new__(attached)
