@@ -15,6 +15,8 @@ ALLOWED = {
     "plan": {"topology", "records"},
     "functional": set(),
     "nn": {"functional"},
+    "calibration": {"nn", "functional"},
+    "diagnosis": {"nn", "functional", "calibration"},
     "cost": {"topology", "plan"},
     "graph": {"nn", "topology", "cost"},
     "zoo": set(),

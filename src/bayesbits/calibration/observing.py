@@ -1,0 +1,86 @@
+"""Looking at a running network: calling it with any form of batch, watching its quantizers, leaving it as it was."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesbits.functional.grid import arithmetic_dtype
+from bayesbits.nn import GatedQuantizer
+
+Hook = Callable[[nn.Module, tuple[Tensor, ...]], None]
+
+SAMPLE = 2**16  # values of one tensor from which errors are computed
+
+
+def run_on(model: nn.Module, batch: Any) -> Any:
+    """The output of the model for one batch: a tensor, a tuple or list of positional inputs, or a dict of keyword ones.
+
+    Labels are not inputs: of a loader that yields pairs, pass `(x for x, _ in loader)`.
+    """
+    if isinstance(batch, Tensor):
+        return model(batch)
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    if not isinstance(batch, tuple | list):
+        raise TypeError(f"a batch must be a tensor, a tuple of inputs or a dict of inputs, got {type(batch).__name__}")
+    try:
+        return model(*batch)
+    except TypeError as error:
+        if len(batch) < 2:
+            raise
+        raise TypeError(
+            f"the model did not take the {len(batch)} elements of a batch as its positional inputs ({error}); "
+            "where batches hold labels too, pass only the inputs: `(x for x, _ in loader)`"
+        ) from error
+
+
+@contextmanager
+def restored(model: nn.Module) -> Iterator[None]:
+    """Afterwards training flags, buffers and the modes of quantizers are what they were before."""
+    flags = [(module, module.training) for module in model.modules()]
+    modes = [(module, module.mode, module.fixed_bits) for module, _ in flags if isinstance(module, GatedQuantizer)]
+    buffers = [(buffer, buffer._version, buffer.detach().clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        for module, training in flags:
+            module.training = training
+        for quantizer, mode, fixed_bits in modes:
+            quantizer.mode, quantizer.fixed_bits = mode, fixed_bits
+        with torch.no_grad():
+            for buffer, version, value in buffers:
+                if buffer._version != version:  # others may be part of a user's graph, which writing would break
+                    buffer.copy_(value)
+
+
+@contextmanager
+def watching(quantizers: Mapping[str, GatedQuantizer], observers: Mapping[str, Hook]) -> Iterator[None]:
+    """Inside of the block every observer is called with its quantizer's inputs."""
+    handles = [quantizer.register_forward_pre_hook(observers[name]) for name, quantizer in quantizers.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def in_rows(x: Tensor, count: int) -> Tensor:
+    """x without its graph, as a matrix with one row for each of `count` ranges, in the arithmetic's precision."""
+    return x.detach().reshape(count, -1).to(arithmetic_dtype(x.dtype))
+
+
+def evenly_spaced(rows: Tensor, limit: int) -> Tensor:
+    """Evenly spaced columns, with about `limit` values in all and at least one in each row.
+
+    The spacing has no factor in common with the number of columns: otherwise it could fall in step with the rows of an
+    image or with channels, and some of them would never be seen.
+    """
+    columns = rows.shape[1]
+    spacing = max(1, math.ceil(rows.numel() / limit))
+    while math.gcd(spacing, columns) > 1:
+        spacing += 1
+    return rows[:, ::spacing]
