@@ -19,6 +19,7 @@ ALLOWED = {
     "diagnosis": {"nn", "functional", "calibration"},
     "cost": {"topology", "plan"},
     "graph": {"nn", "topology", "cost"},
+    "objective": {"nn", "cost", "topology", "functional"},
     "zoo": set(),
 }
 
