@@ -131,7 +131,7 @@ class Objective(nn.Module):
 
     def _first(self, values: Tensor) -> Tensor:
         """For every tensor the mean of the values over its first gate."""
-        return values.new_zeros(len(self._tensors)).index_add(0, self.tensor, values * self.part)
+        return values.new_zeros(len(self._tensors) + 1).index_add(0, self.tensor, values * self.part)[:-1]
 
     def _higher(self, values: Tensor) -> tuple[Tensor, ...]:
         """For every width but the first the values of all tensors' gates."""
@@ -188,7 +188,9 @@ class Objective(nn.Module):
                 )
             always_on[index] -= part
             gates += [_Gate(index, 0, prices[index][0], part / count)] * count
-        gates += [_Gate(index, 0, prices[index][0], part) for index, part in enumerate(always_on)] + [_Gate(0, 0, 0.0)]
+        gates += [_Gate(index, 0, prices[index][0], part) for index, part in enumerate(always_on)] + [
+            _Gate(len(names), 0, 0.0)
+        ]
         higher = torch.full((max(map(len, prices), default=1) - 1, len(names)), len(gates) - 1)
         for position, gate in enumerate(gates):
             if gate.level > 0:
