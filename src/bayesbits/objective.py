@@ -41,7 +41,7 @@ from bayesbits.cost import CostModel
 from bayesbits.cost.bops import FLOAT_BITS
 from bayesbits.functional.gates import STRETCH_DOWN, STRETCH_UP, TEMPERATURE, probability_on
 from bayesbits.nn import ChannelGate, GatedQuantizer
-from bayesbits.topology import Topology
+from bayesbits.topology import Layer, Topology
 
 KINDS = ("paper", "expected_bops", "variational")
 _WIDTHS = (2, 4, 8, 16, 32)  # what the channels of a weight without a quantizer pay for
@@ -66,8 +66,8 @@ class Objective(nn.Module):
     price: Tensor
     tensor: Tensor
     part: Tensor
-    """[gates]: the fields of `_Gate`. Behind the gates that learn stands one that is always on for each tensor, which
-    is the part of its first gate that does not learn, and one that costs nothing."""
+    """[gates]: the fields of `_Gate`. Behind the gates of quantizers and channels stands, for each
+    tensor, one that is always on, the part of its first gate that does not learn; the last gate costs nothing."""
     higher: Tensor
     """[widths but the first, tensors]: where the gates stand; the last one where a tensor has fewer widths."""
     integers: Tensor
@@ -173,11 +173,7 @@ class Objective(nn.Module):
         for name, channels in self._channel_gates.items():
             layer, count = topology.layer(name), channels.gates.logits.numel()
             index, tied = names.index(layer.parameter), topology.weight_tensors[layer.parameter]
-            if layer.depthwise or count != len(layer.out_channels):
-                raise ValueError(
-                    f"{name!r} has a gate for {count} channels; a gate takes all output channels of a layer, and a "
-                    "depthwise layer has none, as it follows its producers"
-                )
+            _check_channels(layer, count)
             part = layer.macs / sum(topology.layer(other).macs for other in tied)
             if self.kind == "expected_bops":
                 part = 0.0  # the channels are a factor of their own, not the first gate
@@ -215,6 +211,14 @@ def _check_choices(kind: str, examples: int | None, strength: float) -> None:
         )
     if not 0 < strength < math.inf:
         raise ValueError(f"strength is {strength!r}; it is a positive number, the mu of task + mu * penalty")
+
+
+def _check_channels(layer: Layer, count: int) -> None:
+    if layer.depthwise or count != len(layer.out_channels):
+        raise ValueError(
+            f"{layer.name!r} has a gate for {count} channels; a gate takes all {len(layer.out_channels)} output "
+            "channels of a layer, and a depthwise layer has none, as it follows its producers"
+        )
 
 
 def _decided_bits(quantizer: GatedQuantizer | None) -> int | None:
