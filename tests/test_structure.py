@@ -18,8 +18,19 @@ ALLOWED = {
     "calibration": {"nn", "functional"},
     "diagnosis": {"nn", "functional", "calibration"},
     "cost": {"topology", "plan"},
-    "graph": {"nn", "topology", "cost"},
+    "graph": {"nn", "topology", "spec", "cost"},
     "objective": {"nn", "cost", "topology", "functional"},
+    "compressor": {
+        "graph",
+        "cost",
+        "objective",
+        "calibration",
+        "diagnosis",
+        "nn",
+        "plan",
+        "spec",
+        "topology",
+    },
     "zoo": set(),
 }
 

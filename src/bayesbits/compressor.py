@@ -12,13 +12,12 @@ after `copy.deepcopy` or `torch.load`.
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from bayesbits.calibration import calibrate_activations, calibrate_weight
 from bayesbits.cost import Cost, CostModel
 from bayesbits.diagnosis import Diagnosis, diagnose
-from bayesbits.graph.attach import FLOAT_BITS, NAME, Attachment, attach_to, detach_from
+from bayesbits.graph.attach import FLOAT_BITS, NAME, Attachment, attach_to, check_free, detach_from
 from bayesbits.graph.trace import trace
 from bayesbits.nn import GatedQuantizer
 from bayesbits.nn.attached import AttachedLayer
@@ -34,6 +33,7 @@ def attach(model: nn.Module, example_inputs: Any, spec: Spec | None = None) -> "
     `example_inputs` is a tensor, a tuple of positional inputs or a dict of keyword inputs, on the model's device. It is
     used to read the network; costs are counted for inputs of this shape.
     """
+    check_free(model)
     topology = trace(model, example_inputs)
     attachment = attach_to(model, topology, spec or Spec())
     # Children of the attachment, so that their constants move with the network; neither has state of its own.
@@ -123,7 +123,7 @@ class Compressor:
 
     def plan(self) -> Plan:
         """The present decision: gates thresholded, bits by tensor, channels by layer."""
-        bits = {name: FLOAT_BITS for name in self.topology.weight_tensors}
+        bits = dict.fromkeys(self.topology.weight_tensors, FLOAT_BITS)
         bits |= {activation.name: FLOAT_BITS for activation in self.topology.activations}
         bits |= {name: q.effective_bits() for name, q in self.attachment.quantizers.items() if q.mode != "off"}
         kept = _kept_channels(self.attachment)

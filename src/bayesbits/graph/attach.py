@@ -19,7 +19,9 @@ from bayesbits.nn.attached import (
     Parts,
     QuantizedOutput,
     attach_parts,
+    attached_network_class,
     detach_parts,
+    original_class,
 )
 from bayesbits.spec import Choices, Spec, resolve_rules
 from bayesbits.topology import Layer, Topology
@@ -62,6 +64,15 @@ class Attachment(nn.Module):
         followers = {_name(key): module for key, module in self.followers.items()}
         return followers.get(layer)  # type: ignore[return-value]
 
+    def before_forward(self) -> None:
+        """What the network does before each forward pass: draw all of its gates."""
+        if not self.calibrated:
+            raise RuntimeError(
+                "the ranges of the activations are not known yet: call compressor.calibrate(batches), "
+                "or load a state_dict that has them"
+            )
+        self.bank.draw()
+
     def get_extra_state(self) -> Tensor:
         """Whether ranges are known: a tensor, so that any checkpoint format can hold it."""
         return torch.tensor(int(self.calibrated))
@@ -70,22 +81,8 @@ class Attachment(nn.Module):
         self.calibrated = bool(state.item())
 
 
-class _BeforeForward:
-    """The network's forward pre-hook: draws all gates of the coming pass."""
-
-    def __call__(self, model: nn.Module, arguments: Any) -> None:
-        attachment = model.get_submodule(NAME)
-        assert isinstance(attachment, Attachment)
-        if not attachment.calibrated:
-            raise RuntimeError(
-                "the ranges of the activations are not known yet: call compressor.calibrate(batches), "
-                "or load a state_dict that has them"
-            )
-        attachment.bank.draw()
-
-
-def attach_to(model: nn.Module, topology: Topology, spec: Spec) -> Attachment:
-    """Attach quantizers and gates to a network that `topology` describes."""
+def check_free(model: nn.Module) -> None:
+    """Raise unless the network can take an attachment."""
     if hasattr(model, NAME):
         already = isinstance(getattr(model, NAME), Attachment)
         raise ValueError(
@@ -93,6 +90,11 @@ def attach_to(model: nn.Module, topology: Topology, spec: Spec) -> Attachment:
             if already
             else f"the network has an attribute {NAME!r} of its own, and that name is needed for what is attached"
         )
+
+
+def attach_to(model: nn.Module, topology: Topology, spec: Spec) -> Attachment:
+    """Attach quantizers and gates to a network that `topology` describes."""
+    check_free(model)
     attachment = Attachment(topology, spec)
     for layer in topology.layers:
         if layer.name not in attachment.choices.skipped:
@@ -105,18 +107,19 @@ def attach_to(model: nn.Module, topology: Topology, spec: Spec) -> Attachment:
     attachment.to(parameter.device)
     model.add_module(NAME, attachment)
     attachment.train(model.training)
-    model.register_forward_pre_hook(_BeforeForward())
+    model.__class__ = attached_network_class(type(model))
     return attachment
 
 
 def detach_from(model: nn.Module) -> None:
     """Take everything away again that `attach_to` put there."""
+    model.__class__ = original_class(type(model))
     for module in model.modules():
         if isinstance(module, (AttachedLayer, AttachedNorm)):
             detach_parts(module)
-        for hooks, kind in ((module._forward_hooks, QuantizedOutput), (module._forward_pre_hooks, _BeforeForward)):
-            for identifier in [identifier for identifier, hook in hooks.items() if isinstance(hook, kind)]:
-                del hooks[identifier]
+        hooks = module._forward_hooks
+        for identifier in [identifier for identifier, hook in hooks.items() if isinstance(hook, QuantizedOutput)]:
+            del hooks[identifier]
     delattr(model, NAME)
 
 

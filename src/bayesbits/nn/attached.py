@@ -9,6 +9,7 @@ batch norm stays where it is and folding it at deployment is exact. f is detache
 gradients.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +48,8 @@ class AttachedLayer(nn.Module):
         parts = self.parts
         if parts.input is not None:
             input = parts.input(input)  # noqa: A001
-        weight, bias = self.effective_weight(), self.bias
+        weight = self.effective_weight()
+        bias: Tensor | None = self.bias
         if parts.gate is not None:
             values = parts.gate.values().to(weight.dtype)
             weight = weight * self.along_outputs(values)
@@ -65,7 +67,7 @@ class AttachedLayer(nn.Module):
                 x, weight, bias, self.stride, self.padding, padding, self.groups, self.dilation
             )
         if isinstance(self, _ConvNd):
-            return self._conv_forward(x, weight, bias)  # type: ignore[operator]
+            return self._conv_forward(x, weight, bias)
         return F.linear(x, weight, bias)
 
     def along_outputs(self, values: Tensor) -> Tensor:
@@ -114,7 +116,7 @@ class AttachedNorm(nn.Module):
             shape = [1, -1] + [1] * (input.dim() - 2)
             result: Tensor = super().forward(input) * values.to(input.dtype).reshape(shape)
             return result
-        self._check_input_dim(input)
+        self._check_input_dim(input)  # type: ignore[no-untyped-call]
         momentum = 0.0 if self.momentum is None else self.momentum
         if self.training and self.track_running_stats and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
@@ -136,6 +138,16 @@ class AttachedNorm(nn.Module):
         return _rebuild, (original_class(type(self)),), self.__dict__
 
 
+class AttachedNetwork(nn.Module):
+    """Mixed into the class of the whole network: `before_forward` of its attachment runs first.
+
+    A forward pre-hook would do the same, but stay outside of what `torch.compile(model)` compiles.
+    """
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _rebuild_network, (original_class(type(self)),), self.__dict__
+
+
 class QuantizedOutput:
     """A forward hook that quantizes what a module returns: the operand of a residual addition."""
 
@@ -149,34 +161,55 @@ class QuantizedOutput:
         return result
 
 
-_classes: dict[type[nn.Module], type[nn.Module]] = {}
+_classes: dict[tuple[type[nn.Module], type[nn.Module]], type[nn.Module]] = {}
+
+
+def _mixed(mixin: type[nn.Module], original: type[nn.Module], members: dict[str, Any]) -> type[nn.Module]:
+    """The class of `mixin` before `original`; always the same one."""
+    if (mixin, original) not in _classes:
+        name = f"Attached{original.__name__}"
+        _classes[mixin, original] = type(name, (mixin, original), {"__module__": __name__, **members})
+    return _classes[mixin, original]
 
 
 def attached_class(original: type[nn.Module]) -> type[nn.Module]:
-    """The subclass of a layer's or batch norm's class that computes with what is attached; always the same one."""
-    if original not in _classes:
-        mixin = AttachedNorm if issubclass(original, _BatchNorm) else AttachedLayer
-        _classes[original] = type(f"Attached{original.__name__}", (mixin, original), {"__module__": __name__})
-    return _classes[original]
+    """The subclass of a layer's or batch norm's class that computes with what is attached."""
+    return _mixed(AttachedNorm if issubclass(original, _BatchNorm) else AttachedLayer, original, {})
+
+
+def attached_network_class(original: type[nn.Module]) -> type[nn.Module]:
+    """The subclass of a network's class that draws its gates first; with the signature of the network's own forward."""
+
+    @functools.wraps(original.forward)
+    def forward(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        self.bayesbits.before_forward()
+        return original.forward(self, *arguments, **keywords)
+
+    return _mixed(AttachedNetwork, original, {"forward": forward})
 
 
 def original_class(attached: type[nn.Module]) -> type[nn.Module]:
-    """The class that `attached_class` was made from."""
+    """The class that an attached one was made from."""
     return attached.__bases__[1]
 
 
 def attach_parts(module: nn.Module, parts: Parts) -> None:
-    """Attach parts to a module."""
+    """Attach parts to a layer or batch norm."""
     module.__class__ = attached_class(type(module))
     module.parts = parts  # type: ignore[assignment]
 
 
 def detach_parts(module: nn.Module) -> None:
-    """Make an attached module what it was."""
+    """Make an attached layer or batch norm what it was."""
     module.__class__ = original_class(type(module))
     del module.parts
 
 
 def _rebuild(original: type[nn.Module]) -> nn.Module:
     attached = attached_class(original)
+    return attached.__new__(attached)
+
+
+def _rebuild_network(original: type[nn.Module]) -> nn.Module:
+    attached = attached_network_class(original)
     return attached.__new__(attached)

@@ -55,6 +55,8 @@ class Gates(nn.Module):
 class GateBank(nn.Module):
     """Draws all gates of a network in one go; call `draw()` before each forward pass.
 
+    A forward pass that checkpointing repeats during backward repeats the latest draw.
+
     The noise is a function of the seed and of a counter, both in the buffer `counter`: equal on all ranks once the
     buffer is, and continued exactly by a state_dict.
     """
@@ -70,6 +72,8 @@ class GateBank(nn.Module):
 
     def draw(self) -> None:
         """Give every member its values for the coming forward pass; one noise draw a gate."""
+        if not _is_recomputing():
+            self.counter[1] += 1
         by_mode: dict[tuple[str, bool], list[Gates]] = {}
         for member in self.members:
             by_mode.setdefault((member.kind, member.training), []).append(member)
@@ -82,10 +86,14 @@ class GateBank(nn.Module):
             sizes = [member.logits.numel() + member.open_first for member in members]
             for member, value in zip(members, torch.split(values, sizes), strict=True):
                 member._drawn = (training, value)
-        self.counter[1] += 1
 
     def extra_repr(self) -> str:
         return f"{len(self.members)} members, {sum(member.logits.numel() for member in self.members)} gates"
+
+
+def _is_recomputing() -> bool:
+    """Whether this forward runs inside of backward: it is checkpointing's second one, with the first one's noise."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 def _values(logits: Tensor, kind: str, training: bool, uniform: Tensor | None = None) -> Tensor:
