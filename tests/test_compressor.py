@@ -493,3 +493,16 @@ def test_large_networks_are_counted_right():
     mobile = bb.trace(models.create("mobilenetv2").eval(), torch.randn(1, 3, 224, 224))
     assert resnet.macs == 1_814_073_344
     assert mobile.macs == 300_774_272
+
+
+def test_channels_that_cannot_be_removed_stay_open_and_cost_no_penalty():
+    compressor = bb.attach(models.create("lenet5"), torch.randn(1, 1, 28, 28))
+    gate = compressor.attachment.channel_gates["features.0"]
+    gate.may_close[0], gate.all_may_close = False, False
+    with torch.no_grad():
+        gate.gates.logits.fill_(-6.0)
+    compressor.penalty().backward()
+    assert gate.gates.logits.grad[0] == 0
+    assert (gate.gates.logits.grad[1:] > 0).all()
+    assert gate.eval().values().tolist() == [1.0] + [0.0] * 31
+    assert compressor.plan().kept["features.0"] == (0,)

@@ -127,7 +127,8 @@ class Objective(nn.Module):
             else:
                 yield from (on if width <= bits else off for width in quantizer.bits[quantizer.gates.open_first :])
         for channels in self._channel_gates.values():
-            yield torch.where(channels.kept(), on, off) if channels.fixed else channels.gates.logits
+            logits = torch.where(channels.kept(), on, off) if channels.fixed else channels.gates.logits
+            yield logits if channels.all_may_close else torch.where(channels.may_close, logits, on)
 
     def _first(self, values: Tensor) -> Tensor:
         """For every tensor the mean of the values over its first gate."""

@@ -1,8 +1,8 @@
 """The plain definition, compiled: one pass over memory each way on the CPU.
 
 Compiling takes a C++ compiler and a few seconds for each combination of widths, dtype and sign that is used for the
-first time on a machine (torch keeps the result on disk). Without a compiler the definition runs as it is, more slowly,
-and the log says so once.
+first time on a machine (torch keeps the result on disk). Where there is no compiler, or it fails, the definition runs
+as it is, more slowly, and the log says so once.
 """
 
 import functools
@@ -21,20 +21,25 @@ _log = logging.getLogger("bayesbits")
 # Below this many elements the definition's own operations fit into the cache and compiling gains little.
 SMALLEST = 2**16
 
+Gradients = tuple[Tensor, Tensor | None, Tensor | None]
+
 
 @functools.cache
 def available() -> bool:
-    """Whether torch finds a C++ compiler that works."""
-    from torch._inductor.cpp_builder import get_cpp_compiler
-
+    """Whether torch finds a C++ compiler."""
     try:
+        from torch._inductor.cpp_builder import get_cpp_compiler
+
         get_cpp_compiler()
     except Exception as error:  # whatever torch raises where it finds none
-        _log.warning(
-            "no C++ compiler was found (%s): quantizers run uncompiled on the CPU, several times slower", error
-        )
+        _warn(f"no C++ compiler was found ({error})")
         return False
     return True
+
+
+@functools.cache
+def _warn(reason: str) -> None:
+    _log.warning("%s: quantizers run uncompiled on the CPU, several times slower", reason)
 
 
 @functools.cache
@@ -52,27 +57,28 @@ def _specialise(function: Callable[..., Any], *key: Any) -> Callable[..., Any]:
 _specialised: list[tuple[Any, ...]] = []
 
 
-def _any_size(*matrices: Tensor) -> None:
-    """Compile for every number of columns at once, and for every number of rows above one."""
+def _run(function: Callable[..., Any], matrices: tuple[Tensor, ...], beta: Tensor, gates: Tensor, *options: Any) -> Any:
+    """Call the compiled `function`: one compilation for any number of columns, and of rows above one."""
+    x = matrices[-1]
     for matrix in matrices:
         torch._dynamo.maybe_mark_dynamic(matrix, [0, 1] if len(matrix) > 1 else [1])
+    key = (x.dtype, beta.dtype, gates.dtype, len(x) == 1, *options)
+    try:
+        return _specialise(function, *key)(*matrices, beta, gates, *options)
+    except torch._dynamo.exc.BackendCompilerFailed as error:
+        _warn(f"compiling failed ({type(error).__name__}: {str(error).splitlines()[0]})")
+        return function(*matrices, beta, gates, *options)
 
 
 def forward(x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...]) -> Tensor:
     """As `reference.forward`, on a dense matrix x with one range a row."""
-    key = (x.dtype, beta.dtype, gates.dtype, len(x) == 1, signed, bits)
-    _any_size(x)
-    result: Tensor = _specialise(reference.forward, *key)(x, beta, gates, signed, bits)
+    result: Tensor = _run(reference.forward, (x,), beta, gates, signed, bits)
     return result
 
 
 def backward(
     grad: Tensor, x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], sums_needed: bool = True
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
+) -> Gradients:
     """As `reference.backward`, on a dense matrix x with one range a row."""
-    key = (x.dtype, beta.dtype, gates.dtype, len(x) == 1, signed, bits, sums_needed)
-    _any_size(grad, x)
-    result: tuple[Tensor, Tensor | None, Tensor | None] = _specialise(reference.backward, *key)(
-        grad, x, beta, gates, signed, bits, sums_needed
-    )
+    result: Gradients = _run(reference.backward, (grad, x), beta, gates, signed, bits, sums_needed)
     return result

@@ -35,11 +35,6 @@ class ChannelGate(nn.Module):
         values: Tensor = self.gates.decision().to(self.gates.logits.dtype) if self.fixed else self.gates()
         return values if self.all_may_close else torch.where(self.may_close, values, 1.0)
 
-    def probability_on(self) -> Tensor:
-        """P(z > 0) of every channel: what a penalty charges for. Exactly 0 or 1 where the choice is final."""
-        on = self.kept().to(self.gates.logits.dtype) if self.fixed else self.gates.probability_on()
-        return on if self.all_may_close else torch.where(self.may_close, on, 1.0)
-
     def forward(self, x: Tensor, axis: int = 1) -> Tensor:
         """x with its channels gated, in the dtype of x."""
         shape = [1] * x.dim()
