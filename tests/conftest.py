@@ -1,10 +1,12 @@
 """What all tests share."""
 
+import gc
 import logging
 import os
 
 import pytest
 import torch
+import torch.distributed
 
 # Without a GPU, Triton kernels run through Triton's interpreter, which has to be chosen before triton is imported.
 if not torch.cuda.is_available():
@@ -18,3 +20,12 @@ collect_ignore = [] if torch.cuda.is_available() else ["gpu"]
 def _without_tracing_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep pytest's log capture from switching torch's tracing log on, with which tracing takes ten times as long."""
     monkeypatch.setattr(logging.getLogger("torch.__trace"), "disabled", True)
+
+
+@pytest.fixture
+def process_group(tmp_path):
+    """A process group of this process alone. What a test builds on it is gone before the group is: torch would hang."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    yield
+    gc.collect()
+    torch.distributed.destroy_process_group()

@@ -207,8 +207,8 @@ def test_names_of_the_float_network_stay_and_its_checkpoints_load_strictly_befor
     model = models.create("resnet20")
     keys, checkpoint = list(model.state_dict()), copy.deepcopy(model.state_dict())
     compressor = bb.attach(model, torch.randn(1, 3, 32, 32))
-    assert [key for key in model.state_dict() if not key.startswith("bayesbits.")] == keys
-    assert {name for name, _ in model.named_parameters() if not name.startswith("bayesbits.")} <= set(keys)
+    assert [key for key in model.state_dict() if ".bayesbits." not in key] == keys
+    assert {name for name, _ in model.named_parameters() if ".bayesbits." not in name} <= set(keys)
     compressor.calibrate([torch.randn(2, 3, 32, 32)])
     beta = compressor.attachment.quantizers["linear.input"].log_beta.clone()
     model.load_state_dict(checkpoint, strict=True)
@@ -276,20 +276,17 @@ def test_autocast_checkpointing_and_compile_keep_working():
     torch.testing.assert_close(compiled, plain, rtol=1e-3, atol=1e-4)
 
 
-def test_data_parallel_training(tmp_path):
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
-    try:
-        x = torch.randn(4, 1, 28, 28)
-        model = models.create("lenet5")
-        bb.attach(model, x).calibrate([x])
-        other = nn.parallel.DistributedDataParallel(copy.deepcopy(model))
-        model(x).sum().backward()
-        other(x).sum().backward()
-        for expected, actual in zip(model.parameters(), other.module.parameters(), strict=True):
-            assert (expected.grad is None) == (actual.grad is None)
-            assert expected.grad is None or torch.allclose(expected.grad, actual.grad)
-    finally:
-        torch.distributed.destroy_process_group()
+@pytest.mark.usefixtures("process_group")
+def test_data_parallel_training():
+    x = torch.randn(4, 1, 28, 28)
+    model = models.create("lenet5")
+    bb.attach(model, x).calibrate([x])
+    other = nn.parallel.DistributedDataParallel(copy.deepcopy(model))
+    model(x).sum().backward()
+    other(x).sum().backward()
+    for expected, actual in zip(model.parameters(), other.module.parameters(), strict=True):
+        assert (expected.grad is None) == (actual.grad is None)
+        assert expected.grad is None or torch.allclose(expected.grad, actual.grad)
 
 
 def test_before_calibration_a_forward_says_what_to_do():
@@ -506,3 +503,61 @@ def test_channels_that_cannot_be_removed_stay_open_and_cost_no_penalty():
     assert (gate.gates.logits.grad[1:] > 0).all()
     assert gate.eval().values().tolist() == [1.0] + [0.0] * 31
     assert compressor.plan().kept["features.0"] == (0,)
+
+
+def test_networks_that_walk_over_their_children():
+    model, x = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)), torch.randn(5, 8)
+    expected = model(x)
+    compressor = bb.attach(model, x, FLOAT)
+    compressor.calibrate([x])
+    assert (len(model), len(list(model)), len(model[1:])) == (3, 3, 2)
+    torch.testing.assert_close(model.eval()(x), expected)
+    assert bb.Compressor(copy.deepcopy(model)).plan() == compressor.plan()
+
+
+def test_one_layer_is_a_network_too():
+    model, x = nn.Linear(8, 4), torch.randn(5, 8)
+    keys = list(model.state_dict())
+    compressor = bb.attach(model, x)
+    compressor.calibrate([x])
+    model(x).sum().backward()
+    assert type(compressor.detach()) is nn.Linear
+    assert list(model.state_dict()) == keys
+
+
+def test_what_cannot_be_attached_is_refused_and_left_as_it_was():
+    x = torch.randn(1, 1, 28, 28)
+    model = models.create("lenet5")
+    for wrong, message in ((torch.compile(model), "compile it afterwards"), (lambda x: x, "attached to an nn.Module")):
+        with pytest.raises((ValueError, TypeError), match=message):
+            bb.attach(wrong, x)
+    with pytest.raises(TypeError, match="it is a bayesbits"):
+        bb.attach(model, x, {"bits": (2, 4)})
+    with torch.no_grad():
+        model.features[0].weight[0] = float("nan")
+    with pytest.raises(ValueError, match=r"features\.0\.weight"):
+        bb.attach(model, x)
+    assert type(model.features[0]) is nn.Conv2d
+    assert type(model) is models.LeNet5
+    part = models.create("lenet5")
+    bb.attach(part.features, x)
+    with pytest.raises(ValueError, match="a part of it, has quantizers attached already"):
+        bb.attach(part, x)
+
+
+def test_a_handle_after_detaching_says_so():
+    compressor = bb.attach(models.create("lenet5"), torch.randn(1, 1, 28, 28))
+    compressor.detach()
+    for use in (compressor.cost, compressor.penalty, compressor.detach, compressor.plan):
+        with pytest.raises(ValueError, match="was detached"):
+            use()
+
+
+def test_wrong_arguments_are_named():
+    compressor = bb.attach(models.create("lenet5"), torch.randn(1, 1, 28, 28))
+    with pytest.raises(TypeError, match=r"pass \[batch\]"):
+        compressor.calibrate(torch.randn(2, 1, 28, 28))
+    with pytest.raises(TypeError, match=r"Plan\.load"):
+        compressor.fix("plan.json")
+    assert "100%" not in repr(compressor)
+    assert "Compressor of 4 layers" in repr(compressor)

@@ -31,28 +31,51 @@ def attach(model: nn.Module, example_inputs: Any, spec: Spec | None = None) -> "
     """Make every layer of a network learn its bits and channels, in place; returns the handle.
 
     `example_inputs` is a tensor, a tuple of positional inputs or a dict of keyword inputs, on the model's device. It is
-    used to read the network; costs are counted for inputs of this shape.
+    used to read the network; costs are counted for inputs of this shape. Where attaching fails, the network is left as
+    it was.
     """
     check_free(model)
+    spec = Spec() if spec is None else spec
+    if not isinstance(spec, Spec):
+        raise TypeError(f"the spec is a {type(spec).__name__}; it is a bayesbits.Spec, such as Spec(bits=(2, 4, 8))")
     topology = trace(model, example_inputs)
-    attachment = attach_to(model, topology, spec or Spec())
-    # Children of the attachment, so that their constants move with the network; neither has state of its own.
-    attachment.cost_model = CostModel(topology).to(next(model.parameters()).device)
-    attachment.objective = _objective(attachment, attachment.spec.penalty)
-    compressor = Compressor(model)
-    compressor._calibrate_weights("minmax")
+    try:
+        attachment = attach_to(model, topology, spec)
+        # Children of the attachment, so that their constants move with the network; neither has state of its own.
+        attachment.cost_model = CostModel(topology).to(next(model.parameters()).device)
+        attachment.objective = _objective(attachment, spec.penalty)
+        compressor = Compressor(model)
+        compressor._calibrate_weights("minmax")
+    except BaseException:
+        detach_from(model)
+        raise
     return compressor
 
 
 class Compressor:
-    """See the head of this file."""
+    """The handle to a network with quantizers attached.
+
+    `calibrate` takes ranges from data, `penalty` is what the loss adds, `parameter_groups` is what an optimizer takes,
+    `cost` and `plan` say what the gates have decided so far, `fix` makes it final, `diagnose` says why a bit did not
+    move, and `detach` gives the float network back. `topology` and `spec` are what was read and what was asked for.
+    """
 
     def __init__(self, model: nn.Module) -> None:
-        attachment = getattr(model, NAME, None)
-        if not isinstance(attachment, Attachment):
-            raise ValueError("this network has no quantizers attached: call bayesbits.attach(model, example_inputs)")
         self.model = model
-        self.attachment = attachment
+        if self._attachment is None:
+            raise ValueError("this network has no quantizers attached: call bayesbits.attach(model, example_inputs)")
+
+    @property
+    def _attachment(self) -> Attachment | None:
+        attachment = getattr(self.model, NAME, None)
+        return attachment if isinstance(attachment, Attachment) else None
+
+    @property
+    def attachment(self) -> Attachment:
+        """The quantizers and gates."""
+        if self._attachment is None:
+            raise ValueError("this network was detached: it is the float network again, and this handle has no use")
+        return self._attachment
 
     @property
     def topology(self) -> Topology:
@@ -70,29 +93,43 @@ class Compressor:
         assert isinstance(model, CostModel)
         return model
 
-    def calibrate(self, batches: Iterable[Any], method: str = "minmax", **options: Any) -> None:
+    def calibrate(
+        self,
+        batches: Iterable[Any],
+        method: str = "minmax",
+        *,
+        percentile: float = 99.99,
+        reference_bits: int = 8,
+        momentum: float = 0.9,
+    ) -> None:
         """Take the ranges of activations from data, and those of weights from the weights.
 
-        A batch is what the model is called with: a tensor, a tuple of positional or a dict of keyword inputs.
-        `method` is "minmax", "moving_average", "percentile" or "mse".
+        A batch is what the model is called with: a tensor, a tuple of positional or a dict of keyword inputs; from a
+        loader of pairs pass `(x for x, _ in loader)`. `method` is "minmax", "moving_average" (over the batches, with
+        `momentum`), "percentile" (of the magnitudes) or "mse" (least squared error at `reference_bits`).
         """
+        if isinstance(batches, Tensor):
+            raise TypeError("calibrate takes batches, and this is one tensor: pass [batch]")
         weights = self.topology.weight_tensors
         quantizers = {name: q for name, q in self.attachment.quantizers.items() if name not in weights}
+        options = {"percentile": percentile, "reference_bits": reference_bits, "momentum": momentum}
         before, self.attachment.calibrated = self.attachment.calibrated, True
         try:
-            calibrate_activations(self.model, quantizers, batches, method=method, **options)
-            self._calibrate_weights(method if method == "mse" else "minmax")
+            calibrate_activations(self.model, quantizers, batches, method=method, **options)  # type: ignore[arg-type]
+            self._calibrate_weights(method if method == "mse" else "minmax", reference_bits)
         except BaseException:
             self.attachment.calibrated = before
             raise
 
-    def _calibrate_weights(self, method: str) -> None:
+    def _calibrate_weights(self, method: str, reference_bits: int = 8) -> None:
         for parameter, layers in self.topology.weight_tensors.items():
             quantizer = self.attachment.quantizers.get(parameter)
             if quantizer is not None:
                 layer = self.model.get_submodule(layers[0])
                 assert isinstance(layer, AttachedLayer)
-                calibrate_weight(quantizer, layer.folded_weight().detach(), parameter, method=method)
+                calibrate_weight(
+                    quantizer, layer.folded_weight().detach(), parameter, method=method, reference_bits=reference_bits
+                )
 
     def penalty(self) -> Tensor:
         """The price of the present gates, to be added to the loss: `task_loss + mu * compressor.penalty()`."""
@@ -135,6 +172,8 @@ class Compressor:
     def fix(self, plan: Plan | None = None) -> None:
         """Make bits and channels final; weights and ranges can still be fine-tuned. Without a plan: the present one."""
         plan = self.plan() if plan is None else plan
+        if not isinstance(plan, Plan):
+            raise TypeError(f"the plan is a {type(plan).__name__}; it is a bayesbits.Plan, or Plan.load(path)")
         plan.check(self.topology)
         quantizers, gates = self.attachment.quantizers, self.attachment.channel_gates
         for name, bits in plan.bits.items():
@@ -151,22 +190,38 @@ class Compressor:
             gate.fix([channel in kept for channel in every])
         self.attachment.bank.members.clear()
 
-    def diagnose(self, batches: Iterable[Any], loss_fn: Callable[[Any, Any], Tensor], **options: Any) -> Diagnosis:
-        """Why did a bit not move? Signal to noise, probabilities, and the gradients of task and penalty, by tensor."""
-        return diagnose(self.model, self.attachment.quantizers, self.penalty, batches, loss_fn, **options)
+    def diagnose(
+        self, batches: Iterable[Any], loss_fn: Callable[[Any, Any], Tensor], mu: float = 1.0, *, draws: int = 4
+    ) -> Diagnosis:
+        """Why did a bit not move? Signal to noise, probabilities, and the gradients of task and penalty, by tensor.
+
+        `batches` yields pairs of inputs and targets, `loss_fn(output, targets)` is the task's loss, and `mu` is the
+        weight of the penalty in the loss. Every batch is run with `draws` draws of the gates.
+        """
+        return diagnose(
+            self.model, self.attachment.quantizers, lambda: mu * self.penalty(), batches, loss_fn, draws=draws
+        )
 
     def detach(self) -> nn.Module:
         """Give the float network back, with the weights that it has now."""
+        assert self.attachment is not None
         detach_from(self.model)
         return self.model
 
     def __str__(self) -> str:
         lines = [str(self.cost())]
-        fixed = [group for group in self.topology.groups if group.reason is not None and group.producers]
-        lines += [f"{group.name}: keeps all {group.size} channels: {group.reason}" for group in fixed]
-        lines += [f"{entry.name}: {entry.what}, {entry.macs} MACs at 32 bits: {entry.reason}"
-                  for entry in self.topology.unsupported]  # fmt: skip
+        for group in self.topology.groups:
+            if group.reason is not None and group.producers:
+                lines.append(f"{group.name or 'the network'} keeps all {group.size} channels: {group.reason}")
+        for entry in self.topology.unsupported:
+            macs = f", {entry.macs} MACs at 32 bits" if entry.macs else ""
+            lines.append(f"{entry.name or 'the network'} ({entry.what}{macs}): {entry.reason}")
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return (
+            f"Compressor of {len(self.topology.layers)} layers, {self.cost().relative_bops:.4g}% of the bit operations"
+        )
 
 
 def _objective(attachment: Attachment, kind: str) -> Objective:

@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-import torch.distributed
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -117,18 +116,15 @@ def test_the_whole_step_with_its_draw_compiles_and_equals_eager():
     assert torch.equal(one.bank.counter, two.bank.counter)
 
 
-def test_with_data_parallel_training_gradients_equal_those_of_one_process(tmp_path):
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
-    try:
-        plain = Network(7)
-        parallel = DistributedDataParallel(copy.deepcopy(plain))
-        x = torch.randn(16, 8)
-        plain(x).sum().backward()
-        parallel(x).sum().backward()
-        for expected, actual in zip(plain.parameters(), parallel.module.parameters(), strict=True):
-            assert torch.equal(expected.grad, actual.grad)
-    finally:
-        torch.distributed.destroy_process_group()
+@pytest.mark.usefixtures("process_group")
+def test_with_data_parallel_training_gradients_equal_those_of_one_process():
+    plain = Network(7)
+    parallel = DistributedDataParallel(copy.deepcopy(plain))
+    x = torch.randn(16, 8)
+    plain(x).sum().backward()
+    parallel(x).sum().backward()
+    for expected, actual in zip(plain.parameters(), parallel.module.parameters(), strict=True):
+        assert torch.equal(expected.grad, actual.grad)
 
 
 def test_a_channel_gate_alone_prunes_exactly_and_keeps_the_dtype():

@@ -1,8 +1,9 @@
 """Attaching: quantizers and gates put into the user's live network, in place.
 
-Everything that learns is owned by one module, the `Attachment`, which the network gets as a child under the name
-`bayesbits`. So the network's own parameters keep their names, all new state lies under names of its own, and a
-checkpoint of the float network still loads strictly. The layers refer to their parts (see `nn.attached`).
+Everything that learns is owned by one module, the `Attachment`, which hangs under the name `bayesbits` at the first
+layer that is attached: there nobody walks over children, as `nn.Sequential` does with its own. So the network's
+parameters keep their names, all new state lies under names of its own, and a checkpoint of the float network still
+loads strictly. The layers refer to their parts (see `nn.attached`), and the network to the attachment.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bayesbits.nn import ChannelFollower, ChannelGate, GateBank, GatedQuantizer
 from bayesbits.nn.attached import (
     AttachedLayer,
+    AttachedNetwork,
     AttachedNorm,
     Parts,
     QuantizedOutput,
@@ -81,46 +83,58 @@ class Attachment(nn.Module):
         self.calibrated = bool(state.item())
 
 
+def find_attachment(model: nn.Module) -> Attachment | None:
+    """What is attached to a network or to a part of it."""
+    return next((module for module in model.modules() if isinstance(module, Attachment)), None)
+
+
 def check_free(model: nn.Module) -> None:
     """Raise unless the network can take an attachment."""
-    if hasattr(model, NAME):
-        already = isinstance(getattr(model, NAME), Attachment)
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"quantizers are attached to an nn.Module, and this is a {type(model).__name__}")
+    if isinstance(model, torch._dynamo.eval_frame.OptimizedModule):
+        raise ValueError("attach to the network itself and compile it afterwards: torch.compile(model) behind attach")
+    if find_attachment(model) is not None:
         raise ValueError(
-            "this network has quantizers attached already: call compressor.detach() first"
-            if already
-            else f"the network has an attribute {NAME!r} of its own, and that name is needed for what is attached"
+            "this network, or a part of it, has quantizers attached already: call compressor.detach() first"
         )
+    if hasattr(model, NAME):
+        raise ValueError(f"the network has an attribute {NAME!r}, and that name is needed for what is attached")
 
 
 def attach_to(model: nn.Module, topology: Topology, spec: Spec) -> Attachment:
     """Attach quantizers and gates to a network that `topology` describes."""
-    check_free(model)
     attachment = Attachment(topology, spec)
-    for layer in topology.layers:
-        if layer.name not in attachment.choices.skipped:
-            _attach_layer(model, layer, attachment)
+    layers = [layer for layer in topology.layers if layer.name not in attachment.choices.skipped]
+    if not layers:
+        raise ValueError("the rules skip every layer of this network: there is nothing to attach to")
+    for layer in layers:
+        _attach_layer(model, layer, attachment)
     for tensor, module_name in topology.operand_tensors.items():
         if tensor in attachment.quantizers:
             hook = QuantizedOutput(attachment.quantizers[tensor], module_name)
             model.get_submodule(module_name).register_forward_hook(hook)
     parameter = next(model.parameters())
     attachment.to(parameter.device)
-    model.add_module(NAME, attachment)
     attachment.train(model.training)
+    model.get_submodule(layers[0].name).add_module(NAME, attachment)
     model.__class__ = attached_network_class(type(model))
+    model.__dict__[NAME] = attachment  # beside the children
     return attachment
 
 
 def detach_from(model: nn.Module) -> None:
-    """Take everything away again that `attach_to` put there."""
-    model.__class__ = original_class(type(model))
-    for module in model.modules():
+    """Take everything away again that `attach_to` put there, or managed to put there before it failed."""
+    model.__dict__.pop(NAME, None)
+    if isinstance(model, AttachedNetwork):
+        model.__class__ = original_class(type(model))  # type: ignore[assignment]
+    for module in list(model.modules()):
+        module._modules.pop(NAME, None)
         if isinstance(module, (AttachedLayer, AttachedNorm)):
             detach_parts(module)
         hooks = module._forward_hooks
         for identifier in [identifier for identifier, hook in hooks.items() if isinstance(hook, QuantizedOutput)]:
             del hooks[identifier]
-    delattr(model, NAME)
 
 
 def _attach_layer(model: nn.Module, layer: Layer, attachment: Attachment) -> None:
