@@ -24,6 +24,7 @@ class Net(nn.Module):
         self.second = GatedQuantizer(signed=True, beta=7.0)
         self.unused = GatedQuantizer(signed=True, beta=7.0)
         self.norm = nn.BatchNorm1d(4, affine=False)
+        self.norm.num_batches_tracked.fill_(1)  # its statistics count: it has run before
 
     def forward(self, x, scale=1.0):
         return self.norm(self.second(torch.relu_(self.first(x) * scale)))
@@ -96,6 +97,7 @@ def test_ranges_come_from_the_float_network_and_modes_flags_buffers_and_hooks_st
     net.unused.set_range(0.5)
     net.norm.eval()
     buffers = {name: value.clone() for name, value in net.named_buffers()}
+    asked = [(None, p.requires_grad) for p in net.parameters()]
     calibrate_activations(net, net.quantizers(), [batch(0.3, 0.9), batch(1.0)], method=method, percentile=100)
     assert (net.first.mode, net.first.fixed_bits, net.second.mode) == ("fixed", 2, "off")
     assert net.unused.mode == "learning"
@@ -104,7 +106,7 @@ def test_ranges_come_from_the_float_network_and_modes_flags_buffers_and_hooks_st
     assert not net.norm.training
     assert not net.first._forward_pre_hooks
     assert all(torch.equal(value, buffers[name]) for name, value in net.named_buffers())
-    assert all(parameter.grad is None and parameter.requires_grad for parameter in net.parameters())
+    assert [(p.grad, p.requires_grad) for p in net.parameters()] == asked
     assert net.first.beta.item() == net.second.beta.item() != 7.0
 
 
@@ -322,3 +324,19 @@ def test_weights_that_cannot_be_quantized_are_named(weight):
 def test_weights_that_do_not_fit_are_named(weight):
     with pytest.raises(ValueError, match=r"conv\.weight: .*does not fit"):
         calibrate_weight(GatedQuantizer(signed=True, beta=[1.0, 1.0]), weight, "conv.weight")
+
+
+def test_batch_norms_that_have_never_run_take_their_statistics_from_the_batches():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), GatedQuantizer(signed=True))
+    batches = [torch.randn(32, 4) * 5 + 3 for _ in range(4)]
+    calibrate_activations(net, {"2": net[2]}, batches)
+    outputs = torch.stack([net[0](batch) for batch in batches])
+    torch.testing.assert_close(net[1].running_mean, outputs.mean((0, 1)), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(net[1].running_var, outputs.var(1).mean(0), rtol=1e-4, atol=1e-4)
+    assert net[1].momentum == 0.1
+    assert not net[1]._forward_pre_hooks
+    assert 2 < net[2].beta.item() < 5  # of normalised values; with mean 0 and variance 1 it would be far more
+    before = net[1].running_mean.clone()
+    calibrate_activations(net, {"2": net[2]}, [torch.randn(32, 4)])
+    assert torch.equal(net[1].running_mean, before)

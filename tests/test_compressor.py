@@ -2,6 +2,7 @@
 
 import copy
 import io
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -24,8 +25,8 @@ ZOO: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "lenet5": (lambda: models.create("lenet5"), (4, 1, 28, 28)),
     "vgg7": (lambda: models.create("vgg7"), (4, 3, 32, 32)),
     "resnet18": (lambda: models.create("resnet18", num_classes=10), (4, 3, 48, 48)),
-    "resnet50": (lambda: models.create("resnet50", num_classes=10), (4, 3, 48, 48)),
-    "mobilenetv2": (lambda: models.create("mobilenetv2", num_classes=10, width=0.35), (4, 3, 48, 48)),
+    "resnet50": (lambda: models.create("resnet50", num_classes=10), (8, 3, 64, 64)),
+    "mobilenetv2": (lambda: models.create("mobilenetv2", num_classes=10, width=0.35), (8, 3, 64, 64)),
     "resnet20": (lambda: models.create("resnet20"), (4, 3, 32, 32)),
 }
 
@@ -37,10 +38,10 @@ def make(name: str) -> tuple[nn.Module, Any]:
         create, shape = ZOO[name]
         return create(), torch.randn(shape)
     if name in TRANSFORMERS:
-        model, inputs = transformer(name)  # two images, as batch norm in training wants more than one value a channel
-        return randomize(model), {
-            key: torch.cat([x, x.flip(-1)]) if x.is_floating_point() else x for key, x in inputs.items()
-        }
+        model, inputs = transformer(name)
+        # Several images: batch norm in training magnifies rounding where a channel has few values.
+        several = {key: torch.cat([x, x.flip(-1), x.flip(-2), -x, x**2, x.abs()]) for key, x in inputs.items()}
+        return randomize(model), several if "pixel_values" in inputs else inputs
     create, inputs = OWN[name]
     fresh = tuple(torch.randn_like(i) for i in inputs) if isinstance(inputs, tuple) else torch.randn_like(inputs)
     return randomize(create()), fresh
@@ -71,18 +72,14 @@ def test_with_gates_open_and_ranges_from_the_same_batch_nothing_changes(name):
     without_dropout(model)
     reference = copy.deepcopy(model)
     compressor = bb.attach(model, inputs, FLOAT)
-    compressor.calibrate([inputs])
-    for training in (False, True):
-        reference.train(training)
-        model.train(training)
-        if training:
-            # In training gates are random, unless they are forced open, and batch norm uses the batch's statistics
-            # where calibration saw running ones, so that ranges are widened.
-            for member in compressor.attachment.bank.members:
-                nn.init.constant_(member.logits, 60.0)
-            for quantizer in compressor.attachment.quantizers.values():
-                quantizer.set_range(torch.full_like(quantizer.beta, 1e4), signed=True)
-        expected, actual = output_of(reference, inputs), output_of(model, inputs)
+    for member in compressor.attachment.bank.members:
+        nn.init.constant_(member.logits, 60.0)  # forced open: in training, gates at their start are shut now and then
+    for training in (True, False):
+        # Batch norms that have never run take part with the batch's statistics, as in training; later with their own.
+        compressor.calibrate([inputs])
+        reference.load_state_dict({key: v for key, v in model.state_dict().items() if ".bayesbits." not in key})
+        expected = output_of(reference.train(training), inputs)
+        actual = output_of(model.train(training), inputs)
         assert expected.any()
         assert ((actual - expected).norm() / expected.norm()).item() < 1e-5
 
@@ -277,16 +274,21 @@ def test_autocast_checkpointing_and_compile_keep_working():
 
 
 @pytest.mark.usefixtures("process_group")
-def test_data_parallel_training():
+@pytest.mark.parametrize("fixed", [False, True])
+def test_data_parallel_training(fixed):
     x = torch.randn(4, 1, 28, 28)
     model = models.create("lenet5")
-    bb.attach(model, x).calibrate([x])
+    compressor = bb.attach(model, x)
+    compressor.calibrate([x])
+    if fixed:
+        compressor.fix(dropping(compressor.topology, 0.25))
     other = nn.parallel.DistributedDataParallel(copy.deepcopy(model))
-    model(x).sum().backward()
-    other(x).sum().backward()
+    for _ in range(3):  # from the second step on, every gradient that is asked for has to come
+        model(x).sum().backward()
+        other(x).sum().backward()
     for expected, actual in zip(model.parameters(), other.module.parameters(), strict=True):
-        assert (expected.grad is None) == (actual.grad is None)
-        assert expected.grad is None or torch.allclose(expected.grad, actual.grad)
+        assert (expected.grad is None) == (not expected.requires_grad)
+        assert expected.grad is None or torch.allclose(expected.grad, actual.grad, rtol=1e-4)
 
 
 def test_before_calibration_a_forward_says_what_to_do():
@@ -561,3 +563,173 @@ def test_wrong_arguments_are_named():
         compressor.fix("plan.json")
     assert "100%" not in repr(compressor)
     assert "Compressor of 4 layers" in repr(compressor)
+
+
+def test_a_network_from_scratch_learns_after_calibration():
+    """Ranges must fit what batch norms make of the data in training, not the statistics that they start with."""
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Conv2d(c, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()) for c in (3, 16, 16, 16)]
+    model = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(16 * 64, 4))
+    x, y = torch.randn(64, 3, 8, 8), torch.randint(4, (64,))
+    compressor = bb.attach(model, x)
+    compressor.calibrate([x])
+    optimizer = torch.optim.Adam(compressor.parameter_groups(), lr=3e-3)
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.1
+
+
+class TiedWithNorms(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 3, 1, bias=False), nn.Conv2d(3, 3, 1, bias=False)
+        self.b.weight = self.a.weight
+        self.first, self.second = nn.BatchNorm2d(3), nn.BatchNorm2d(3)
+        nn.init.constant_(self.first.weight, 0.1)
+        nn.init.constant_(self.second.weight, 3.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.b(torch.relu(self.first(self.a(x)))))
+
+
+def test_tied_weights_behind_different_batch_norms_are_not_clipped():
+    torch.manual_seed(0)
+    model, x = TiedWithNorms(), torch.randn(8, 3, 4, 4)
+    model(x)
+    expected = model.eval()(x)
+    bb.attach(model, x, FLOAT).calibrate([x])
+    torch.testing.assert_close(model(x), expected)
+
+
+def test_skipping_a_depthwise_layer_keeps_the_channels_that_it_filters():
+    create, inputs = OWN["depthwise"]
+    plain = bb.attach(create(), inputs)
+    depthwise = next(layer for layer in plain.topology.layers if layer.depthwise)
+    producers = [
+        name
+        for name in plain.attachment.channel_gates
+        if name in plain.topology.group_of(depthwise.out_channels[0]).producers
+    ]
+    assert producers
+    skipping = bb.attach(create(), inputs, bb.Spec(rules={depthwise.name: {"skip": True}}))
+    assert not set(producers) & set(skipping.attachment.channel_gates)
+
+
+def test_parts_used_outside_of_a_forward_pass_draw_for_themselves():
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), torch.randn(4, 8)
+    compressor = bb.attach(model, x)
+    compressor.calibrate([x])
+    state = copy.deepcopy(model.state_dict())
+    model(x).sum().backward()
+    model[0](x).sum().backward()
+    compressor.fix()
+    model(x).sum().backward()
+    model.load_state_dict(state)  # back to searching
+    model(x).sum().backward()
+    before = [member() for member in compressor.attachment.bank.members]
+    assert len(before) == len(compressor.attachment.bank.members) > 0
+
+
+def test_noise_does_not_advance_in_evaluation():
+    model, x = models.create("lenet5"), torch.randn(1, 1, 28, 28)
+    compressor = bb.attach(model, x)
+    compressor.calibrate([x])
+    counter = compressor.attachment.bank.counter.clone()
+    model.eval()(x)
+    assert torch.equal(compressor.attachment.bank.counter, counter)
+    model.train()(x)
+    assert not torch.equal(compressor.attachment.bank.counter, counter)
+
+
+def test_the_fused_transformer_layer_cannot_pass_the_quantizers_by():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
+    model, x = nn.Sequential(layer, nn.Linear(16, 4)), torch.randn(2, 5, 16)
+    compressor = bb.attach(model, x, bb.Spec.paper())
+    compressor.calibrate([x])
+    compressor.fix(bb.Plan({**compressor.plan().bits, "0.linear1.weight": 2}))
+    model.eval()
+    with_gradients = model(x)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), with_gradients)
+    compressor.detach()
+    assert not layer._forward_pre_hooks
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("affine", [True, False])
+def test_other_precisions_before_and_after_attaching(dtype, affine):
+    x = torch.randn(4, 3, 8, 8)
+    for before in (True, False):
+        body = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, affine=affine), nn.ReLU(), nn.Flatten())
+        model = nn.Sequential(*body, nn.Linear(8 * 36, 4))
+        model = model.to(dtype) if before else model
+        compressor = bb.attach(model, x.to(dtype) if before else x)
+        penalty = compressor.penalty().item()
+        model = model.to(dtype)
+        assert compressor.penalty().item() == pytest.approx(penalty, rel=1e-6)
+        compressor.calibrate([x.to(dtype)])
+        assert compressor.attachment.quantizers["0.weight"].log_beta.dtype == torch.float32
+        output = model(x.to(dtype))
+        assert output.dtype == dtype
+        output.float().sum().backward()
+
+
+def test_a_replaced_module_is_noticed():
+    x = torch.randn(4, 3, 8, 8)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4))
+    compressor = bb.attach(model, x)
+    model[1] = nn.BatchNorm2d(8)
+    with pytest.raises(ValueError, match="1 was replaced after attaching"):
+        compressor.fix()
+    model[4] = nn.Linear(8 * 36, 2)
+    with pytest.raises(ValueError, match="was replaced after attaching"):
+        compressor.calibrate([x])
+
+
+class Methods(nn.Module):
+    """Layers whose names are methods of dictionaries, and something that only the class itself knows how to copy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values, self.keys, self.lock = nn.Linear(8, 8), nn.Linear(8, 4), threading.Lock()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.keys(torch.relu(self.values(x)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "lock"}
+
+
+def test_any_names_and_classes_with_their_own_way_of_being_copied():
+    model, x = Methods(), torch.randn(4, 8)
+    compressor = bb.attach(model, x)
+    compressor.calibrate([x])
+    assert set(compressor.attachment.channel_gates) == {"values"}
+    assert torch.equal(copy.deepcopy(model).eval()(x), model.eval()(x))
+
+
+def test_saving_a_network_of_one_layer_and_a_compiled_one():
+    x = torch.randn(4, 8)
+    for model in (nn.Linear(8, 4), nn.Sequential(nn.Linear(8, 4))):
+        bb.attach(model, x).calibrate([x])
+        model.compile(backend="eager")
+        file = io.BytesIO()
+        torch.save(model, file)
+        file.seek(0)
+        assert torch.equal(torch.load(file, weights_only=False).eval()(x), model.eval()(x))
+
+
+def test_transposed_convolutions_have_one_range():
+    model, x = (
+        nn.Sequential(nn.ConvTranspose2d(4, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 2, 1)),
+        torch.randn(2, 4, 5, 5),
+    )
+    compressor = bb.attach(model, x, bb.Spec(per_channel_weights=True))
+    compressor.calibrate([x])
+    assert compressor.attachment.quantizers["0.weight"].log_beta.dim() == 0
+    assert compressor.attachment.quantizers["3.weight"].log_beta.shape == (2,)
+    model(x).sum().backward()

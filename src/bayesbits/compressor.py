@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from bayesbits.calibration import calibrate_activations, calibrate_weight
 from bayesbits.cost import Cost, CostModel
 from bayesbits.diagnosis import Diagnosis, diagnose
-from bayesbits.graph.attach import FLOAT_BITS, NAME, Attachment, attach_to, check_free, detach_from
+from bayesbits.graph.attach import FLOAT_BITS, NAME, Attachment, attach_to, check_free, check_intact, detach_from
 from bayesbits.graph.trace import trace
 from bayesbits.nn import GatedQuantizer
 from bayesbits.nn.attached import AttachedLayer
@@ -110,6 +110,7 @@ class Compressor:
         """
         if isinstance(batches, Tensor):
             raise TypeError("calibrate takes batches, and this is one tensor: pass [batch]")
+        check_intact(self.model, self.attachment)
         weights = self.topology.weight_tensors
         quantizers = {name: q for name, q in self.attachment.quantizers.items() if name not in weights}
         options = {"percentile": percentile, "reference_bits": reference_bits, "momentum": momentum}
@@ -175,6 +176,7 @@ class Compressor:
         if not isinstance(plan, Plan):
             raise TypeError(f"the plan is a {type(plan).__name__}; it is a bayesbits.Plan, or Plan.load(path)")
         plan.check(self.topology)
+        check_intact(self.model, self.attachment)
         quantizers, gates = self.attachment.quantizers, self.attachment.channel_gates
         for name, bits in plan.bits.items():
             if name not in quantizers and bits != FLOAT_BITS:
@@ -188,7 +190,6 @@ class Compressor:
             every = range(gate.gates.logits.numel())
             kept = set(plan.kept.get(name, every))
             gate.fix([channel in kept for channel in every])
-        self.attachment.bank.members.clear()
 
     def diagnose(
         self, batches: Iterable[Any], loss_fn: Callable[[Any, Any], Tensor], mu: float = 1.0, *, draws: int = 4

@@ -13,7 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesbits.calibration.observing import SAMPLE, evenly_spaced, in_rows, restored, run_on, watching
+from bayesbits.calibration.observing import (
+    SAMPLE,
+    evenly_spaced,
+    in_rows,
+    restored,
+    run_on,
+    taking_first_statistics,
+    watching,
+)
 from bayesbits.calibration.ranges import Options, least_error, percentile_of_magnitudes, set_range
 from bayesbits.functional.operation import LARGEST_RANGE
 from bayesbits.nn import GatedQuantizer
@@ -33,12 +41,17 @@ def calibrate_activations(
 
     `quantizers` maps names of tensors to quantizers. A batch is anything that `run_on` takes, on the model's device. A
     range is signed where a value below zero was seen. Whether a quantizer learns, is fixed or off stays as it was.
+    Batch norms that have never run take their statistics from these batches too: those they start with would mislead.
     """
     options = Options(method, percentile, reference_bits, momentum)
     observers = {name: _Observer(options) for name in quantizers}
     count = 0
-    with restored(model), watching(quantizers, observers), torch.no_grad():
-        model.eval()
+    with (
+        restored(model),
+        taking_first_statistics(model) as fresh,
+        watching(quantizers, observers),
+        torch.no_grad(),
+    ):
         for module in model.modules():
             if isinstance(module, GatedQuantizer):
                 module.turn_off()
@@ -47,10 +60,14 @@ def calibrate_activations(
             count += 1
             for observer in observers.values():
                 observer.end_batch()
+        statistics = [(buffer, buffer.clone()) for norm in fresh for buffer in norm.buffers()]
     if count == 0:
         raise ValueError("calibration needs at least one batch, and there was none")
     seen = {name: observer.read() for name, observer in observers.items() if observer.batches}
     _check_values(seen)
+    with torch.no_grad():
+        for buffer, value in statistics:
+            buffer.copy_(value)
     for name, observer in observers.items():
         problem: str | None = "no values reached its quantizer (an unused layer?); its range is left as it was"
         if name in seen:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayesbits.functional.grid import arithmetic_dtype
 from bayesbits.nn import GatedQuantizer
@@ -50,11 +51,40 @@ def restored(model: nn.Module) -> Iterator[None]:
         for module, training in flags:
             module.training = training
         for quantizer, mode, fixed_bits in modes:
-            quantizer.mode, quantizer.fixed_bits = mode, fixed_bits
+            quantizer.enter(mode, fixed_bits)
         with torch.no_grad():
             for buffer, version, value in buffers:
                 if buffer._version != version:  # others may be part of a user's graph, which writing would break
                     buffer.copy_(value)
+
+
+@contextmanager
+def taking_first_statistics(model: nn.Module) -> Iterator[list[_BatchNorm]]:
+    """The model in evaluation, but for batch norms that have never run: these average over the batches that pass.
+
+    What such a norm starts with are the statistics of nothing. Under them activations shrink from layer to layer, and
+    ranges that fit those would clip nearly everything as soon as training begins.
+    """
+
+    def use_the_batch_if_it_says_anything(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        norm.training = inputs[0].numel() > inputs[0].shape[1]
+
+    model.eval()
+    fresh = [
+        norm
+        for norm in model.modules()
+        if isinstance(norm, _BatchNorm) and norm.num_batches_tracked is not None and not norm.num_batches_tracked.any()
+    ]
+    momenta = [norm.momentum for norm in fresh]
+    handles = [norm.register_forward_pre_hook(use_the_batch_if_it_says_anything) for norm in fresh]
+    for norm in fresh:
+        norm.momentum = None
+    try:
+        yield fresh
+    finally:
+        for norm, momentum, handle in zip(fresh, momenta, handles, strict=True):
+            norm.momentum = momentum
+            handle.remove()
 
 
 @contextmanager

@@ -75,12 +75,52 @@ class Attachment(nn.Module):
             )
         self.bank.draw()
 
+    def after_forward(self) -> None:
+        """What the network does after each forward pass."""
+        self.bank.end_pass()
+
+    def _apply(self, function: Any, recurse: bool = True) -> "Attachment":
+        """Move with the network, but stay in single precision: gates, ranges and costs are too fine for half."""
+
+        def move(tensor: Tensor) -> Tensor:
+            moved: Tensor = function(tensor)
+            return tensor.to(moved.device) if tensor.is_floating_point() else moved
+
+        super()._apply(move, recurse)  # type: ignore[no-untyped-call]
+        return self
+
     def get_extra_state(self) -> Tensor:
         """Whether ranges are known: a tensor, so that any checkpoint format can hold it."""
         return torch.tensor(int(self.calibrated))
 
     def set_extra_state(self, state: Tensor) -> None:
         self.calibrated = bool(state.item())
+
+
+class _PlainPath:
+    """A forward pre-hook that does nothing: where one is, torch's fused transformer layer calls its modules.
+
+    The fused one reads their weights and runs without them, and so without what is attached.
+    """
+
+    def __call__(self, module: nn.Module, arguments: Any) -> None:
+        return None
+
+
+def check_intact(model: nn.Module, attachment: Attachment) -> None:
+    """Raise where a layer or its batch norm was exchanged for another module after attaching."""
+    for layer in attachment.topology.layers:
+        if layer.name in attachment.choices.skipped:
+            continue
+        module = model.get_submodule(layer.name)
+        replaced = None if isinstance(module, AttachedLayer) else layer.name
+        if isinstance(module, AttachedLayer) and layer.norm is not None and module.parts.norm is not None:
+            replaced = None if model.get_submodule(layer.norm) is module.parts.norm else layer.norm
+        if replaced is not None:
+            raise ValueError(
+                f"{replaced} was replaced after attaching, and has nothing attached to it: "
+                "detach, change the network, and attach again"
+            )
 
 
 def find_attachment(model: nn.Module) -> Attachment | None:
@@ -114,6 +154,9 @@ def attach_to(model: nn.Module, topology: Topology, spec: Spec) -> Attachment:
         if tensor in attachment.quantizers:
             hook = QuantizedOutput(attachment.quantizers[tensor], module_name)
             model.get_submodule(module_name).register_forward_hook(hook)
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoderLayer):
+            module.register_forward_pre_hook(_PlainPath())
     parameter = next(model.parameters())
     attachment.to(parameter.device)
     attachment.train(model.training)
@@ -132,9 +175,9 @@ def detach_from(model: nn.Module) -> None:
         module._modules.pop(NAME, None)
         if isinstance(module, (AttachedLayer, AttachedNorm)):
             detach_parts(module)
-        hooks = module._forward_hooks
-        for identifier in [identifier for identifier, hook in hooks.items() if isinstance(hook, QuantizedOutput)]:
-            del hooks[identifier]
+        for hooks, kind in ((module._forward_hooks, QuantizedOutput), (module._forward_pre_hooks, _PlainPath)):
+            for identifier in [identifier for identifier, hook in hooks.items() if isinstance(hook, kind)]:
+                del hooks[identifier]
 
 
 def _attach_layer(model: nn.Module, layer: Layer, attachment: Attachment) -> None:
@@ -147,7 +190,9 @@ def _attach_layer(model: nn.Module, layer: Layer, attachment: Attachment) -> Non
     if layer.norm is not None:
         norm = model.get_submodule(layer.norm)
         assert isinstance(norm, _BatchNorm)
-        if layer.kind != "conv_transpose" or layer.groups == 1:
+        # Tied weights have one grid, and may have several batch norms; transposed groups have no axis to fold along.
+        tied = len(attachment.topology.weight_tensors[layer.parameter]) > 1
+        if not tied and (layer.kind != "conv_transpose" or layer.groups == 1):
             parts.norm = norm
         if parts.gate is not None:
             attach_parts(norm, Parts(gate=parts.gate))
@@ -160,7 +205,10 @@ def _quantizers(topology: Topology, spec: Spec, choices: Choices) -> Iterator[tu
         if widths == (FLOAT_BITS,):
             continue
         owners = topology.weight_tensors.get(tensor)
-        rows = topology.layer(owners[0]).weight_shape[0] if owners and spec.per_channel_weights else None
+        layer = topology.layer(owners[0]) if owners else None
+        # Axis 0 of a transposed convolution holds the inputs, and a range for each of those could not be deployed.
+        per_channel = spec.per_channel_weights and layer is not None and layer.kind != "conv_transpose"
+        rows = layer.weight_shape[0] if layer is not None and per_channel else None
         quantizer = GatedQuantizer(
             signed=owners is not None, beta=1.0 if rows is None else torch.ones(rows), bits=widths, gates=spec.gates
         )
@@ -189,10 +237,7 @@ def _followers(topology: Topology, gates: Mapping[str, ChannelGate]) -> Iterator
         for other in full:
             position = {channel: i for i, channel in enumerate(other.out_channels)}
             channels = [position.get(channel, -1) for channel in layer.out_channels]
-            gate = gates.get(
-                other.name, ChannelGate(len(other.out_channels), may_close=[False] * len(other.out_channels))
-            )
-            sources.append((gate, channels))
+            sources.append((gates.get(other.name), channels))
         yield layer.name, ChannelFollower(sources)
 
 
@@ -203,8 +248,8 @@ def _keep_own_state(module: nn.Module, state: dict[str, Any], prefix: str, *argu
 
 
 def _key(name: str) -> str:
-    return name.replace(".", "/") or "/"  # the names of children have no dots
+    return "/" + name.replace(".", "/")  # the names of children have no dots, and "values" would be a method's
 
 
 def _name(key: str) -> str:
-    return "" if key == "/" else key.replace("/", ".")
+    return key[1:].replace("/", ".")

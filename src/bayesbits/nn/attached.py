@@ -100,7 +100,7 @@ class AttachedLayer(nn.Module):
         return torch.where(dead, self.weight, quantizer(self.weight * factor) / torch.where(dead, 1.0, factor))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _rebuild, (original_class(type(self)),), self.__dict__
+        return _rebuild, (original_class(type(self)),), self.__getstate__()  # type: ignore[no-untyped-call]
 
 
 class AttachedNorm(nn.Module):
@@ -111,10 +111,10 @@ class AttachedNorm(nn.Module):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
         assert isinstance(self, _BatchNorm)
         assert self.parts.gate is not None
-        values = self.parts.gate.values()
+        values = self.parts.gate.values().to(input.dtype if self.weight is None else self.weight.dtype)
         if type(self).__mro__[2] not in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
             shape = [1, -1] + [1] * (input.dim() - 2)
-            result: Tensor = super().forward(input) * values.to(input.dtype).reshape(shape)
+            result: Tensor = super().forward(input) * values.reshape(shape)
             return result
         self._check_input_dim(input)  # type: ignore[no-untyped-call]
         momentum = 0.0 if self.momentum is None else self.momentum
@@ -135,7 +135,7 @@ class AttachedNorm(nn.Module):
         )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _rebuild, (original_class(type(self)),), self.__dict__
+        return _rebuild, (original_class(type(self)),), self.__getstate__()  # type: ignore[no-untyped-call]
 
 
 class AttachedNetwork(nn.Module):
@@ -145,7 +145,9 @@ class AttachedNetwork(nn.Module):
     """
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _rebuild_network, (original_class(type(self)),), self.__dict__
+        original = original_class(type(self))
+        is_layer = issubclass(original, AttachedLayer)  # the whole network is one layer
+        return _rebuild_network, (original_class(original) if is_layer else original, is_layer), self.__getstate__()  # type: ignore[no-untyped-call]
 
 
 class QuantizedOutput:
@@ -183,7 +185,9 @@ def attached_network_class(original: type[nn.Module]) -> type[nn.Module]:
     @functools.wraps(original.forward)
     def forward(self: Any, *arguments: Any, **keywords: Any) -> Any:
         self.bayesbits.before_forward()
-        return original.forward(self, *arguments, **keywords)
+        output = original.forward(self, *arguments, **keywords)
+        self.bayesbits.after_forward()
+        return output
 
     return _mixed(AttachedNetwork, original, {"forward": forward})
 
@@ -210,6 +214,6 @@ def _rebuild(original: type[nn.Module]) -> nn.Module:
     return attached.__new__(attached)
 
 
-def _rebuild_network(original: type[nn.Module]) -> nn.Module:
-    attached = attached_network_class(original)
+def _rebuild_network(original: type[nn.Module], is_layer: bool) -> nn.Module:
+    attached = attached_network_class(attached_class(original) if is_layer else original)
     return attached.__new__(attached)

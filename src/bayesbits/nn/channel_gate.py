@@ -54,18 +54,22 @@ class ChannelGate(nn.Module):
             )
         with torch.no_grad():
             self.gates.logits.copy_(torch.where(mask, INITIAL_LOGIT, -INITIAL_LOGIT))
-        self.fixed = True
+        self._enter(fixed=True)
 
     def learn(self) -> None:
         """Let the gates decide (again)."""
-        self.fixed = False
+        self._enter(fixed=False)
+
+    def _enter(self, *, fixed: bool) -> None:
+        self.fixed = fixed
+        self.gates.logits.requires_grad_(not fixed)  # parallel training waits for every gradient that is asked for
 
     def get_extra_state(self) -> Tensor:
         """Whether the choice is final: a tensor, so that any checkpoint format can hold it."""
         return torch.tensor(int(self.fixed))
 
     def set_extra_state(self, state: Tensor) -> None:
-        self.fixed = bool(state.item())
+        self._enter(fixed=bool(state.item()))
 
     def extra_repr(self) -> str:
         kept = self.kept()
@@ -75,21 +79,21 @@ class ChannelGate(nn.Module):
 class ChannelFollower(nn.Module):
     """The gate of a depthwise layer, which has none of its own: a channel is on where any of its producers' is.
 
-    `producers` holds, for each producer, its gate and which of its channels each channel here comes from; -1 where the
-    producer does not make that channel. A channel that nobody's gate makes is always on.
+    `producers` holds, for each producer, its gate (None: it is never pruned) and which of its channels each channel
+    here comes from; -1 where the producer does not make that channel. What nobody's gate makes is always on.
     """
 
     index: Tensor
 
-    def __init__(self, producers: Sequence[tuple[ChannelGate, Sequence[int]]]) -> None:
+    def __init__(self, producers: Sequence[tuple[ChannelGate | None, Sequence[int]]]) -> None:
         super().__init__()
         # A plain list: the gates are owned by the network's attachment.
-        self.producers = [gate for gate, _ in producers]
+        self.producers = [gate for gate, _ in producers if gate is not None]
         total = sum(gate.gates.logits.numel() for gate in self.producers)  # behind all values stand a zero and a one
         rows, offset = [], 0
         for gate, channels in producers:
-            rows.append([total if channel < 0 else offset + channel for channel in channels])
-            offset += gate.gates.logits.numel()
+            rows.append([total if i < 0 else total + 1 if gate is None else offset + i for i in channels])
+            offset += 0 if gate is None else gate.gates.logits.numel()
         orphans = [total + all(row[i] == total for row in rows) for i in range(len(rows[0]))]
         self.register_buffer("index", torch.tensor([*rows, orphans]), persistent=False)
 

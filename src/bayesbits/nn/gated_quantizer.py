@@ -42,15 +42,20 @@ class GatedQuantizer(nn.Module):
         check_bits(tuple(bits))
         self.signed = signed
         self.bits = tuple(bits)
-        self.mode = "learning"
-        self.fixed_bits: int | None = None
         self.gates = Gates(len(self.bits) - (not zero), kind=gates, open_first=not zero)
         self.log_beta = nn.Parameter(_checked_logarithm(beta))
+        self.enter("learning", None)
+
+    def enter(self, mode: str, fixed_bits: int | None) -> None:
+        """Go into a mode. What does not learn in it asks for no gradient, which parallel training would wait for."""
+        self.mode, self.fixed_bits = mode, fixed_bits
+        self.gates.logits.requires_grad_(mode == "learning" and self.gates.logits.numel() > 0)
+        self.log_beta.requires_grad_(mode != "off")
 
     @property
     def beta(self) -> Tensor:
         """The end of the range; positive and finite wherever an optimizer sends its logarithm."""
-        return self.log_beta.clamp(-_LARGEST_LOGARITHM, _LARGEST_LOGARITHM).exp()
+        return self.log_beta.float().clamp(-_LARGEST_LOGARITHM, _LARGEST_LOGARITHM).exp()
 
     def set_range(self, beta: float | Sequence[float] | Tensor, *, signed: bool | None = None) -> None:
         """Put the end of the range (and the sign) where data or a person wants it."""
@@ -92,15 +97,15 @@ class GatedQuantizer(nn.Module):
         if bits != 0:
             check_bits((bits,))
         _checked_logarithm(self.beta.detach())
-        self.mode, self.fixed_bits = "fixed", bits
+        self.enter("fixed", bits)
 
     def learn(self) -> None:
         """Let the gates decide (again)."""
-        self.mode, self.fixed_bits = "learning", None
+        self.enter("learning", None)
 
     def turn_off(self) -> None:
         """Pass tensors through unchanged."""
-        self.mode, self.fixed_bits = "off", None
+        self.enter("off", None)
 
     def get_extra_state(self) -> Tensor:
         """Sign, mode and fixed width: a tensor, so that any checkpoint format can hold it."""
@@ -108,8 +113,8 @@ class GatedQuantizer(nn.Module):
 
     def set_extra_state(self, state: Tensor) -> None:
         signed, mode, bits = state.tolist()
-        self.signed, self.mode = bool(signed), _MODES[mode]
-        self.fixed_bits = bits if self.mode == "fixed" else None
+        self.signed = bool(signed)
+        self.enter(_MODES[mode], bits if _MODES[mode] == "fixed" else None)
 
     def extra_repr(self) -> str:
         beta = self.beta.detach()

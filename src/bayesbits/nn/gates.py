@@ -12,6 +12,13 @@ from bayesbits.functional.gates import INITIAL_LOGIT, check_kind
 from bayesbits.functional.noise import counter_uniform
 
 
+class Pass:
+    """A forward pass of the network that a bank draws for; its values are not for use outside of it."""
+
+    def __init__(self) -> None:
+        self.running = False
+
+
 class Gates(nn.Module):
     """`size` gates that learn: random or soft values in training, the thresholded decision in evaluation.
 
@@ -24,7 +31,7 @@ class Gates(nn.Module):
         self.kind = kind
         self.open_first = open_first
         self.logits = nn.Parameter(torch.full((size,), INITIAL_LOGIT))
-        self._drawn: tuple[bool, Tensor] | None = None
+        self._drawn: tuple[bool, Tensor, Pass] | None = None
 
     def padded_logits(self) -> Tensor:
         """The logits, with an infinite one in front for the gate that is always open."""
@@ -32,8 +39,10 @@ class Gates(nn.Module):
 
     def forward(self) -> Tensor:
         """The values for this forward pass: the bank's where there is one, else drawn here."""
-        if self._drawn is not None and self._drawn[0] == self.training:
-            return self._drawn[1]
+        if self._drawn is not None:
+            training, values, its_pass = self._drawn
+            if training == self.training and (its_pass.running or is_recomputing()):
+                return values
         return _values(self.padded_logits(), self.kind, self.training)
 
     def decision(self) -> Tensor:
@@ -53,9 +62,10 @@ class Gates(nn.Module):
 
 
 class GateBank(nn.Module):
-    """Draws all gates of a network in one go; call `draw()` before each forward pass.
+    """Draws all gates of a network in one go; call `draw()` before each forward pass and `end_pass()` behind it.
 
-    A forward pass that checkpointing repeats during backward repeats the latest draw.
+    What checkpointing repeats of a forward pass during backward has the values of the latest draw: with several passes
+    before one backward, checkpointed parts of the earlier ones would be repeated with the wrong gates.
 
     The noise is a function of the seed and of a counter, both in the buffer `counter`: equal on all ranks once the
     buffer is, and continued exactly by a state_dict.
@@ -67,13 +77,15 @@ class GateBank(nn.Module):
         super().__init__()
         # A plain list: the members are owned by the network's own modules.
         self.members = list(members)
+        self.present_pass = Pass()
         seed = (torch.initial_seed() if seed is None else seed) % 2**32
         self.register_buffer("counter", torch.tensor([seed, 0]))
 
     def draw(self) -> None:
         """Give every member its values for the coming forward pass; one noise draw a gate."""
-        if not _is_recomputing():
+        if not is_recomputing() and any(member.training for member in self.members):
             self.counter[1] += 1
+        self.present_pass.running = True
         by_mode: dict[tuple[str, bool], list[Gates]] = {}
         for member in self.members:
             by_mode.setdefault((member.kind, member.training), []).append(member)
@@ -85,13 +97,17 @@ class GateBank(nn.Module):
             values = _values(logits, kind, training, uniform)
             sizes = [member.logits.numel() + member.open_first for member in members]
             for member, value in zip(members, torch.split(values, sizes), strict=True):
-                member._drawn = (training, value)
+                member._drawn = (training, value, self.present_pass)
+
+    def end_pass(self) -> None:
+        """The forward pass is over: members that are used outside of one draw for themselves."""
+        self.present_pass.running = False
 
     def extra_repr(self) -> str:
         return f"{len(self.members)} members, {sum(member.logits.numel() for member in self.members)} gates"
 
 
-def _is_recomputing() -> bool:
+def is_recomputing() -> bool:
     """Whether this forward runs inside of backward: it is checkpointing's second one, with the first one's noise."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 

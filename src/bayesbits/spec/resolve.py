@@ -136,7 +136,10 @@ def _prunable(spec: Spec, topology: Topology, layers: Mapping[str, Rule]) -> fro
     kept_by_depthwise = {
         producer
         for group in topology.groups
-        if any(topology.layer(name).depthwise and layers[name].prune is False for name in group.producers)
+        if any(
+            topology.layer(name).depthwise and (layers[name].prune is False or layers[name].skip)
+            for name in group.producers
+        )
         for producer in group.producers
     }
     return frozenset(
