@@ -58,6 +58,15 @@ def loss_of(model: nn.Module, inputs: Any) -> Tensor:
     return (output_of(model, inputs).float() ** 2).mean()
 
 
+def doubled(inputs: Any) -> Any:
+    """Inputs in double precision."""
+    if isinstance(inputs, dict):
+        return {key: doubled(value) for key, value in inputs.items()}
+    if isinstance(inputs, tuple):
+        return tuple(doubled(value) for value in inputs)
+    return inputs.double() if inputs.is_floating_point() else inputs
+
+
 def without_dropout(model: nn.Module) -> nn.Module:
     """Dropout draws other noise in a second pass, which is nothing that attaching could change."""
     for module in model.modules():
@@ -68,8 +77,9 @@ def without_dropout(model: nn.Module) -> nn.Module:
 
 @pytest.mark.parametrize("name", [*ZOO, *OWN, *TRANSFORMERS])
 def test_with_gates_open_and_ranges_from_the_same_batch_nothing_changes(name):
+    # In double precision: batch norm in training magnifies what single precision rounds, in any network.
     model, inputs = make(name)
-    without_dropout(model)
+    model, inputs = without_dropout(model).double(), doubled(inputs)
     reference = copy.deepcopy(model)
     compressor = bb.attach(model, inputs, FLOAT)
     for member in compressor.attachment.bank.members:
@@ -95,7 +105,7 @@ def test_a_few_steps_move_gates_and_ranges_and_a_strong_penalty_changes_the_plan
         [groups["weights"] | {"lr": 1e-3}, groups["gates"] | {"lr": 1.0}, groups["ranges"] | {"lr": 1e-2}]
     )
     model.train()
-    for _ in range(12):
+    for _ in range(9):  # gates go from a logit of 6 to about -3
         optimizer.zero_grad()
         loss = loss_of(model, inputs) + 10.0 * compressor.penalty()
         loss.backward()
