@@ -1,4 +1,5 @@
-"""Networks to try the library on; nothing in the library itself depends on them.
+"""Networks and data sets to try the library on; nothing in the library itself depends on them.
 
-`bayesbits.zoo.models` holds the networks. Nothing is imported here, so that `import bayesbits.zoo` costs nothing.
+`bayesbits.zoo.models` holds the networks, `bayesbits.zoo.data` the data sets. Nothing is imported here, so
+that `import bayesbits.zoo` costs nothing.
 """
