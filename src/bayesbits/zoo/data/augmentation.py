@@ -29,6 +29,6 @@ def augment(images: Tensor, generator: torch.Generator | None = None, padding: i
         columns = torch.where(mirrored, width - 1 - columns, columns)
     columns = columns + offsets[1]
     padded = F.pad(images, (padding, padding, padding, padding))
-    # One index into a flattened image, shared by its channels; three times as fast on a CPU as an index a dimension.
+    # One index into a flattened image, shared by its channels: 2 to 3 times as fast on a CPU as an index a dimension.
     places = (rows.unsqueeze(2) * padded.shape[3] + columns.unsqueeze(1)).view(number, 1, height * width)
     return padded.flatten(2).gather(2, places.expand(-1, channels, -1)).view(images.shape)

@@ -33,8 +33,8 @@ def mean_and_std(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
 def normalise(images: Tensor, data: Statistics) -> Tensor:
     """uint8 images, one or a batch, as float32 with `data`'s training pixels at mean 0 and deviation 1.
 
-    Nothing is copied from the host and nothing waited for, so it can be captured in a CUDA graph. A channel that is the
-    same in all training images is only centred.
+    Nothing is copied from the host and nothing waited for, as a CUDA graph asks. A channel that is the same in all
+    training images is only centred.
     """
     if images.dtype != torch.uint8:
         raise ValueError(f"images are normalised from uint8, once; these are {images.dtype}")
