@@ -44,6 +44,7 @@ def example() -> Topology:
         ),
         unsupported=(Unsupported("add", "residual operand", 100, "no module's output is this tensor"),),
         output_layers=("last",),
+        other_parameters=0,
         traced=True,
     )
 

@@ -135,6 +135,8 @@ class Topology(Record):
     """What could not be handled, and why."""
     output_layers: tuple[str, ...]
     """The layers whose output reaches the network's output without passing another weighted layer."""
+    other_parameters: int
+    """Elements of parameters that belong to no layer here and to no layer's batch norm; they stay in float."""
     traced: bool
     """False where torch.export could not read the network and a run with hooks took its place."""
     version: int = VERSION

@@ -1,11 +1,14 @@
 """Bytes and parameters, counted by hand, and the table that shows them."""
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from bayesbits.cost import CostModel
 from bayesbits.cost.size import packed_bytes
+from bayesbits.graph.trace import trace
 from bayesbits.plan import Plan
 from tests.graph.networks import ROWS, Tied, traced
 from tests.networks import traced_once, zoo
@@ -56,3 +59,22 @@ def test_the_table_is_aligned_and_complete() -> None:
     assert summary == "273,088,512 BOPs, 6.25% of 32 x 32 bits (6.25% in the paper's convention)"
     assert rows[0].split()[2:6] == ["8", "8", "1", "32"]
     assert float(rows[1].split()[6]) == pytest.approx(100 * 64 * 32 * 25 * 64 / 4_267_008, abs=0.01)
+
+
+def test_what_stays_in_float_is_counted_too():
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.cell = nn.Embedding(100, 16), nn.LSTM(16, 8, batch_first=True)
+            self.scale, self.head = nn.LayerNorm(8), nn.Linear(8, 4)
+
+        def forward(self, x):
+            return self.head(self.scale(self.cell(self.words(x))[0]))
+
+    model = Words().eval()
+    topology = trace(model, torch.arange(6).reshape(2, 3))
+    every = sum(parameter.numel() for parameter in model.parameters())
+    assert topology.other_parameters == every - (8 * 4 + 4)
+    cost = CostModel(topology).dense()
+    assert (cost.parameters, cost.weight_bytes) == (every, 4 * every)
+    assert "(float)" in str(cost)

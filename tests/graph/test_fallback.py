@@ -1,5 +1,6 @@
 """Networks that torch.export cannot take are read by a run with hooks, which says so."""
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -68,3 +69,9 @@ def test_shapes_that_depend_on_the_data() -> None:
 
     topology = trace(Chosen(), torch.ones(3, 4))
     assert (topology.traced, topology.layers[0].macs) == (False, 24)
+
+
+def test_torch_does_not_print_the_graph_that_it_could_not_finish(capfd: pytest.CaptureFixture[str]) -> None:
+    assert not trace(DataDependent(), torch.ones(2, 4)).traced
+    captured = capfd.readouterr()
+    assert captured.out + captured.err == ""

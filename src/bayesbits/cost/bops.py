@@ -98,13 +98,14 @@ class CostModel(nn.Module):
         inputs, outputs, _ = self._channels(self._present(self._values(on, dtype)))
         layers = self._count_layers(plan, inputs.tolist(), outputs.tolist(), self.layer_bops(widths, on).tolist())
         unsupported = sum(entry.macs for entry in self.topology.unsupported)
+        other = self.topology.other_parameters
         return Cost(
             macs=sum(layer.macs for layer in layers) + unsupported,
             bops=sum(layer.bops for layer in layers) + unsupported * FLOAT_BOPS,
             relative_bops=self.relative_bops(widths, on).item(),
             paper_relative_bops=self.relative_bops(widths, on, "paper").item(),
-            weight_bytes=sum(layer.weight_bytes for layer in layers),
-            parameters=sum(layer.parameters for layer in layers),
+            weight_bytes=sum(layer.weight_bytes for layer in layers) + packed_bytes(other, FLOAT_BITS),
+            parameters=sum(layer.parameters for layer in layers) + other,
             layers=layers,
         )
 

@@ -44,9 +44,9 @@ class Cost:
     paper_relative_bops: float
     """The same in the paper's convention, which counts pruned inputs only where no residual addition joins."""
     weight_bytes: int
-    """The packed weights, and four bytes for every element of a bias."""
+    """The packed weights, and four bytes for every element of a bias and of whatever else stays in float."""
     parameters: int
-    """The elements of weights and biases that are left."""
+    """The elements of weights and biases that are left, batch norm folded, and of whatever else stays in float."""
     layers: tuple[LayerCost, ...]
     """Every layer, in the order in which they run."""
 
@@ -62,9 +62,13 @@ class Cost:
             + (str(layer.kept_out), f"{layer.share:.2f}", f"{layer.weight_bytes:,}", f"{layer.parameters:,}")
             for layer in self.layers
         ]
-        if self.unsupported_macs:
+        other_bytes = self.weight_bytes - sum(layer.weight_bytes for layer in self.layers)
+        if self.unsupported_macs or other_bytes:
             share = 100 - sum(layer.share for layer in self.layers)
-            rows.append(("(unsupported)", f"{self.unsupported_macs:,}", "32", "32", "", "", f"{share:.2f}", "", ""))
+            rows.append(
+                ("(float)", f"{self.unsupported_macs:,}", "32", "32", "", "", f"{abs(share):.2f}", f"{other_bytes:,}")
+                + (f"{self.parameters - sum(layer.parameters for layer in self.layers):,}",)
+            )
         total = ("total", f"{self.macs:,}", "", "", "", "", "100.00", f"{self.weight_bytes:,}", f"{self.parameters:,}")
         columns = [max(map(len, column)) for column in zip(head, *rows, total, strict=True)]
         lines = [

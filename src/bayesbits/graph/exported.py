@@ -7,9 +7,11 @@ the same afterwards.
 
 from __future__ import annotations
 
+import io
+import logging
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -219,7 +221,13 @@ def _without_autocast() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
+    """Without warnings about export itself, and without the partial graph that torch prints where it gives up."""
+    shapes = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    with warnings.catch_warnings(), redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
         for message in EXPORT_WARNINGS:
             warnings.filterwarnings("ignore", message=message)
-        yield
+        before, shapes.disabled = shapes.disabled, True
+        try:
+            yield
+        finally:
+            shapes.disabled = before

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bayesbits.cost.macs import layer_macs
 from bayesbits.graph.exported import evaluation_form
-from bayesbits.graph.layers import layer_kind, weight_of
+from bayesbits.graph.layers import layer_kind, other_parameters, weight_of
 from bayesbits.topology import Activation, ChannelGroup, Layer, Topology, Unsupported
 
 REASON = "the network could not be traced, so the ways of its channels are not known"
@@ -57,6 +57,7 @@ def trace_with_hooks(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
         groups=tuple(groups),
         unsupported=(_unsupported(error, macs - sum(layer.macs for layer in layers)),),
         output_layers=(),
+        other_parameters=other_parameters(model, layers),
         traced=False,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 
 from bayesbits.cost.macs import attention_macs, layer_macs, operation_macs, recurrent_macs
 from bayesbits.graph.exported import Program, operation, shape
-from bayesbits.topology import Unsupported
+from bayesbits.topology import Layer, Unsupported
 
 KINDS: Mapping[type[nn.Module], str] = {
     nn.Linear: "linear",
@@ -78,6 +78,13 @@ class FoundLayer:
     @property
     def macs(self) -> int:
         return sum(layer_macs(self.kind, self.weight_shape, shape(_operand(call)), shape(call)) for call in self.calls)
+
+
+def other_parameters(model: nn.Module, layers: Iterable[Layer]) -> int:
+    """How many elements of parameters belong neither to a layer nor to its batch norm, which is folded into it."""
+    owners = [model.get_submodule(name) for layer in layers for name in (layer.name, layer.norm) if name is not None]
+    known = {id(parameter) for owner in owners for parameter in owner.parameters(recurse=False)}
+    return sum(parameter.numel() for parameter in model.parameters() if id(parameter) not in known)
 
 
 def layer_kind(module: nn.Module) -> str | None:
@@ -182,10 +189,8 @@ def _describe(program: Program, node: fx.Node) -> tuple[str, str]:
         return RECURRENT[name], "recurrent cells are not quantized"
     if name in (*CONVOLUTIONS, "linear"):
         what = "functional linear" if name == "linear" else "functional convolution"
-        return (
-            what,
-            f"{weights[0] if weights else 'a computed tensor'} is not the weight of a stock layer that runs here",
-        )
+        weight = weights[0] if weights else "a computed tensor"
+        return what, f"{weight} is multiplied without a call of the convolution or linear layer that owns it"
     if weights:
         return "functional weights", f"{weights[0]} is multiplied by {name}, not by a layer"
     if name in PRODUCTS:

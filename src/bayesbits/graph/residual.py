@@ -34,7 +34,10 @@ def find_additions(
         additions.append(Addition(name, operands))
         for index, operand in enumerate(operands):
             if operand is None:
-                reason = f"operand {index} is not the output of a module that runs once and returns one tensor"
+                reason = (
+                    f"side {index + 1} of the addition stays in float: it is not what a module returns that runs once "
+                    "(a functional operation made it, or a module that is used several times)"
+                )
                 missing.append(Unsupported(name, "residual operand", 0, reason))
     return tuple(additions), tuple(missing)
 

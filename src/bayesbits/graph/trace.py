@@ -14,7 +14,14 @@ from torch import Tensor, fx, nn
 from bayesbits.graph.channels import Channels, follow
 from bayesbits.graph.exported import Program, export, is_float, operation
 from bayesbits.graph.fallback import trace_with_hooks
-from bayesbits.graph.layers import FoundLayer, find_layers, find_unsupported, layer_input, layer_kind
+from bayesbits.graph.layers import (
+    FoundLayer,
+    find_layers,
+    find_unsupported,
+    layer_input,
+    layer_kind,
+    other_parameters,
+)
 from bayesbits.graph.residual import find_additions
 from bayesbits.graph.rules import MOVES, PADS, SAME
 from bayesbits.topology import Activation, Layer, Topology, Unsupported
@@ -67,13 +74,15 @@ def _read(program: Program) -> Topology:
     channels = follow(program, found, unsupported, outputs)
     additions, missing = find_additions(program, weighted, unsupported)
     activations, reads = _activations(program, found)
+    layers = tuple(_layer(layer, channels, reads[layer.name]) for layer in found)
     return Topology(
-        layers=tuple(_layer(layer, channels, reads[layer.name]) for layer in found),
+        layers=layers,
         activations=activations,
         additions=additions,
         groups=channels.groups,
         unsupported=(*unsupported.values(), *missing, *_unused_layers(program, found, unsupported)),
         output_layers=outputs,
+        other_parameters=other_parameters(program.model, layers),
         traced=True,
     )
 
