@@ -743,3 +743,15 @@ def test_transposed_convolutions_have_one_range():
     assert compressor.attachment.quantizers["0.weight"].log_beta.dim() == 0
     assert compressor.attachment.quantizers["3.weight"].log_beta.shape == (2,)
     model(x).sum().backward()
+
+
+@pytest.mark.parametrize("name", ["vgg7", "resnet20", "mobilenetv2", "depthwise"])
+@pytest.mark.parametrize("penalty", ["paper", "expected_bops"])
+def test_everything_moves_to_another_device_with_the_network(name, penalty):
+    """The meta device computes nothing, but refuses to mix with tensors that were left behind on the CPU."""
+    model, inputs = make(name)
+    compressor = bb.attach(model, inputs, bb.Spec(penalty=penalty))
+    compressor.calibrate([inputs])
+    model.to("meta")
+    (model(inputs.to("meta")).sum() + compressor.penalty() + compressor.expected_relative_bops()).backward()
+    assert all(p.grad is not None for group in compressor.parameter_groups() for p in group["params"])
