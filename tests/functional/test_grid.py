@@ -5,7 +5,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayesbits.functional import code_bounds, dequantize, gated_quantize, grid, quantize_to_codes, step_size
+from bayesbits.functional import (
+    code_bounds,
+    dequantize,
+    gated_quantize,
+    grid,
+    implementation,
+    quantize_to_codes,
+    step_size,
+)
 
 ranges = st.floats(2.0**-99, 2.0**99, width=32)
 values = st.floats(width=32, allow_nan=False)
@@ -94,3 +102,15 @@ def test_wrong_gates_ranges_and_dtypes_are_refused():
         gated_quantize(torch.ones(3, 2), torch.ones(2), torch.ones(5), signed=True)
     with pytest.raises(TypeError, match="floating point"):
         gated_quantize(torch.ones(3, dtype=torch.int32), 1.0, torch.ones(5), signed=True)
+
+
+def test_more_ranges_than_a_kernel_launch_has_rows():
+    x = torch.linspace(-2, 2, 70_000).reshape(70_000, 1)
+    with implementation("triton"):
+        y = gated_quantize(x, torch.full((70_000,), 1.5), torch.ones(1), signed=True, bits=(8,))
+    assert torch.equal(
+        y,
+        dequantize(
+            quantize_to_codes(x, torch.tensor(1.5), bits=8, signed=True), torch.tensor(1.5), bits=8, signed=True
+        ),
+    )

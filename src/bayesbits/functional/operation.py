@@ -42,13 +42,13 @@ def _triton() -> ModuleType | None:
     return triton_kernels
 
 
-def _choose(x: Tensor) -> ModuleType:
+def _choose(x: Tensor, rows: int = 1) -> ModuleType:
     """Triton for eager CUDA, the compiled definition for large tensors on the CPU, the definition for the rest."""
     name = _forced.get()
     triton = _triton() if name == "triton" or (name is None and x.is_cuda) else None
     if name == "triton" and triton is None:
         raise RuntimeError("implementation 'triton' was asked for, and triton cannot be imported")
-    if triton is not None and triton.supports(x):
+    if triton is not None and triton.supports(x, rows):
         return triton
     if name == "compiled" or (name is None and x.device.type == "cpu" and x.numel() >= compiled.SMALLEST):
         return compiled if compiled.available() else reference
@@ -98,7 +98,7 @@ class _GatedQuantize(torch.autograd.Function):
         x, beta, gates = x.detach(), beta.detach(), gates.detach()
         rows = beta.numel()
         dense = _dense(x, rows)
-        ctx.implementation = _choose(x)  # remembered, as backward may run in another thread
+        ctx.implementation = _choose(x, rows)  # remembered, as backward may run in another thread
         y = ctx.implementation.forward(_matrix(dense, rows), beta.reshape(-1, 1), gates, signed, bits)
         return _shaped_like(y, dense)
 

@@ -37,6 +37,7 @@ _REGISTERS = {2: 64, 4: None}
 _FORWARD_PROGRAMS = 128
 _BACKWARD = {"BLOCK": 4096, "num_warps": 4}
 _FINISH = {"BLOCK": 4096, "num_warps": 16}
+_MOST_ROWS = 2**16 - 1
 
 
 @triton.jit
@@ -280,9 +281,12 @@ def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
-def supports(x: Tensor) -> bool:
-    """float64 is left to the definition: nobody trains in it, and its grids need another rounding."""
-    return x.dtype in (torch.float32, torch.bfloat16, torch.float16)
+def supports(x: Tensor, rows: int) -> bool:
+    """float64 is left to the definition: nobody trains in it, and its grids need another rounding.
+
+    So are more ranges than a launch has rows (the weight of a very large vocabulary, a range for each word).
+    """
+    return x.dtype in (torch.float32, torch.bfloat16, torch.float16) and rows <= _MOST_ROWS
 
 
 def forward(x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...]) -> Tensor:
