@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import bayesbits as bb
 from bayesbits.functional import implementation
@@ -466,15 +467,20 @@ def test_diagnose_speaks_of_every_tensor():
 
 
 class Watch(TorchDispatchMode):
-    """Collects the names of all operations that run."""
+    """Collects the names of all operations that run, and those that meet a tensor on the CPU."""
 
     def __init__(self) -> None:
         super().__init__()
         self.names: set[str] = set()
+        self.on_cpu: set[str] = set()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.names.add(function.__name__.split(".")[0])
-        return function(*args, **(kwargs or {}))
+        name = function.__name__.split(".")[0]
+        result = function(*args, **(kwargs or {}))
+        self.names.add(name)
+        if any(isinstance(t, Tensor) and t.device.type == "cpu" for t in tree_leaves((args, kwargs, result))):
+            self.on_cpu.add(name)
+        return result
 
 
 def test_a_training_step_reads_no_value_back_to_the_host():
@@ -753,5 +759,9 @@ def test_everything_moves_to_another_device_with_the_network(name, penalty):
     compressor = bb.attach(model, inputs, bb.Spec(penalty=penalty))
     compressor.calibrate([inputs])
     model.to("meta")
-    (model(inputs.to("meta")).sum() + compressor.penalty() + compressor.expected_relative_bops()).backward()
+    moved = inputs.to("meta")
+    with Watch() as watch:
+        (model(moved).sum() + compressor.penalty() + compressor.expected_relative_bops()).backward()
     assert all(p.grad is not None for group in compressor.parameter_groups() for p in group["params"])
+    assert not watch.on_cpu  # nothing is copied to or from the host, which on a GPU would wait for it
+    assert "convolution_backward" in watch.names

@@ -41,9 +41,10 @@ def attach(model: nn.Module, example_inputs: Any, spec: Spec | None = None) -> "
     topology = trace(model, example_inputs)
     try:
         attachment = attach_to(model, topology, spec)
-        # Children of the attachment, so that their constants move with the network; neither has state of its own.
+        # Children of the attachment, so that their constants move with the network; none has state of its own.
         attachment.cost_model = CostModel(topology).to(next(model.parameters()).device)
         attachment.objective = _objective(attachment, spec.penalty)
+        attachment.expectation = _objective(attachment, "expected_bops")
         compressor = Compressor(model)
         compressor._calibrate_weights("minmax")
     except BaseException:
@@ -157,7 +158,9 @@ class Compressor:
 
     def expected_relative_bops(self) -> Tensor:
         """The expectation of the relative bit operations under the present gates, in percent; differentiable."""
-        return _objective(self.attachment, "expected_bops")()  # type: ignore[no-any-return]
+        expectation = self.attachment.expectation
+        assert isinstance(expectation, Objective)
+        return expectation()  # type: ignore[no-any-return]
 
     def plan(self) -> Plan:
         """The present decision: gates thresholded, bits by tensor, channels by layer."""
