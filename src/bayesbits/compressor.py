@@ -163,7 +163,11 @@ class Compressor:
         return expectation()  # type: ignore[no-any-return]
 
     def plan(self) -> Plan:
-        """The present decision: gates thresholded, bits by tensor, channels by layer."""
+        """The present decision: gates thresholded, bits by tensor, channels by layer.
+
+        Of every group of channels at least one stays, and as many as `Spec.channel_multiple` asks for: where the gates
+        kept fewer, `fix` brings some back that evaluation has left out until then.
+        """
         bits = dict.fromkeys(self.topology.weight_tensors, FLOAT_BITS)
         bits |= {activation.name: FLOAT_BITS for activation in self.topology.activations}
         bits |= {name: q.effective_bits() for name, q in self.attachment.quantizers.items() if q.mode != "off"}
@@ -208,7 +212,7 @@ class Compressor:
 
     def detach(self) -> nn.Module:
         """Give the float network back, with the weights that it has now."""
-        assert self.attachment is not None
+        assert self.attachment is not None  # which raises where there is none any more
         detach_from(self.model)
         return self.model
 
