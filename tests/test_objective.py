@@ -13,11 +13,12 @@ from torch.distributions import Bernoulli, kl_divergence
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bayesbits.cost import CostModel
-from bayesbits.functional.gates import probability_on, sample_hard_concrete
+from bayesbits.functional.gates import HALF_LOGIT, probability_on, sample_hard_concrete
 from bayesbits.graph.trace import trace
 from bayesbits.nn import ChannelGate, GatedQuantizer
-from bayesbits.objective import _MIDDLE_LOGIT, KINDS, Objective
+from bayesbits.objective import Objective
 from bayesbits.plan import Plan
+from bayesbits.spec.options import PENALTIES
 from bayesbits.topology import Topology
 from tests.graph.networks import OWN, ROWS, Tied, traced
 from tests.networks import random_plan, traced_once, zoo
@@ -135,7 +136,7 @@ def test_the_variational_penalty_goes_to_the_papers_with_one_over_the_number_of_
     assert halved.abs().item() == pytest.approx(2 * errors[0], rel=1e-2)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PENALTIES)
 def test_gradients_are_those_of_the_numbers(kind: str) -> None:
     gated = Gated(topology("residual"), bits=(2, 3, 8, 16))
     objective = gated.objective(kind, examples=3)
@@ -160,7 +161,7 @@ def test_gates_that_are_certain_leave_penalty_and_gradient_finite(logit: float) 
 
 def test_the_entropy_is_that_of_the_probability_that_all_kinds_of_gates_share() -> None:
     logits = torch.linspace(-5, 5, 11, dtype=torch.float64)
-    torch.testing.assert_close(torch.sigmoid(logits - _MIDDLE_LOGIT), probability_on(logits))
+    torch.testing.assert_close(torch.sigmoid(logits - HALF_LOGIT), probability_on(logits))
 
 
 def only(gated: Gated, name: str) -> float:
@@ -227,7 +228,7 @@ def test_with_widths_decided_it_is_the_expected_number_of_channels_that_stay(sta
         assert all(quantizer.gates.logits.grad is None for quantizer in gated.quantizers.values())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PENALTIES)
 def test_what_is_decided_multiplies_what_is_not_and_costs_nothing_itself(kind: str) -> None:
     gated = Gated(two_layers())
     gated.channels["0"].fix([True, False, True, True])
@@ -292,7 +293,7 @@ class Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PENALTIES)
 def test_a_training_step_compiles_whole_and_asks_the_device_nothing(kind: str) -> None:
     gated = Gated(topology("residual"), dtype=torch.float32)
     next(iter(gated.channels.values())).fix()
@@ -313,7 +314,7 @@ def test_a_training_step_compiles_whole_and_asks_the_device_nothing(kind: str) -
     torch.testing.assert_close([value.grad for value in gated.logits()], expected)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PENALTIES)
 def test_it_owns_nothing_and_a_copy_reads_the_copied_gates(kind: str) -> None:
     gated = Gated(two_layers())
     both = nn.ModuleDict({"network": gated, "objective": gated.objective(kind, examples=10)})
@@ -340,7 +341,7 @@ def test_half_precision_gates_are_charged_in_single_precision() -> None:
     assert gated.objective()().item() == pytest.approx(exact.objective()().item(), rel=1e-6)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PENALTIES)
 def test_a_network_without_gates_costs_nothing_but_its_bits(kind: str) -> None:
     expected = 100.0 if kind == "expected_bops" else 0.0
     assert Objective(two_layers(), {}, {}, kind, examples=10)().item() == expected

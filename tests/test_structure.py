@@ -11,7 +11,7 @@ PACKAGE = ROOT / "src" / "bayesbits"
 ALLOWED = {
     "records": set(),
     "topology": {"records"},
-    "spec": {"topology", "records"},
+    "spec": {"topology", "records", "functional"},
     "plan": {"topology", "records"},
     "functional": set(),
     "nn": {"functional"},
@@ -19,7 +19,7 @@ ALLOWED = {
     "diagnosis": {"nn", "functional", "calibration"},
     "cost": {"topology", "plan"},
     "graph": {"nn", "topology", "spec", "cost"},
-    "objective": {"nn", "cost", "topology", "functional"},
+    "objective": {"nn", "cost", "spec", "topology", "functional"},
     "compressor": {
         "graph",
         "cost",

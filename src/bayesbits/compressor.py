@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from bayesbits.calibration import calibrate_activations, calibrate_weight
 from bayesbits.cost import Cost, CostModel
+from bayesbits.cost.bops import FLOAT_BITS
 from bayesbits.diagnosis import Diagnosis, diagnose
-from bayesbits.graph.attach import FLOAT_BITS, NAME, Attachment, attach_to, check_free, check_intact, detach_from
+from bayesbits.graph.attach import NAME, Attachment, attach_to, check_free, check_intact, detach_from
 from bayesbits.graph.trace import trace
 from bayesbits.nn import GatedQuantizer
 from bayesbits.nn.attached import AttachedLayer

@@ -39,14 +39,13 @@ from torch.nn import functional as F
 
 from bayesbits.cost import CostModel
 from bayesbits.cost.bops import FLOAT_BITS
-from bayesbits.functional.gates import STRETCH_DOWN, STRETCH_UP, TEMPERATURE, probability_on
+from bayesbits.functional.gates import HALF_LOGIT, probability_on
 from bayesbits.nn import ChannelGate, GatedQuantizer
+from bayesbits.spec.options import PENALTIES
 from bayesbits.topology import Layer, Topology
 
-KINDS = ("paper", "expected_bops", "variational")
 _WIDTHS = (2, 4, 8, 16, 32)  # what the channels of a weight without a quantizer pay for
 _DECIDED_LOGIT = 100.0  # P(z > 0) is 1 here, and 0 at its negative, in single and in double precision
-_MIDDLE_LOGIT = TEMPERATURE * math.log(-STRETCH_DOWN / STRETCH_UP)  # where P(z > 0) is one half
 
 
 class _Gate(NamedTuple):
@@ -143,7 +142,7 @@ class Objective(nn.Module):
         exponent = (self._scale * self.price).clamp(min=torch.finfo(on.dtype).tiny)  # L, of the prior e^-L
         small, large = torch.log(-torch.expm1(-exponent)), torch.log1p(-torch.exp(-exponent))
         log_prior_off = torch.where(exponent < math.log(2), small, large)
-        log_on, log_off = F.logsigmoid(logits - _MIDDLE_LOGIT), F.logsigmoid(_MIDDLE_LOGIT - logits)
+        log_on, log_off = F.logsigmoid(logits - HALF_LOGIT), F.logsigmoid(HALF_LOGIT - logits)
         return self.price * on + (on * log_on + log_off.exp() * (log_off - log_prior_off)) / self._scale
 
     def _expected_bops(self, model: CostModel, expected: Tensor, on: Tensor) -> Tensor:
@@ -203,8 +202,8 @@ class Objective(nn.Module):
 
 
 def _check_choices(kind: str, examples: int | None, strength: float) -> None:
-    if kind not in KINDS:
-        raise ValueError(f"the kind of penalty is {kind!r}; it is one of {', '.join(KINDS)}")
+    if kind not in PENALTIES:
+        raise ValueError(f"the kind of penalty is {kind!r}; it is one of {', '.join(PENALTIES)}")
     if kind == "variational" and (examples is None or examples <= 0):
         raise ValueError(
             f"the variational penalty divides by the number of training examples, and examples is {examples!r}: "

@@ -25,7 +25,7 @@ INITIAL_LOGIT = 6.0  # gates start open
 KINDS = ("hard_concrete", "hard_sigmoid", "sigmoid")
 
 # The logit at which P(z > 0) is one half.
-_OFFSET = TEMPERATURE * math.log(-STRETCH_DOWN / STRETCH_UP)
+HALF_LOGIT = TEMPERATURE * math.log(-STRETCH_DOWN / STRETCH_UP)
 
 
 def check_kind(kind: str) -> None:
@@ -53,9 +53,9 @@ def gate_values(logits: Tensor, kind: str, uniform: Tensor | None = None) -> Ten
 
 def probability_on(logits: Tensor) -> Tensor:
     """P(z > 0) = sigmoid(phi - tau log(-gamma / zeta))."""
-    return torch.sigmoid(logits - _OFFSET)
+    return torch.sigmoid(logits - HALF_LOGIT)
 
 
 def decide(logits: Tensor) -> Tensor:
     """The test-time decision: True where P(z = 0) = sigmoid(tau log(-gamma / zeta) - phi) is below the threshold."""
-    return torch.sigmoid(_OFFSET - logits) < THRESHOLD
+    return torch.sigmoid(HALF_LOGIT - logits) < THRESHOLD

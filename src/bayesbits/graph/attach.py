@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from bayesbits.cost.bops import FLOAT_BITS
 from bayesbits.nn import ChannelFollower, ChannelGate, GateBank, GatedQuantizer
 from bayesbits.nn.attached import (
     AttachedLayer,
@@ -29,7 +30,6 @@ from bayesbits.spec import Choices, Spec, resolve_rules
 from bayesbits.topology import Layer, Topology
 
 NAME = "bayesbits"
-FLOAT_BITS = 32
 
 
 class Attachment(nn.Module):

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any, Literal
 
-MIN_BITS, MAX_BITS = 2, 32
-"""The narrowest and the widest width; a tensor that is fixed at the widest is left in float."""
-GATES = ("hard_concrete", "hard_sigmoid", "sigmoid")
+from bayesbits.functional.gates import KINDS as GATE_KINDS
+from bayesbits.functional.grid import MAX_BITS, MIN_BITS
+
 PENALTIES = ("paper", "expected_bops", "variational")
 BACKENDS = ("onnxruntime",)
 
@@ -84,7 +84,7 @@ class Spec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bits", _check_widths(self.bits))
-        for name, allowed in (("gates", GATES), ("penalty", PENALTIES)):
+        for name, allowed in (("gates", GATE_KINDS), ("penalty", PENALTIES)):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"Spec.{name} is {getattr(self, name)!r}; it is one of {', '.join(allowed)}")
         if self.penalty == "variational" and (not _is_integer(self.examples) or (self.examples or 0) < 1):

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
-from bayesbits.spec.options import MAX_BITS, Rule, Spec
+from bayesbits.functional.grid import MAX_BITS
+from bayesbits.spec.options import Rule, Spec
 from bayesbits.topology import Topology
 
 
