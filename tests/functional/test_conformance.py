@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayesbits.functional import gated_quantize, grid, implementation, operation, recursive_gated_quantize
+from bayesbits.functional import dispatch, gated_quantize, grid, implementation, operation, recursive_gated_quantize
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
-IMPLEMENTATIONS = ["torch", "traced", "triton"] if GPU else ["torch", "traced", "compiled", "triton"]
+IMPLEMENTATIONS = [name for name in dispatch.IMPLEMENTATIONS if not (GPU and name == "compiled")]
 BITS = (2, 4, 8, 16, 32)
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 
@@ -227,13 +227,16 @@ def test_no_element_is_left_unwritten(name, monkeypatch):
 
 def test_the_implementation_that_was_asked_for_really_ran(name, monkeypatch):
     calls = []
-    if name == "traced":
+    if name in ("traced", "opaque"):
         monkeypatch.setattr(operation._GatedQuantize, "apply", None)
         with implementation(name):
-            gated_quantize(random(100), 1.0, torch.ones(5, device=DEVICE), signed=True)
+            y = gated_quantize(random(100).requires_grad_(), 1.0, torch.ones(5, device=DEVICE), signed=True)
+        assert (y.grad_fn.name() == "GeneratedBackwardFor_bayesbits_gated_quantize_defaultBackward") == (
+            name == "opaque"
+        )
         return
     module = {"torch": "reference", "compiled": "compiled", "triton": "triton_kernels"}[name]
-    chosen = operation._triton() if module == "triton_kernels" else getattr(operation, module)
+    chosen = dispatch._triton() if module == "triton_kernels" else getattr(dispatch, module)
     for direction in ("forward", "backward"):
         original = getattr(chosen, direction)
         monkeypatch.setattr(

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from bayesbits.functional import gated_quantize, implementation, operation
+from bayesbits.functional import dispatch, gated_quantize, implementation
 from bayesbits.nn import GateBank, GatedQuantizer
 
 
@@ -97,8 +97,8 @@ def test_compiled_on_the_device_equals_eager_but_for_codes_beside_a_tie():
 
 
 def test_eager_on_the_device_is_triton_and_float64_the_definition():
-    assert operation._choose(torch.ones(1, device="cuda")).__name__.endswith("triton_kernels")
-    assert operation._choose(torch.ones(1, device="cuda", dtype=torch.float64)).__name__.endswith("reference")
+    assert dispatch.choose(torch.ones(1, device="cuda")).__name__.endswith("triton_kernels")
+    assert dispatch.choose(torch.ones(1, device="cuda", dtype=torch.float64)).__name__.endswith("reference")
 
 
 def test_more_elements_than_32_bits_can_count():

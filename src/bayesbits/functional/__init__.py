@@ -1,8 +1,9 @@
 """The mathematics, without modules: the grid, the gates, and the gated quantizer in its closed form and the paper's."""
 
+from bayesbits.functional.dispatch import implementation
 from bayesbits.functional.gates import decide, gate_values, probability_on, sample_hard_concrete
 from bayesbits.functional.grid import code_bounds, dequantize, quantize_to_codes, step_size
-from bayesbits.functional.operation import gated_quantize, implementation
+from bayesbits.functional.operation import gated_quantize
 from bayesbits.functional.recursion import recursive_gated_quantize
 
 __all__ = [

@@ -1,92 +1,28 @@
-"""`gated_quantize`: checks, the choice of an implementation, and the autograd function around it."""
+"""`gated_quantize`: checks, the three ways in which a framework gets to see it, and the autograd function around it."""
 
-import functools
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from types import ModuleType
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bayesbits.functional import compiled, grid, reference
-
-IMPLEMENTATIONS = ("torch", "compiled", "triton", "traced")
-
-_forced: ContextVar[str | None] = ContextVar("bayesbits_implementation", default=None)
+from bayesbits.functional import grid, opaque, reference
+from bayesbits.functional.dispatch import choose, forced, has_kernel, run_backward, run_forward
 
 
-@contextmanager
-def implementation(name: str) -> Iterator[None]:
-    """Run `gated_quantize` inside the block with one implementation: "torch", "compiled", "triton" or "traced".
-
-    "traced" is what compilers and exporters get to see: plain operations under autograd.
-    """
-    if name not in IMPLEMENTATIONS:
-        raise ValueError(f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, got {name!r}")
-    token = _forced.set(name)
-    try:
-        yield
-    finally:
-        _forced.reset(token)
-
-
-@functools.cache
-def _triton() -> ModuleType | None:
-    try:
-        from bayesbits.functional import triton_kernels
-    except ImportError:
-        return None
-    return triton_kernels
-
-
-def _choose(x: Tensor, rows: int = 1) -> ModuleType:
-    """Triton for eager CUDA, the compiled definition for large tensors on the CPU, the definition for the rest."""
-    name = _forced.get()
-    triton = _triton() if name == "triton" or (name is None and x.is_cuda) else None
-    if name == "triton" and triton is None:
-        raise RuntimeError("implementation 'triton' was asked for, and triton cannot be imported")
-    if triton is not None and triton.supports(x, rows):
-        return triton
-    if name == "compiled" or (name is None and x.device.type == "cpu" and x.numel() >= compiled.SMALLEST):
-        return compiled if compiled.available() else reference
-    return reference
-
-
-def _is_dense(x: Tensor) -> bool:
-    """Whether x fills its memory without gaps or overlaps, in any order of its axes."""
-    expected = 1
-    for stride, size in sorted((stride, size) for stride, size in zip(x.stride(), x.shape, strict=True) if size != 1):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
-
-
-def _dense(x: Tensor, rows: int) -> Tensor:
-    """x, or a copy of it, without gaps in memory and, where there are several ranges, with axis 0 outermost."""
-    if not _is_dense(x):
-        x = x.clone()
-    return x.contiguous() if rows > 1 and x.stride(0) * rows != x.numel() else x
-
-
-def _matrix(dense: Tensor, rows: int) -> Tensor:
-    """A dense tensor in the order of its memory, one row a range."""
-    return dense.as_strided((rows, dense.numel() // rows), (dense.numel() // rows, 1))
-
-
-def _shaped_like(matrix: Tensor, dense: Tensor) -> Tensor:
-    """A matrix back in the shape and strides of `dense`; not as a view, which in-place operations would refuse."""
-    return matrix.new_empty(0).set_(matrix.untyped_storage(), 0, dense.shape, dense.stride())
+def _as_one_operation(x: Tensor, rows: int) -> bool:
+    """A compiler for the GPU takes the kernel as it is."""
+    if torch.compiler.is_compiling():
+        return torch.compiler.is_dynamo_compiling() and has_kernel(x, rows)
+    return forced() == "opaque" and x.numel() > 0
 
 
 def _as_plain_operations(x: Tensor) -> bool:
-    """Where a compiler or an exporter looks, it shall see the definition; and there is no kernel for no elements."""
+    """Where another compiler or an exporter looks, it shall see the definition; and no kernel takes no elements."""
     if torch.compiler.is_compiling() or type(x) not in (Tensor, torch.nn.Parameter) or x.numel() == 0:
         return True
-    return _forced.get() == "traced"
+    return forced() == "traced"
 
 
 class _GatedQuantize(torch.autograd.Function):
@@ -96,25 +32,16 @@ class _GatedQuantize(torch.autograd.Function):
         ctx.signed, ctx.bits = signed, bits
         # Detached: a compiler looks into the history of what it is given.
         x, beta, gates = x.detach(), beta.detach(), gates.detach()
-        rows = beta.numel()
-        dense = _dense(x, rows)
-        ctx.implementation = _choose(x, rows)  # remembered, as backward may run in another thread
-        y = ctx.implementation.forward(_matrix(dense, rows), beta.reshape(-1, 1), gates, signed, bits)
-        return _shaped_like(y, dense)
+        ctx.implementation = choose(x, beta.numel())  # remembered, as backward may run in another thread
+        return run_forward(x, beta, gates, signed, bits, ctx.implementation)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, beta, gates = (tensor.detach() for tensor in ctx.saved_tensors)
-        options = (ctx.signed, ctx.bits, ctx.needs_input_grad[1] or ctx.needs_input_grad[2])
-        rows = beta.numel()
-        dense = _dense(x, rows)
-        if grad.stride() != dense.stride():
-            grad = torch.empty_like(dense).copy_(grad)
-        matrices = _matrix(grad, rows), _matrix(dense, rows)
-        dx, dbeta, dgates = ctx.implementation.backward(*matrices, beta.reshape(-1, 1), gates, *options)
-        dx = _shaped_like(dx, dense)
-        return dx, None if dbeta is None else dbeta.reshape(beta.shape), dgates, None, None
+        sums_needed = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
+        options = (ctx.signed, ctx.bits, sums_needed, ctx.implementation)
+        return *run_backward(grad, x, beta, gates, *options), None, None
 
 
 def _broadcast(beta: Tensor, x: Tensor) -> Tensor:
@@ -152,6 +79,9 @@ def gated_quantize(
             f"beta must be one number or one for each of axis 0 of x; x has shape {tuple(x.shape)}, "
             f"beta {tuple(beta.shape)}"
         )
+    if _as_one_operation(x, beta.numel()):
+        opaque_result: Tensor = opaque.quantize(x, beta, gates, signed, bits)
+        return opaque_result
     if _as_plain_operations(x):
         return reference.differentiable(x, _broadcast(beta, x), gates, signed, bits)
     result: Tensor = _GatedQuantize.apply(x, beta, gates, signed, bits)  # type: ignore[no-untyped-call]

@@ -36,8 +36,7 @@ _FORWARD = {"BLOCK": 512, "num_warps": 1}
 _REGISTERS = {2: 64, 4: None}
 _FORWARD_PROGRAMS = 128
 _BACKWARD = {"BLOCK": 4096, "num_warps": 4}
-_FINISH = {"BLOCK": 4096, "num_warps": 16}
-_MOST_ROWS = 2**16 - 1
+_FINISH = {"BLOCK": 1024, "num_warps": 8}
 
 
 @triton.jit
@@ -233,35 +232,31 @@ def _backward_kernel(
 
 
 @triton.jit
-def _total(sums_pointer, index, blocks, BLOCK: tl.constexpr):
-    """One of the sums over all blocks."""
-    offsets = tl.arange(0, BLOCK)
-    accumulator = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, blocks, BLOCK):
-        inside = start + offsets < blocks
-        accumulator += tl.load(sums_pointer + index * blocks + start + offsets, mask=inside, other=0.0)
-    return tl.sum(accumulator)
-
-
-@triton.jit
 def _finish_kernel(
     sums_pointer, dbeta_pointer, dgates_pointer, beta_pointer, gates_pointer, blocks,
-    COUNT: tl.constexpr, BLOCK: tl.constexpr,
+    COUNT: tl.constexpr, SUMS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """`reference.gradients_from_sums` for one row; walks the widths from the widest down, as Horner's rule does."""
     row = tl.program_id(0)
     sums_pointer += row.to(tl.int64) * (COUNT + 2) * blocks
-    missing = -_total(sums_pointer, COUNT, blocks, BLOCK)
+    indices, offsets = tl.arange(0, SUMS), tl.arange(0, BLOCK)
+    accumulator = tl.zeros([SUMS, BLOCK], tl.float32)  # all sums at once: one after another would wait for each
+    for start in range(0, blocks, BLOCK):
+        inside = (indices[:, None] < COUNT + 2) & (start + offsets[None, :] < blocks)
+        places = sums_pointer + indices[:, None] * blocks + start + offsets[None, :]
+        accumulator += tl.load(places, mask=inside, other=0.0)
+    totals = tl.sum(accumulator, axis=1)
+    missing = -tl.sum(tl.where(indices == COUNT, totals, 0.0))
+    edges = tl.sum(tl.where(indices == COUNT + 1, totals, 0.0))
     tail = 0.0
     for step in tl.static_range(COUNT):
-        total = _total(sums_pointer, COUNT - 1 - step, blocks, BLOCK)
+        total = tl.sum(tl.where(indices == COUNT - 1 - step, totals, 0.0))
         tail += total
         tl.store(dgates_pointer + row * COUNT + COUNT - 1 - step, _open(gates_pointer, 0, COUNT - 1 - step) * tail)
         tail *= tl.load(gates_pointer + COUNT - 1 - step).to(tl.float32)
         missing += (_open(gates_pointer, 1, COUNT - step) - 1.0) * total
     first_gate = tl.load(gates_pointer).to(tl.float32)
     beta = tl.load(beta_pointer + row).to(tl.float32)
-    edges = _total(sums_pointer, COUNT + 1, blocks, BLOCK)
     dbeta = first_gate * (tl.div_rn(missing, beta) + edges * _EDGE)
     tl.store(dbeta_pointer + row, dbeta.to(dbeta_pointer.dtype.element_ty))
 
@@ -279,14 +274,6 @@ def _widths(bits: tuple[int, ...], signed: bool) -> dict[str, Any]:
 @functools.cache
 def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-
-
-def supports(x: Tensor, rows: int) -> bool:
-    """float64 is left to the definition: nobody trains in it, and its grids need another rounding.
-
-    So are more ranges than a launch has rows (the weight of a very large vocabulary, a range for each word).
-    """
-    return x.dtype in (torch.float32, torch.bfloat16, torch.float16) and rows <= _MOST_ROWS
 
 
 def forward(x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...]) -> Tensor:
@@ -315,5 +302,7 @@ def backward(
         return dx, None, None
     dbeta = torch.empty_like(beta)
     dgates = torch.empty(rows, len(bits), dtype=torch.float32, device=x.device)
-    _finish_kernel[(rows,)](sums, dbeta, dgates, beta, gates, blocks, COUNT=len(bits), **_FINISH)
+    _finish_kernel[(rows,)](
+        sums, dbeta, dgates, beta, gates, blocks, COUNT=len(bits), SUMS=triton.next_power_of_2(len(bits) + 2), **_FINISH
+    )
     return dx, dbeta, (dgates[0] if rows == 1 else dgates.sum(0)).to(gates.dtype)

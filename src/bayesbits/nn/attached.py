@@ -5,8 +5,10 @@ holds, and detaching is exchanging the class back. What it computes with lies in
 among its parameters and children; the quantizers and gates themselves are owned by the network's `Attachment`.
 
 Batch norm behind a layer is folded for rounding only: w_eff = Q(w f) / f with f = gamma / sqrt(var + eps), so that the
-batch norm stays where it is and folding it at deployment is exact. f is detached: through 1 / f gamma would get huge
-gradients.
+batch norm stays where it is and folding it at deployment is exact. That is w rounded on a grid which is stretched by
+1 / |f|, channel by channel: folding needs no pass over the weight. f is detached: through 1 / f gamma would get huge
+gradients. A factor of 0 hides the weight from the output, but not from gamma, which comes back only if batch norm has
+something to scale: there the weight is rounded as if f were 1.
 """
 
 import functools
@@ -76,28 +78,42 @@ class AttachedLayer(nn.Module):
         return values.reshape(*[1] * axis, -1, *[1] * (self.weight.dim() - axis - 1))
 
     def fold_factor(self) -> Tensor | None:
-        """gamma / sqrt(var + eps) in the shape of the weight; None without a batch norm to fold."""
+        """gamma / sqrt(var + eps) of every output channel; None without a batch norm to fold."""
         norm = self.parts.norm
         if norm is None or norm.running_var is None:
             return None
         factor = torch.rsqrt(norm.running_var + norm.eps)
-        return self.along_outputs(factor if norm.weight is None else factor * norm.weight.detach())
+        return factor if norm.weight is None else factor * norm.weight.detach()
 
     def folded_weight(self) -> Tensor:
-        """The weight as the quantizer sees it."""
+        """The weight as it is deployed, before rounding."""
         factor = self.fold_factor()
-        return self.weight if factor is None else self.weight * factor
+        return self.weight if factor is None else self.weight * self.along_outputs(factor)
 
     def effective_weight(self) -> Tensor:
         """The quantized weight, with the factor of the batch norm divided out again."""
-        quantizer, factor = self.parts.weight, self.fold_factor()
-        if quantizer is None:
+        if self.parts.weight is None:
             return self.weight
+        weight, stretch = self._for_rounding()
+        quantized: Tensor = self.parts.weight(weight, stretch)
+        return quantized.transpose(0, 1) if weight is not self.weight else quantized
+
+    def folded_codes(self) -> Tensor:
+        """The integer codes of the folded weight: those of the effective weight, with the signs of the factors."""
+        assert self.parts.weight is not None
+        weight, stretch = self._for_rounding()
+        codes = self.parts.weight.codes(weight.detach(), stretch)
+        codes = codes.transpose(0, 1) if weight is not self.weight else codes
+        factor = self.fold_factor()
+        return codes if factor is None else codes * self.along_outputs(factor.sign()).to(codes.dtype)
+
+    def _for_rounding(self) -> tuple[Tensor, Tensor | None]:
+        """The weight with its output channels on axis 0, and by how much the grid of each is stretched."""
+        factor = self.fold_factor()
         if factor is None:
-            quantized: Tensor = quantizer(self.weight)
-            return quantized
-        dead = factor == 0
-        return torch.where(dead, self.weight, quantizer(self.weight * factor) / torch.where(dead, 1.0, factor))
+            return self.weight, None
+        stretch = torch.where(factor == 0, 1.0, factor.abs()).reciprocal()
+        return (self.weight.transpose(0, 1) if isinstance(self, _ConvTransposeNd) else self.weight), stretch
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _rebuild, (original_class(type(self)),), self.__getstate__()  # type: ignore[no-untyped-call]

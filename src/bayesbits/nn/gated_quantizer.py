@@ -63,14 +63,16 @@ class GatedQuantizer(nn.Module):
             self.log_beta.copy_(_checked_logarithm(beta))
         self.signed = self.signed if signed is None else signed
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, stretch: Tensor | None = None) -> Tensor:
+        """x quantized; `stretch` multiplies the range of each index of axis 0."""
         if self.mode == "off":
             return x
+        beta = self.beta if stretch is None else self.beta * stretch
         if self.mode == "learning":
-            return gated_quantize(x, self.beta, self.gates(), signed=self.signed, bits=self.bits)
+            return gated_quantize(x, beta, self.gates(), signed=self.signed, bits=self.bits)
         width = self.fixed_bits or MIN_BITS
         gate = self.log_beta.new_full((1,), 1.0 if self.fixed_bits else 0.0)
-        return gated_quantize(x, self.beta, gate, signed=self.signed, bits=(width,))
+        return gated_quantize(x, beta, gate, signed=self.signed, bits=(width,))
 
     def effective_bits(self) -> int:
         """The number of bits by the test-time decision; 0 where the whole tensor is switched off."""
@@ -85,10 +87,11 @@ class GatedQuantizer(nn.Module):
             width = candidate
         return width
 
-    def codes(self, x: Tensor) -> Tensor:
-        """The integer codes of x at the effective bits."""
+    def codes(self, x: Tensor, stretch: Tensor | None = None) -> Tensor:
+        """The integer codes of x at the effective bits; `stretch` as in calling the quantizer."""
         width = self.effective_bits()
-        beta = self.beta.detach().reshape(-1, *[1] * (x.dim() - 1)) if self.log_beta.dim() else self.beta.detach()
+        beta = (self.beta if stretch is None else self.beta * stretch).detach()
+        beta = beta.reshape(-1, *[1] * (x.dim() - 1)) if beta.dim() else beta
         return quantize_to_codes(x, beta, bits=width or MIN_BITS, signed=self.signed) * (width > 0)
 
     def fix(self, bits: int | None = None) -> None:

@@ -1,0 +1,122 @@
+"""Which implementation runs `gated_quantize`, and the layout in which it gets its tensors."""
+
+import functools
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from bayesbits.functional import compiled, reference
+
+IMPLEMENTATIONS = ("torch", "compiled", "triton", "traced", "opaque")
+
+# What the kernels take. float64 is left to the definition: nobody trains in it, and its grids need another rounding. So
+# are more ranges than a launch has rows (the weight of a very large vocabulary, a range for each word).
+KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+MOST_ROWS = 65_535
+
+_TRITON_FOUND = importlib.util.find_spec("triton") is not None
+
+_forced: ContextVar[str | None] = ContextVar("bayesbits_implementation", default=None)
+
+
+@contextmanager
+def implementation(name: str) -> Iterator[None]:
+    """Run `gated_quantize` inside the block with one implementation, of `IMPLEMENTATIONS`.
+
+    "traced" is what exporters and compilers for the CPU get to see: plain operations under autograd. "opaque" is what
+    compilers for the GPU get to see: one operation that they leave as it is.
+    """
+    if name not in IMPLEMENTATIONS:
+        raise ValueError(f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, got {name!r}")
+    token = _forced.set(name)
+    try:
+        yield
+    finally:
+        _forced.reset(token)
+
+
+@functools.cache
+def _triton() -> ModuleType | None:
+    try:
+        from bayesbits.functional import triton_kernels
+    except ImportError:
+        return None
+    return triton_kernels
+
+
+def has_kernel(x: Tensor, rows: int) -> bool:
+    """Whether there is a kernel for x on its device. Compilers read this too: it asks nothing but attributes."""
+    return _TRITON_FOUND and x.is_cuda and x.dtype in KERNEL_DTYPES and rows <= MOST_ROWS and x.numel() > 0
+
+
+def choose(x: Tensor, rows: int = 1) -> ModuleType:
+    """Triton for eager CUDA, the compiled definition for large tensors on the CPU, the definition for the rest."""
+    name = None if _forced.get() == "opaque" else _forced.get()
+    if name == "triton" and _triton() is None:
+        raise RuntimeError("implementation 'triton' was asked for, and triton cannot be imported")
+    wanted = name == "triton" or (name is None and x.is_cuda)
+    if wanted and x.dtype in KERNEL_DTYPES and rows <= MOST_ROWS and (triton := _triton()) is not None:
+        return triton
+    if name == "compiled" or (name is None and x.device.type == "cpu" and x.numel() >= compiled.SMALLEST):
+        return compiled if compiled.available() else reference
+    return reference
+
+
+def forced() -> str | None:
+    """The implementation that the surrounding `implementation` block asks for."""
+    return _forced.get()
+
+
+def _is_dense(x: Tensor) -> bool:
+    """Whether x fills its memory without gaps or overlaps, in any order of its axes."""
+    expected = 1
+    for stride, size in sorted((stride, size) for stride, size in zip(x.stride(), x.shape, strict=True) if size != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _dense(x: Tensor, rows: int) -> Tensor:
+    """x, or a copy of it, without gaps in memory and, where there are several ranges, with axis 0 outermost."""
+    if not _is_dense(x):
+        x = x.clone()
+    return x.contiguous() if rows > 1 and x.stride(0) * rows != x.numel() else x
+
+
+def _matrix(dense: Tensor, rows: int) -> Tensor:
+    """A dense tensor in the order of its memory, one row a range."""
+    return dense.as_strided((rows, dense.numel() // rows), (dense.numel() // rows, 1))
+
+
+def _shaped_like(matrix: Tensor, dense: Tensor) -> Tensor:
+    """A matrix back in the shape and strides of `dense`; not as a view, which in-place operations would refuse."""
+    return matrix.new_empty(0).set_(matrix.untyped_storage(), 0, dense.shape, dense.stride())
+
+
+def run_forward(
+    x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], chosen: ModuleType
+) -> Tensor:
+    """x_q by one implementation, in the shape and strides of x."""
+    rows = beta.numel()
+    dense = _dense(x, rows)
+    return _shaped_like(chosen.forward(_matrix(dense, rows), beta.reshape(-1, 1), gates, signed, bits), dense)
+
+
+def run_backward(
+    grad: Tensor, x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], sums_needed: bool,
+    chosen: ModuleType,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
+    """The gradients by one implementation, in the shapes of x, beta and the gates."""
+    rows = beta.numel()
+    dense = _dense(x, rows)
+    if grad.stride() != dense.stride():
+        grad = torch.empty_like(dense).copy_(grad)
+    matrices = _matrix(grad, rows), _matrix(dense, rows)
+    dx, dbeta, dgates = chosen.backward(*matrices, beta.reshape(-1, 1), gates, signed, bits, sums_needed)
+    return _shaped_like(dx, dense), None if dbeta is None else dbeta.reshape(beta.shape), dgates

@@ -1,0 +1,55 @@
+"""The kernels as one operation that compilers take as it is.
+
+On a GPU a compiler that sees the definition's plain operations fuses them with their neighbours, but then needs a pass
+over memory for every gradient of a gate; the kernel has all of them from one. So inside of `torch.compile` the network
+around the quantizers is the compiler's and the quantizers are the kernel's.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesbits.functional.dispatch import choose, run_backward, run_forward
+
+
+@torch.library.custom_op("bayesbits::gated_quantize", mutates_args=())
+def quantize(x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: Sequence[int]) -> Tensor:
+    """`gated_quantize` of checked arguments."""
+    return run_forward(x, beta, gates, signed, tuple(bits), choose(x, beta.numel()))
+
+
+@torch.library.custom_op("bayesbits::gated_quantize_backward", mutates_args=())
+def gradients(
+    grad: Tensor, x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: Sequence[int]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x, beta and the gates."""
+    dx, dbeta, dgates = run_backward(grad, x, beta, gates, signed, tuple(bits), True, choose(x, beta.numel()))
+    assert dbeta is not None
+    assert dgates is not None
+    return dx, dbeta, dgates
+
+
+@quantize.register_fake
+def _(x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: Sequence[int]) -> Tensor:
+    return torch.empty_like(x)
+
+
+@gradients.register_fake
+def _(
+    grad: Tensor, x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: Sequence[int]
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(x), torch.empty_like(beta), torch.empty_like(gates)
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, beta, gates, ctx.signed, ctx.bits = inputs
+    ctx.save_for_backward(x, beta, gates)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    return *gradients(grad, *ctx.saved_tensors, ctx.signed, ctx.bits), None, None
+
+
+quantize.register_autograd(_backward, setup_context=_remember)
