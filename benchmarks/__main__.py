@@ -8,12 +8,13 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import quantizer
+from benchmarks import quantizer, training
 from benchmarks.quantizer import Row
 
 BENCHMARKS = {
     "bandwidth": quantizer.bandwidth,
     "quantizer": quantizer.against_peers,
+    "training": training.training,
 }
 
 

@@ -1,0 +1,166 @@
+"""Whole training steps: ours against the best float step, and against other ways to train a quantized network."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import bayesbits as bb
+from bayesbits.functional import recursive_gated_quantize
+from bayesbits.training.config import OptimizerConfig, SearchConfig
+from bayesbits.training.optimizers import Optimizers, make_optimizers
+from bayesbits.training.step import TrainingStep
+from bayesbits.zoo import models
+from benchmarks.measure import peak_bytes, seconds
+
+Row = dict[str, Any]
+Step = Callable[[], object]
+
+IMAGENET_IMAGES, PAPER_EPOCHS = 1_281_167, 40
+
+
+def training(smoke: bool) -> list[Row]:
+    """A training step in bfloat16, channels last, compiled and recorded as a CUDA graph where there is a GPU."""
+    if not torch.cuda.is_available():
+        sizes = [("lenet5", 2, 28)] if smoke else [("lenet5", 128, 28), ("vgg7", 16, 32)]
+        return [row for size in sizes for row in compare(*size, ("float", "bayesbits"))]
+    if smoke:
+        return compare("vgg7", 2, 32, ("float", "bayesbits"))
+    everyone = ("float", "bayesbits", "fake-quantization", "recursion", "recursion, checkpointed")
+    rows = [*compare("vgg7", 128, 32, everyone), *compare("vgg7", 1024, 32, everyone)]
+    return [*rows, *compare("resnet18", 384, 224, ("float", "bayesbits", "fake-quantization"))]
+
+
+def compare(model: str, batch: int, pixels: int, contenders: tuple[str, ...]) -> list[Row]:
+    """Time and memory of one step of each contender, as ratios to the first."""
+    rows: list[Row] = []
+    for name in contenders:
+        torch.manual_seed(0)
+        before = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
+        step = make_step(name, model, batch, pixels)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        for _ in range(5 if device == "cuda" else 1):
+            step()  # compiles, warms up, records
+        if device == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+        time = seconds(step, device, 30 if device == "cuda" else 5)
+        # What a recorded step needs lies in its pool and counts as allocated for as long as the record is kept.
+        memory = torch.cuda.max_memory_reserved() - before if device == "cuda" else peak_bytes(step, device)
+        rows.append(
+            {
+                "network": model,
+                "batch": batch,
+                "what": name,
+                "ms": round(time * 1e3, 3),
+                "time / float": round(time * 1e3 / rows[0]["ms"], 2) if rows else 1.0,
+                "memory MB": round(memory / 1e6, 1),
+                "memory / float": round(memory / 1e6 / (rows[0]["memory MB"] or 1.0), 2) if rows else 1.0,
+                "hours of the paper's ImageNet": hours_of_imagenet(time, batch) if pixels == 224 else "",
+            }
+        )
+        del step
+        torch._dynamo.reset()
+        if device == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+    return rows
+
+
+def hours_of_imagenet(seconds_a_step: float, batch: int) -> float:
+    """How long the paper's training on ImageNet would take at this rate, if the data keep up."""
+    return round(IMAGENET_IMAGES / batch * PAPER_EPOCHS * seconds_a_step / 3600, 1)
+
+
+def make_step(name: str, model_name: str, batch: int, pixels: int) -> Step:
+    """A step of one contender on random images."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = models.create(model_name).to(device)
+    channels = 1 if model_name == "lenet5" else 3
+    images = torch.randn(batch, channels, pixels, pixels, device=device)
+    labels = torch.randint(10, (batch,), device=device)
+    compiled = not name.startswith("recursion")  # which is measured as it was published
+    on_gpu = device == "cuda"
+    config = SearchConfig(
+        precision="bfloat16" if on_gpu else "float32", channels_last=on_gpu, compile=on_gpu and compiled,
+        cuda_graph=on_gpu and compiled,
+    )  # fmt: skip
+    if name in ("float", "fake-quantization"):
+        if name == "fake-quantization":
+            fake_quantize(model, images)
+        compressor: Any = SimpleNamespace(model=model, penalty=lambda: torch.zeros((), device=device))
+        optimizers = Optimizers({"weights": (list(model.parameters()), OptimizerConfig())})
+        step = TrainingStep(model, compressor, F.cross_entropy, optimizers, config, mu=0.0)
+        return lambda: step(images, labels)
+    compressor = bb.attach(model, images[:1], bb.Spec.paper())
+    compressor.calibrate([images[:32]])
+    step = TrainingStep(model, compressor, F.cross_entropy, make_optimizers(compressor, config), config, mu=0.01)
+    if compiled:
+        return lambda: step(images, labels)
+
+    def recursive() -> None:
+        with patch("bayesbits.nn.gated_quantizer.gated_quantize", _recursion(checkpointed="checkpoint" in name)):
+            step(images, labels)
+
+    return recursive
+
+
+def _recursion(*, checkpointed: bool) -> Callable[..., Tensor]:
+    def plain(x: Tensor, beta: Tensor, gates: Tensor, *, signed: bool, bits: tuple[int, ...]) -> Tensor:
+        return recursive_gated_quantize(x, beta, gates, signed=signed, bits=bits).to(x.dtype)
+
+    def repeated(x: Tensor, beta: Tensor, gates: Tensor, **options: Any) -> Tensor:
+        result: Tensor = checkpoint(plain, x, beta, gates, use_reentrant=False, **options)
+        return result
+
+    return repeated if checkpointed else plain
+
+
+class _StepSizeQuantizer(nn.Module):
+    """Learned step size quantization at 8 bits (Esser et al. 2020): rounding passes gradients straight through."""
+
+    def __init__(self, example: Tensor, signed: bool) -> None:
+        super().__init__()
+        self.lowest, self.highest = (-127, 127) if signed else (0, 255)
+        self.factor = (example.numel() * self.highest) ** -0.5  # scales the gradient of the step
+        self.step = nn.Parameter((2 * example.abs().mean() / self.highest**0.5).detach().float().clamp(min=1e-4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        step = self.step * self.factor + (self.step * (1 - self.factor)).detach()
+        scaled = (x.float() / step).clamp(self.lowest, self.highest)
+        return ((scaled + (scaled.round() - scaled).detach()) * step).to(x.dtype)
+
+
+class _FakeQuantized(nn.Module):
+    def __init__(self, layer: nn.Module, example: Tensor) -> None:
+        super().__init__()
+        self.layer = layer
+        self.weight_quantizer = _StepSizeQuantizer(layer.weight, signed=True)  # type: ignore[arg-type]
+        self.input_quantizer = _StepSizeQuantizer(example, signed=bool(example.min() < 0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.weight_quantizer(self.layer.weight)
+        result: Tensor = torch.func.functional_call(self.layer, {"weight": weight}, (self.input_quantizer(x),))
+        return result
+
+
+def fake_quantize(model: nn.Module, images: Tensor) -> None:
+    """Put 8-bit fake-quantizers before every convolution and linear layer, and on its weight."""
+    examples: dict[str, Tensor] = {}
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)}
+    hooks = [
+        module.register_forward_pre_hook(lambda _, x, name=name: examples.__setitem__(name, x[0].detach()))
+        for name, module in layers.items()
+    ]
+    with torch.no_grad():
+        model(images[:32])
+    for hook in hooks:
+        hook.remove()
+    for name, module in layers.items():
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, _FakeQuantized(module, examples[name]).to(images.device))

@@ -1,0 +1,170 @@
+"""One step of training: forward, loss, penalty, backward, update; eager, compiled, or recorded as a CUDA graph.
+
+Compiling and recording are attempts: where one fails, the log says so once and training goes on without it. A recorded
+step is for batches of one shape; batches of another (the last of an epoch) run unrecorded and uncompiled.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map
+
+from bayesbits.compressor import Compressor
+from bayesbits.training.config import FinetuneConfig, SearchConfig
+from bayesbits.training.optimizers import Optimizers
+
+_log = logging.getLogger("bayesbits")
+
+LossFunction = Callable[[Any, Any], Tensor]
+
+_WARM_UP = 3  # steps that run before one is recorded: the allocator and the optimizers' states settle
+
+
+def call(network: nn.Module, inputs: Any) -> Any:
+    """The network's output for a batch's inputs: a tensor, a tuple of positional or a dict of keyword inputs."""
+    if isinstance(inputs, dict):
+        return network(**inputs)
+    return network(*inputs) if isinstance(inputs, tuple | list) else network(inputs)
+
+
+def distillation_loss(output: Tensor, wanted: Tensor, temperature: float) -> Tensor:
+    """T^2 KL between the softened outputs of teacher and student, the mean over the examples."""
+    student, teacher = (F.log_softmax(logits.float() / temperature, dim=-1) for logits in (output, wanted))
+    examples = student.numel() // student.shape[-1]
+    return temperature**2 * F.kl_div(student, teacher, reduction="sum", log_target=True) / examples
+
+
+class TrainingStep:
+    """Call it with a batch: it updates the parameters and returns loss, task loss and penalty, on the device."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        compressor: Compressor,
+        loss_fn: LossFunction,
+        optimizers: Optimizers,
+        config: SearchConfig | FinetuneConfig,
+        *,
+        mu: float,
+        teacher: nn.Module | None = None,
+    ) -> None:
+        """`network` is the compressor's model, or what wraps it for parallel training."""
+        self.network, self.compressor, self.loss_fn, self.optimizers = network, compressor, loss_fn, optimizers
+        self.config, self.mu, self.teacher = config, mu, teacher
+        self.device = next(compressor.model.parameters()).device
+        self.may_compile = config.compile
+        self.may_record = config.cuda_graph and self.device.type == "cuda" and network is compressor.model
+        if config.channels_last:
+            compressor.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was compiled or recorded: modes have changed, or a state was loaded."""
+        self._compiled: Callable[..., Tensor] | None = None
+        self._graph: Any = None
+        self._recorded: tuple[list[Tensor], Tensor] | None = None
+        self._shapes: Any = None
+        self._calls = 0
+
+    def __call__(self, inputs: Any, targets: Any) -> Tensor:
+        batch = tree_map(self._place, (inputs, targets))
+        shapes = tree_map(lambda leaf: (leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf, batch)
+        if self._shapes is None:
+            self._shapes = shapes
+        if shapes != self._shapes:
+            return self._update(batch, self._losses)
+        self._calls += 1
+        if self.may_record and self._calls > _WARM_UP:
+            return self._replay(batch)
+        if self.may_record:
+            return self._on_another_stream(batch)
+        return self._update(batch, self._compiled_losses)
+
+    def _place(self, leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        leaf = leaf.to(self.device, non_blocking=True)
+        if self.config.channels_last and leaf.dim() == 4:
+            leaf = leaf.contiguous(memory_format=torch.channels_last)
+        return leaf
+
+    def _update(self, batch: tuple[Any, Any], losses: Callable[[Any, Any], Tensor]) -> Tensor:
+        self.optimizers.zero_grad()
+        values = losses(*batch)
+        values[0].backward()  # type: ignore[no-untyped-call]
+        self.optimizers.step()
+        return values.detach()
+
+    def _losses(self, inputs: Any, targets: Any) -> Tensor:
+        """Loss, task loss and penalty as one vector; the first is what is minimised."""
+        low = torch.autocast(self.device.type, torch.bfloat16) if self.config.precision == "bfloat16" else nullcontext()
+        with low:
+            output = call(self.network, inputs)
+            task = self.loss_fn(output, targets)
+        loss = task = task.float()
+        if self.teacher is not None and self.config.distillation > 0:
+            with torch.no_grad(), low:
+                wanted = call(self.teacher, inputs)
+            part = self.config.distillation
+            loss = (1 - part) * task + part * distillation_loss(output, wanted, self.config.temperature)
+        penalty = self.compressor.penalty() if self.mu > 0 else torch.zeros_like(loss)
+        return torch.stack([loss + self.mu * penalty, task, penalty.to(loss.dtype)])
+
+    def _compiled_losses(self, inputs: Any, targets: Any) -> Tensor:
+        if not self.may_compile:
+            return self._losses(inputs, targets)
+        if self._compiled is not None:
+            return self._compiled(inputs, targets)
+        compiled = torch.compile(self._losses, dynamic=False)
+        try:
+            values = compiled(inputs, targets)
+        except Exception as error:  # whatever a compiler meets in a user's network
+            values = self._losses(inputs, targets)  # what is wrong with the network itself is raised here
+            self.may_compile = False
+            _log.warning("the network cannot be compiled and trains uncompiled: %s", _first_line(error))
+            return values
+        self._compiled = compiled
+        return values
+
+    def _on_another_stream(self, batch: tuple[Any, Any]) -> Tensor:
+        """A warm-up step where recording will take place, as CUDA asks for."""
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            values = self._update(batch, self._compiled_losses)
+        torch.cuda.current_stream().wait_stream(stream)
+        return values
+
+    def _replay(self, batch: tuple[Any, Any]) -> Tensor:
+        leaves = [leaf for leaf in tree_flatten(batch)[0] if isinstance(leaf, Tensor)]
+        if self._recorded is None:
+            try:
+                self._record(batch)
+            except RuntimeError as error:  # something in the step waits for the device
+                self.may_record = False
+                _log.warning("the step cannot be recorded as a CUDA graph and runs unrecorded: %s", _first_line(error))
+                return self._update(batch, self._compiled_losses)
+        assert self._recorded is not None
+        places, values = self._recorded
+        for place, leaf in zip(places, leaves, strict=True):
+            place.copy_(leaf)
+        self._graph.replay()
+        return values
+
+    def _record(self, batch: tuple[Any, Any]) -> None:
+        static = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, batch)
+        graph = torch.cuda.CUDAGraph()
+        self.optimizers.zero_grad()
+        with torch.cuda.graph(graph):
+            values = self._update(static, self._compiled_losses)
+        self._graph = graph
+        self._recorded = ([leaf for leaf in tree_flatten(static)[0] if isinstance(leaf, Tensor)], values)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
