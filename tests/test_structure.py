@@ -31,6 +31,7 @@ ALLOWED = {
         "spec",
         "topology",
     },
+    "training": {"compressor", "plan"},
     "zoo": set(),
 }
 

@@ -8,6 +8,16 @@ from bayesbits.graph.trace import trace
 from bayesbits.plan import Plan
 from bayesbits.spec import Rule, Spec
 from bayesbits.topology import Topology
+from bayesbits.training import (
+    Feed,
+    FinetuneConfig,
+    Interrupted,
+    OptimizerConfig,
+    SearchConfig,
+    TrainingError,
+    finetune,
+    search,
+)
 
 __version__ = "0.1.0"
 
@@ -16,10 +26,18 @@ __all__ = [
     "Compressor",
     "Cost",
     "Diagnosis",
+    "Feed",
+    "FinetuneConfig",
+    "Interrupted",
+    "OptimizerConfig",
     "Plan",
     "Rule",
+    "SearchConfig",
     "Spec",
     "Topology",
+    "TrainingError",
     "attach",
+    "finetune",
+    "search",
     "trace",
 ]

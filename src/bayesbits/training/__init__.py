@@ -1,5 +1,20 @@
 """Training: the search for bits and channels, and the fine-tuning after it."""
 
 from bayesbits.training.config import FinetuneConfig, OptimizerConfig, SearchConfig
+from bayesbits.training.errors import CheckpointError, Interrupted, LoaderError, NonFiniteError, TrainingError
+from bayesbits.training.feed import Feed
+from bayesbits.training.loop import finetune, search
 
-__all__ = ["FinetuneConfig", "OptimizerConfig", "SearchConfig"]
+__all__ = [
+    "CheckpointError",
+    "Feed",
+    "FinetuneConfig",
+    "Interrupted",
+    "LoaderError",
+    "NonFiniteError",
+    "OptimizerConfig",
+    "SearchConfig",
+    "TrainingError",
+    "finetune",
+    "search",
+]

@@ -54,6 +54,8 @@ class _TrainingConfig:
 
     epochs: int = 100
     """How often the loader is gone through."""
+    epoch_steps: int | None = None
+    """An epoch ends after so many batches, for loaders without an end or without a length; None: with the loader."""
     weights: OptimizerConfig = field(default_factory=OptimizerConfig)
     """How the weights learn."""
     ranges: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -73,7 +75,7 @@ class _TrainingConfig:
     seed: int = 0
     """The seed of everything random that the engine itself draws."""
     checkpoint_seconds: float = 60.0
-    """How much work, in seconds, may be lost: a checkpoint is written this often, and at every epoch's end."""
+    """How much work, in seconds, may be lost: a checkpoint is written this often, at the start and at the end."""
     log_steps: int = 50
     """Metrics are written every so many steps; the loss is read from the device only then."""
     evaluate_epochs: int = 1
@@ -84,6 +86,8 @@ class _TrainingConfig:
             _check_integer(self, name, 0)
         for name in ("log_steps", "evaluate_epochs"):
             _check_integer(self, name, 1)
+        if self.epoch_steps is not None:
+            _check_integer(self, "epoch_steps", 1)
         _check_number(self, "distillation", 0.0, 1.0)
         _check_number(self, "checkpoint_seconds", 0.0)
         _check_number(self, "temperature", 0.0)

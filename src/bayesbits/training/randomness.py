@@ -1,0 +1,49 @@
+"""Randomness of every kind: python's, numpy's, torch's on the CPU and on the device, and that of a loader's generators.
+
+A state is a dict of tensors and numbers only, so that a checkpoint can hold it and reading one never runs code.
+"""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+State = dict[str, Any]
+
+
+def seed_everything(seed: int) -> None:
+    """Seed python, numpy and torch on all devices."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def capture(device: torch.device, generators: Sequence[torch.Generator] = ()) -> State:
+    """The present state of everything random."""
+    version, numbers, gauss = random.getstate()
+    numpy: Any = np.random.get_state()
+    kind, words, position, has_gauss, cached = numpy
+    state: State = {
+        "python": [version, torch.tensor(numbers), gauss],
+        "numpy": [str(kind), torch.from_numpy(words.astype(np.int64)), int(position), int(has_gauss), float(cached)],
+        "torch": torch.get_rng_state(),
+        "generators": [generator.get_state() for generator in generators],
+    }
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def restore(state: State, device: torch.device, generators: Sequence[torch.Generator] = ()) -> None:
+    """Go back to a state that `capture` gave."""
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers.tolist()), gauss))
+    kind, words, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((kind, words.numpy().astype(np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(state["torch"])
+    for generator, own in zip(generators, state["generators"], strict=True):
+        generator.set_state(own)
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
