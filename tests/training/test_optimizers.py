@@ -1,0 +1,31 @@
+"""Rates by hand, and one optimizer for each group that learns."""
+
+import pytest
+
+import bayesbits as bb
+from bayesbits.training.optimizers import make_optimizers
+from tests.training.problems import compressor, config
+
+
+@pytest.mark.parametrize(
+    ("options", "rates"),
+    [
+        ({"schedule": "constant"}, {0: 0.6, 0.5: 0.6, 0.99: 0.6}),
+        ({"schedule": "linear"}, {0: 0.6, 0.5: 0.6, 2 / 3: 0.6, 5 / 6: 0.3, 0.9: 0.18, 1: 0.0}),
+        ({"schedule": "cosine"}, {0: 0.6, 1 / 3: 0.45, 0.5: 0.3, 2 / 3: 0.15, 1: 0.0}),
+        ({"schedule": "steps", "milestones": (0.5, 0.75)}, {0: 0.6, 0.49: 0.6, 0.5: 0.06, 0.74: 0.06, 0.75: 0.006}),
+    ],
+)
+def test_rates_by_hand(options, rates):
+    optimizers = make_optimizers(compressor(), config(weights={"rate": 0.6, **options}, gates={"schedule": "constant"}))
+    for part, rate in rates.items():
+        optimizers.set_progress(part)
+        assert optimizers.rates()["weights"] == pytest.approx(rate, abs=1e-8)
+        assert optimizers.rates()["gates"] == pytest.approx(1e-3)
+
+
+def test_groups_that_do_not_learn_have_no_optimizer():
+    handle = compressor()
+    assert make_optimizers(handle, config()).rates().keys() == {"weights", "gates", "ranges"}
+    handle.fix()
+    assert make_optimizers(handle, bb.FinetuneConfig()).rates().keys() == {"weights", "ranges"}
