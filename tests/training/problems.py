@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -52,20 +51,20 @@ def noisy(images: Tensor, generator: torch.Generator) -> Tensor:
     return images + 0.1 * torch.randn(images.shape, generator=generator)
 
 
-@cache
-def _attached(make: Callable[[], nn.Module]) -> nn.Module:
-    torch.manual_seed(3)
-    model = make()
-    bb.attach(model, torch.zeros(2, 1, 5, 5))
-    return model
+_attached: dict[str, nn.Module] = {}
 
 
-def compressor(spec: bb.Spec | None = None, make: Callable[[], nn.Module] = Network) -> bb.Compressor:
+def compressor(
+    spec: bb.Spec | None = None, make: Callable[[], nn.Module] = Network, example: Tensor | None = None
+) -> bb.Compressor:
     """A network with quantizers attached, always the same, and anew for every caller."""
-    if spec is None:
-        return bb.Compressor(copy.deepcopy(_attached(make)))
-    torch.manual_seed(3)
-    return bb.attach(make(), torch.zeros(2, 1, 5, 5), spec)
+    key = f"{make} {spec}"
+    if key not in _attached:
+        torch.manual_seed(3)
+        model = make()
+        bb.attach(model, torch.zeros(2, 1, 5, 5) if example is None else example, spec)
+        _attached[key] = model
+    return bb.Compressor(copy.deepcopy(_attached[key]))
 
 
 class Stream:

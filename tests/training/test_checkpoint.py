@@ -23,19 +23,19 @@ def finished(tmp_path_factory):
     return (folder / "search.checkpoint").read_bytes()
 
 
-def go_on(folder, data, handle=None, loader="feed", **changes):
+def go_on(folder, content, handle=None, loader=None, **changes):
     folder.mkdir(exist_ok=True)
     path = folder / "search.checkpoint"
-    path.write_bytes(data)
+    path.write_bytes(content)
     handle = compressor() if handle is None else handle
     before = str(handle.model.state_dict())
     try:
         bb.search(
-            handle, (loaders() | {"short": bb.Feed(data(), 22)})[loader], F.cross_entropy, config(**{"epochs": 1} | changes),
+            handle, loader or loaders()["feed"], F.cross_entropy, config(**{"epochs": 1} | changes),
             folder=folder, resume=True, progress=False,
         )  # fmt: skip
     finally:
-        assert path.read_bytes() == data
+        assert path.read_bytes() == content
         assert str(handle.model.state_dict()) == before
 
 
@@ -50,9 +50,9 @@ def test_damage_anywhere_is_found(finished, tmp_path):
         (pickle.dumps({"model": 1}), "not a checkpoint of bayesbits"),
         (finished.replace(b"checkpoint 1 ", b"checkpoint 2 ", 1), "of version 2, and this library reads version 1"),
     ]
-    for data, message in damaged:
+    for content, message in damaged:
         with pytest.raises(CheckpointError, match=rf"search\.checkpoint.*{message}"):
-            go_on(tmp_path, data)
+            go_on(tmp_path, content)
 
 
 class Code:
@@ -81,7 +81,7 @@ class Wider(Network):
         ({"gates": {"rate": 0.1}}, r"config\.gates\.rate is 0\.2 in the checkpoint and 0\.1 here"),
         ({"handle": lambda: compressor(bb.Spec(bits=(2, 4, 8)))}, r"spec\.bits is \[2, 4, 8, 16, 32\] in the check"),
         ({"handle": lambda: compressor(make=Wider)}, r"topology\.layers\[2\]\.weight_shape\[0\] is 3 in the check"),
-        ({"loader": "short"}, "batches in an epoch is 4 in the checkpoint and 2 here"),
+        ({"loader": bb.Feed(data(), 22)}, "batches in an epoch is 4 in the checkpoint and 2 here"),
     ],
 )
 def test_a_checkpoint_of_another_training_is_refused_with_the_first_difference(finished, tmp_path, difference, message):

@@ -5,21 +5,20 @@ it holds `search.checkpoint`, `finetune.checkpoint`, `metrics.jsonl` and, after 
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from bayesbits.compressor import Compressor
 from bayesbits.plan import Plan
 from bayesbits.training.checkpoint import write_atomically
 from bayesbits.training.config import FinetuneConfig, SearchConfig
 from bayesbits.training.distributed import is_first
-from bayesbits.training.engine import Evaluate, Task, run
+from bayesbits.training.engine import run
 from bayesbits.training.errors import TrainingError
-
-LossFunction = Callable[[Any, Any], Tensor]
+from bayesbits.training.task import Evaluate, LossFunction, Task
 
 
 def search(
@@ -51,8 +50,7 @@ def search(
     """
     config = SearchConfig() if config is None else config
     where = None if folder is None else Path(folder)
-    mu = getattr(config, "mu", 0.0)  # of another configuration the task itself says that it is the wrong one
-    run(Task("search", compressor, loader, loss_fn, config, mu, None, where, resume, evaluate, teacher, progress))
+    run(Task("search", compressor, loader, loss_fn, config, None, where, resume, evaluate, teacher, progress))
     plan = compressor.plan()
     if where is not None and is_first():
         _save_plan(plan, where / "plan.json")
@@ -79,7 +77,7 @@ def finetune(
     config = FinetuneConfig() if config is None else config
     where = None if folder is None else Path(folder)
     plan = compressor.plan() if plan is None else plan
-    task = Task("finetune", compressor, loader, loss_fn, config, 0.0, plan, where, resume, evaluate, teacher, progress)
+    task = Task("finetune", compressor, loader, loss_fn, config, plan, where, resume, evaluate, teacher, progress)
     compressor.fix(plan)
     run(task)
 
