@@ -10,8 +10,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import bayesbits as bb
+from bayesbits.training.sharding import whole
 from bayesbits.zoo.models import LeNet5
 from tests.training.problems import Failing, Labelled, Network, compressor, config, data, noisy, state
 
@@ -42,7 +45,19 @@ class Case:
             plan = bb.search(self.handle, self.loader, loss_fn, settings, progress=False, **options)
         except bb.TrainingError as error:
             return {"error": type(error).__name__, "message": str(error)}
-        return {"state": state(self.handle), "plan": plan.to_json()}
+        return {"state": whole(state(self.handle)), "plan": plan.to_json()}
+
+
+class Sharded(Case):
+    """A search of a network whose weights are dealt out, if there are several processes."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        super().__init__(still, data(), 0, world)
+        self.loader = bb.Feed(data(), 16 // world, transform=noisy, rank=rank, world=world)
+        self.handle.calibrate([data().images])
+        if world > 1:
+            mesh = init_device_mesh("cpu", (world,))
+            fully_shard(self.handle.model, mesh=mesh, ignored_params=set(self.handle.attachment.parameters()))
 
 
 def interrupt() -> None:
@@ -55,8 +70,14 @@ def results(rank: int, world: int, folder: Path) -> dict[str, dict[str, Any]]:
         "lenet5": Case(LeNet5, large_data(), rank, world).search(folder=folder / "lenet5"),
         "frozen norm": Case(still, data(), rank, world).search(),
     }
+    sharded = Sharded(rank, world)
+    found["sharded"] = sharded.search()
     if world == 1:
         return found
+    noticing = Failing(3, interrupt) if rank == 1 else F.cross_entropy
+    found["sharded, interrupted"] = Sharded(rank, world).search(noticing, folder=folder / "sharded")
+    found["sharded, resumed"] = Sharded(rank, world).search(folder=folder / "sharded", resume=True)
+
     noticing = Failing(3, interrupt) if rank == 1 else F.cross_entropy
     found["interrupted"] = Case(still, data(), rank, world).search(noticing, folder=folder / "stop")
     found["resumed"] = Case(still, data(), rank, world).search(folder=folder / "stop", resume=True)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import bayesbits as bb
+from bayesbits.training.checkpoint import read_checkpoint
 from bayesbits.training.metrics import read_metrics
 from tests.training import parallel
 from tests.training.problems import same
@@ -44,7 +45,7 @@ def one(tmp_path_factory):
     return parallel.results(0, 1, tmp_path_factory.mktemp("one"))
 
 
-@pytest.mark.parametrize("case", ["lenet5", "frozen norm"])
+@pytest.mark.parametrize("case", ["lenet5", "frozen norm", "sharded"])
 def test_two_processes_equal_one_with_the_doubled_batch(case, processes, one):
     first, second = (found[case] for found in processes)
     assert same(first["state"], second["state"])
@@ -63,6 +64,14 @@ def test_a_signal_to_one_process_stops_both_and_they_go_on_together(processes):
         assert found["interrupted"]["error"] == "Interrupted"
         assert "after 3 steps" in found["interrupted"]["message"]
         assert same(found["resumed"]["state"], processes[0]["frozen norm"]["state"])
+
+
+def test_a_sharded_network_goes_on_exactly_from_a_checkpoint_with_whole_weights(processes, folder):
+    content = read_checkpoint(folder / "sharded" / "search.checkpoint")
+    assert content["model"]["hidden.weight"].shape == (8, 36)
+    for found in processes:
+        assert found["sharded, interrupted"]["error"] == "Interrupted"
+        assert same(found["sharded, resumed"]["state"], processes[0]["sharded"]["state"])
 
 
 def test_what_fails_in_one_process_stops_both(processes):

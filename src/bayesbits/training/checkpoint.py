@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from bayesbits.training.errors import CheckpointError
+from bayesbits.training.sharding import dealt_out
 
 VERSION = 1
 _MAGIC = b"bayesbits checkpoint"
@@ -124,7 +125,7 @@ def load_model(path: Path, model: nn.Module, state: Mapping[str, Any]) -> None:
         shapes = [tuple(getattr(one[key], "shape", ())) for one in (state, own)]
         if shapes[0] != shapes[1]:
             raise CheckpointError(f"{path} does not fit the network: {key!r} has shape {shapes[0]}, not {shapes[1]}")
-    model.load_state_dict(state)
+    model.load_state_dict({key: dealt_out(value, own[key]) for key, value in state.items()})
 
 
 def _short(value: Any) -> str:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from bayesbits.training.errors import TrainingError
+from bayesbits.training.sharding import is_sharded, local
 
 
 def is_first() -> bool:
@@ -90,10 +91,12 @@ class Ranks:
             raise TrainingError(f"another process failed, so that this one stops too; {failures[0]}")
 
     def share_state(self, model: nn.Module) -> None:
-        """Give every process the parameters and buffers of the first one."""
+        """Give every process the parameters and buffers of the first one, but for those that are dealt out."""
         if self.world > 1:
             with torch.no_grad():
                 for tensor in [*model.parameters(), *model.buffers()]:
+                    if local(tensor) is not tensor:
+                        continue
                     host = tensor.detach().cpu().contiguous()
                     dist.broadcast(host, src=0, group=self._group)
                     tensor.copy_(host)
@@ -105,7 +108,7 @@ class Ranks:
 
     def parallel(self, model: nn.Module) -> nn.Module:
         """The network to run: itself, or wrapped so that gradients are averaged over the processes."""
-        if self.world == 1:
+        if self.world == 1 or is_sharded(model):
             return model
         devices = [self.device] if self.device.type == "cuda" else None
         return nn.parallel.DistributedDataParallel(model, device_ids=devices)

@@ -25,6 +25,7 @@ from bayesbits.training.losses import Losses
 from bayesbits.training.metrics import Metrics
 from bayesbits.training.optimizers import make_optimizers
 from bayesbits.training.progress import ProgressReport
+from bayesbits.training.sharding import averaging_what_is_whole, deal_out_optimizers, local, whole
 from bayesbits.training.start import find_checkpoint, start_anew
 from bayesbits.training.step import TrainingStep
 from bayesbits.training.task import Evaluate, Position, Task
@@ -43,6 +44,7 @@ def run(task: Task) -> None:
         ranks = stack.enter_context(Ranks(next(model.parameters()).device))
         shown = task.progress and ranks.first
         progress = stack.enter_context(ProgressReport(task.phase, task.config.epochs, show=shown))
+        stack.enter_context(averaging_what_is_whole(task.compressor))
         Run(task, ranks, stack.enter_context(Interrupts()), progress).train()
 
 
@@ -81,14 +83,12 @@ class Run:
         else:
             assert task.checkpoint is not None
             load_model(task.checkpoint, self.model, content["model"])
-        if not self.compressor.parameter_groups():
-            raise ValueError("nothing learns: every parameter is frozen, and no quantizer has a range or a gate left")
         self.optimizers = make_optimizers(self.compressor, self.config)
         if content is None:
             self.position, self.losses = Position(length=length), Losses()
             self.epoch_random = self.resumed_random = self._random()
         else:
-            self.optimizers.load_state_dict(content["optimizers"])
+            self.optimizers.load_state_dict(deal_out_optimizers(content["optimizers"], self.compressor))
             self.position, self.losses = Position(**content["position"]), Losses(content["pending"])
             # At the start of the epoch, and where the checkpoint was written.
             self.epoch_random, self.resumed_random = content["random"][ranks.rank]
@@ -205,9 +205,11 @@ class Run:
             raise self._non_finite(f"the loss became {wrong[1]} in step {step} (epoch {self.position.epoch})")
 
     def _check_parameters(self) -> None:
+        error = None
         for name, parameter in self.model.named_parameters():
-            if parameter.requires_grad and not bool(torch.isfinite(parameter).all()):
-                raise self._non_finite(f"{name} is not finite any more after {self.position}, though the loss was")
+            if error is None and parameter.requires_grad and not bool(torch.isfinite(local(parameter)).all()):
+                error = self._non_finite(f"{name} is not finite any more after {self.position}, though the loss was")
+        self.ranks.fail_together(error)
 
     def _non_finite(self, what: str) -> NonFiniteError:
         rates = ", ".join(f"{name} {rate:.3g}" for name, rate in self.optimizers.rates().items())
@@ -247,14 +249,15 @@ class Run:
         self._check_parameters()
         self.position.seconds = self._seconds()
         random = self.ranks.gather((self.epoch_random, self._random()))
+        model, optimizers = whole(self.model.state_dict()), whole(self.optimizers.state_dict())
         error = None
         if self.ranks.first:
             try:
                 content = {
                     "description": self.description,
                     "versions": versions(),
-                    "model": self.model.state_dict(),
-                    "optimizers": self.optimizers.state_dict(),
+                    "model": model,
+                    "optimizers": optimizers,
                     "position": vars(self.position),
                     "pending": self.losses.pending,
                     "random": random,

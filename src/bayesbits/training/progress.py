@@ -75,10 +75,11 @@ class ProgressReport:
         advanced = done - self._first
         if advanced <= 0 or done >= self.total:
             return ""
-        return f", {_duration(seconds * (self.total - done) / advanced)} left"
+        return f", {duration(seconds * (self.total - done) / advanced)} left"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Seconds as people read them: 1:02:03."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,59 @@
+"""Progress: lines elsewhere than on a terminal, a bar on one, and silence when asked."""
+
+import io
+
+import torch.nn.functional as F
+from rich.console import Console
+
+import bayesbits as bb
+from bayesbits.training import progress
+from tests.training.problems import compressor, config, loaders
+
+
+def search(show):
+    bb.search(
+        compressor(), loaders()["feed"], F.cross_entropy, config(epochs=2), evaluate=lambda _: {"accuracy": 97.5},
+        progress=show,
+    )  # fmt: skip
+
+
+def test_lines_tell_epochs_time_left_and_numbers(capsys):
+    search(True)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("search: epoch 1.0 of 2, ")
+    assert lines[0].endswith(" left  accuracy 97.5")
+    assert lines[1] == "search: epoch 2.0 of 2  accuracy 97.5"
+
+
+def test_on_a_terminal_there_is_a_bar(monkeypatch):
+    screen = io.StringIO()
+    monkeypatch.setattr(progress, "Console", lambda **_: Console(file=screen, force_terminal=True, width=120))
+    search(True)
+    assert "epoch 2.0 of 2" in screen.getvalue()
+    assert "accuracy 97.5" in screen.getvalue()
+
+
+def test_silence(capsys):
+    search(False)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_resumed_run_says_where_it_goes_on(tmp_path, capsys):
+    class StopError(Exception):
+        pass
+
+    def fail(output, targets):
+        raise StopError
+
+    for loss in (fail, F.cross_entropy):
+        try:
+            bb.search(compressor(), loaders()["feed"], loss, config(epochs=1), folder=tmp_path, resume=True)
+        except StopError:
+            capsys.readouterr()
+    assert "search: going on after 0 steps (epoch 0, batch 0)" in capsys.readouterr().err
+
+
+def test_durations():
+    assert [progress.duration(seconds) for seconds in (0, 59.6, 61, 3600, 7325)] == [
+        "0:00", "1:00", "1:01", "1:00:00", "2:02:05",
+    ]  # fmt: skip
