@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 import bayesbits as bb
 from bayesbits.training.metrics import read_metrics
-from tests.training.problems import Failing, compressor, config, loaders, same, search_and_die, state
+from tests.training.problems import Failing, compressor, config, data, loaders, noisy, same, search_and_die, state
 
 ROOT = Path(__file__).parent.parent.parent
 KINDS = list(loaders())
@@ -94,6 +94,23 @@ def test_a_signal_without_a_folder_says_that_nothing_was_saved():
     interrupting = Failing(2, lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(bb.Interrupted, match="nothing was saved"):
         bb.search(compressor(), loaders()["feed"], interrupting, config(), progress=False)
+
+
+def test_a_signal_that_ends_the_workers_of_a_loader_too_is_still_a_signal(tmp_path):
+    class Losing(bb.Feed):
+        def batches_from(self, first):
+            for number, batch in enumerate(super().batches_from(first), first):
+                if self.epoch == 1 and number == 2:
+                    os.kill(os.getpid(), signal.SIGINT)
+                    raise RuntimeError("a worker exited unexpectedly")
+                yield batch
+
+    losing = Losing(data(), 12, transform=noisy, seed=5)
+    with pytest.raises(bb.Interrupted, match="after 6 steps"):
+        bb.search(
+            compressor(), losing, F.cross_entropy, config(checkpoint_seconds=1e6), folder=tmp_path, progress=False
+        )
+    assert same(resumed("feed", tmp_path)[0], undisturbed("feed")[0])
 
 
 def test_outside_of_the_main_thread_training_runs_without_handlers():

@@ -15,15 +15,18 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from bayesbits.compressor import Compressor
 
 
+def is_dealt_out(tensor: Any) -> bool:
+    """Whether a tensor is a DTensor; told by what only those have, as importing their class takes seconds."""
+    return hasattr(tensor, "full_tensor")
+
+
 def is_sharded(model: nn.Module) -> bool:
     """Whether `fully_shard` was called on a network."""
-    return isinstance(model, FSDPModule)
+    return any(is_dealt_out(parameter) for parameter in model.parameters())
 
 
 @contextmanager
@@ -56,12 +59,13 @@ def averaging_what_is_whole(compressor: Compressor) -> Iterator[None]:
 
 def local(tensor: Tensor) -> Tensor:
     """What this process has of a tensor."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    part: Tensor = tensor.to_local() if is_dealt_out(tensor) else tensor  # type: ignore[attr-defined]
+    return part
 
 
 def whole(state: Any) -> Any:
     """A state with every sharded tensor put together; all processes call this with theirs."""
-    if isinstance(state, DTensor):
+    if is_dealt_out(state):
         return state.full_tensor()
     if isinstance(state, Mapping):
         kind = type(state)
@@ -74,7 +78,9 @@ def whole(state: Any) -> Any:
 
 def dealt_out(state: Any, like: Any) -> Any:
     """A whole tensor as another is dealt out; anything else as it is."""
-    if isinstance(like, DTensor) and isinstance(state, Tensor) and state.shape == like.shape:
+    if is_dealt_out(like) and isinstance(state, Tensor) and state.shape == like.shape:
+        from torch.distributed.tensor import distribute_tensor
+
         return distribute_tensor(state.to(like.device), like.device_mesh, like.placements)
     return state
 

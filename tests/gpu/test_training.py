@@ -1,0 +1,53 @@
+"""The engine on a device: data are fed and steps are run without waiting for it, and a run goes on from a checkpoint."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import bayesbits as bb
+from tests.training.problems import Failing, compressor, config, data
+
+
+def noisy(images, generator):
+    return images + 0.1 * torch.randn(images.shape, generator=generator, device=images.device)
+
+
+def handle_and_feed():
+    handle = compressor()
+    handle.model.cuda()
+    return handle, bb.Feed(data(), 12, device="cuda", transform=noisy)
+
+
+def test_nothing_waits_for_the_device_between_steps():
+    handle, feed = handle_and_feed()
+
+    def watching(output, targets):
+        # From the first step of the first epoch on, up to where the epoch ends.
+        torch.cuda.set_sync_debug_mode("error" if len(seen) < 3 else "default")
+        seen.append(targets.shape)
+        return F.cross_entropy(output, targets)
+
+    seen = []
+    try:
+        bb.search(handle, feed, watching, config(epochs=1, log_steps=50), progress=False)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len(seen) == 4
+
+
+def test_a_run_goes_on_from_its_checkpoint(tmp_path):
+    class StopError(Exception):
+        pass
+
+    def stop():
+        raise StopError
+
+    whole, feed = handle_and_feed()
+    plan = bb.search(whole, feed, F.cross_entropy, config(), progress=False)
+    stopped, feed = handle_and_feed()
+    with pytest.raises(StopError):
+        bb.search(stopped, feed, Failing(6, stop), config(), folder=tmp_path, progress=False)
+    resumed, feed = handle_and_feed()
+    assert bb.search(resumed, feed, F.cross_entropy, config(), folder=tmp_path, resume=True, progress=False) == plan
+    for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
