@@ -1,4 +1,4 @@
-"""The engine on a device: data are fed and steps are run without waiting for it, and a run goes on from a checkpoint."""
+"""The engine on a device: feeding data and running steps never wait for it, and a run goes on from a checkpoint."""
 
 import pytest
 import torch
