@@ -22,6 +22,9 @@ _log = logging.getLogger("bayesbits")
 
 LossFunction = Callable[[Any, Any], Tensor]
 
+# Gates and ranges are many small tensors: whatever can run beside each other shall be one kernel.
+_GPU_OPTIONS: dict[str, str | int | bool] = {"combo_kernels": True, "max_pointwise_cat_inputs": 64}
+
 _WARM_UP = 3  # steps that run before one is recorded: the allocator and the optimizers' states settle
 
 
@@ -120,7 +123,8 @@ class TrainingStep:
             return self._losses(inputs, targets)
         if self._compiled is not None:
             return self._compiled(inputs, targets)
-        compiled = torch.compile(self._losses, dynamic=False)
+        options = _GPU_OPTIONS if self.device.type == "cuda" else None
+        compiled = torch.compile(self._losses, dynamic=False, options=options)
         try:
             values = compiled(inputs, targets)
         except Exception as error:  # whatever a compiler meets in a user's network

@@ -1,0 +1,115 @@
+"""One step: what is minimised, and what happens where compiling does not work."""
+
+import logging
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import bayesbits as bb
+from bayesbits.training.config import SearchConfig
+from bayesbits.training.optimizers import make_optimizers
+from bayesbits.training.step import TrainingStep, call, distillation_loss
+
+IMAGES, LABELS = torch.randn(6, 1, 8, 8), torch.randint(3, (6,))
+
+
+def make(mu: float = 0.5, teacher: nn.Module | None = None, loss_fn=F.cross_entropy, **options):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+    compressor = bb.attach(model, IMAGES, bb.Spec(gates="hard_sigmoid"))
+    compressor.calibrate([IMAGES])
+    config = SearchConfig(**options)
+    optimizers = make_optimizers(compressor, config)
+    return compressor, TrainingStep(model, compressor, loss_fn, optimizers, config, mu=mu, teacher=teacher)
+
+
+def test_the_loss_is_the_task_and_mu_times_the_penalty_and_all_groups_move():
+    compressor, step = make()
+    before = [[p.clone() for p in group["params"]] for group in compressor.parameter_groups()]
+    loss, task, penalty = step(IMAGES, LABELS).tolist()
+    assert loss == pytest.approx(task + 0.5 * penalty, rel=1e-6)
+    assert len(before) == 3
+    for old, group in zip(before, compressor.parameter_groups(), strict=True):
+        assert any(not torch.equal(one, other) for one, other in zip(old, group["params"], strict=True)), group["name"]
+
+
+def test_distillation_by_hand():
+    student, teacher = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([[0.0, 1.0], [0.5, 0.0]])
+    wanted = 0.0
+    for one, other in zip(student, teacher, strict=True):
+        p, q = torch.softmax(other / 2, 0), torch.softmax(one / 2, 0)
+        wanted += 4 * (p * (p / q).log()).sum() / 2
+    torch.testing.assert_close(distillation_loss(student, teacher, 2.0), wanted)
+
+
+def test_a_teacher_takes_its_part_of_the_loss():
+    teacher = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    compressor, step = make(mu=0.0, teacher=teacher, distillation=0.25, temperature=3.0)
+    with torch.no_grad():
+        output = compressor.model(IMAGES)
+        wanted = 0.75 * F.cross_entropy(output, LABELS) + 0.25 * distillation_loss(output, teacher(IMAGES), 3.0)
+    loss, task, penalty = step(IMAGES, LABELS)
+    torch.testing.assert_close(loss, wanted)
+    assert penalty == 0
+    assert task != loss
+
+
+def test_a_compiled_step_equals_an_eager_one_and_takes_batches_of_another_size():
+    _, eager = make()
+    _, compiled = make(compile=True)
+    for size in (6, 6, 2, 6):
+        torch.testing.assert_close(compiled(IMAGES[:size], LABELS[:size]), eager(IMAGES[:size], LABELS[:size]))
+    assert compiled._compiled is not None
+
+
+def test_where_compiling_fails_training_goes_on_and_says_so_once(monkeypatch, caplog):
+    def broken(function, **options):
+        def call(*arguments):
+            raise RuntimeError("no such instruction\nand more")
+
+        return call
+
+    _, eager = make()
+    monkeypatch.setattr(torch, "compile", broken)
+    _, step = make(compile=True)
+    with caplog.at_level(logging.WARNING, "bayesbits"):
+        for _ in range(2):
+            torch.testing.assert_close(step(IMAGES, LABELS), eager(IMAGES, LABELS))
+    assert [record.getMessage() for record in caplog.records] == [
+        "the network cannot be compiled and trains uncompiled: RuntimeError: no such instruction"
+    ]
+
+
+def test_what_is_wrong_with_the_loss_is_not_blamed_on_the_compiler(monkeypatch):
+    def wrong(output, targets):
+        raise ZeroDivisionError("of the user's")
+
+    _, step = make(loss_fn=wrong, compile=True)
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    with pytest.raises(ZeroDivisionError, match="of the user's"):
+        step(IMAGES, LABELS)
+
+
+def test_bfloat16_and_channels_last():
+    compressor, step = make(precision="bfloat16", channels_last=True)
+    seen = []
+    compressor.model[0].register_forward_hook(lambda _, inputs, output: seen.append((inputs[0], output)))
+    loss = step(IMAGES, LABELS)
+    (image, output), *_ = seen
+    assert image.is_contiguous(memory_format=torch.channels_last)
+    assert output.dtype == torch.bfloat16
+    assert loss.dtype == torch.float32
+    assert compressor.model[0].weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_inputs_of_every_form():
+    class Two(nn.Module):
+        def forward(self, a, b):
+            return a - b
+
+    a, b = torch.ones(2), torch.zeros(2)
+    assert torch.equal(call(Two(), (a, b)), a)
+    assert torch.equal(call(Two(), {"b": a, "a": b}), -a)
+    assert torch.equal(call(nn.Identity(), a), a)
