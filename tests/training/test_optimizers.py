@@ -1,10 +1,11 @@
 """Rates by hand, and one optimizer for each group that learns."""
 
 import pytest
+import torch
 
 import bayesbits as bb
 from bayesbits.training.optimizers import make_optimizers
-from tests.training.problems import compressor, config
+from tests.training.problems import compressor, config, data
 
 
 @pytest.mark.parametrize(
@@ -29,3 +30,19 @@ def test_groups_that_do_not_learn_have_no_optimizer():
     assert make_optimizers(handle, config()).rates().keys() == {"weights", "gates", "ranges"}
     handle.fix()
     assert make_optimizers(handle, bb.FinetuneConfig()).rates().keys() == {"weights", "ranges"}
+
+
+def test_a_state_from_a_device_leaves_options_and_rates_as_they_are_here():
+    handle = compressor()
+    handle.calibrate([data().images])
+    one, other = make_optimizers(handle, config()), make_optimizers(handle, config())
+    handle.model(data().images).sum().backward()
+    one.step()
+    state = one.state_dict()
+    for group in state["weights"]["param_groups"]:
+        group.update(lr=torch.tensor(7.0), capturable=True)
+    other.load_state_dict(state)
+    other.set_progress(0.0)
+    assert other.rates()["weights"] == 1e-3
+    other.step()
+    assert all(values["step"] == 2 for values in other.state_dict()["weights"]["state"].values())

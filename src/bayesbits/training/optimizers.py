@@ -74,9 +74,13 @@ class Optimizers:
         return {name: optimizer.state_dict() for name, optimizer in self.members.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state; what was recorded of steps has to be recorded anew."""
+        """Go on from a state; what was recorded of steps has to be recorded anew.
+
+        Options and rates stay as they are here: those of the state may lie on another device, or be for one.
+        """
         for name, optimizer in self.members.items():
-            optimizer.load_state_dict(state[name])
+            own = optimizer.state_dict()["param_groups"]
+            optimizer.load_state_dict({"state": state[name]["state"], "param_groups": own})
         self._rates.clear()
 
 
