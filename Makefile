@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup test lint bench clean
+.PHONY: setup demo test lint bench clean
 
 setup: $(STAMP)
 
@@ -11,6 +11,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test]"
 	touch $(STAMP)
+
+demo: setup
+	$(BIN)/bayesbits demo
 
 lint: setup
 	$(BIN)/ruff check .

@@ -33,6 +33,9 @@ ALLOWED = {
     },
     "training": {"compressor", "plan"},
     "zoo": set(),
+    "recipes": {"training", "compressor", "cost", "plan", "spec", "topology", "zoo"},
+    "cli": {"recipes", "training", "graph", "cost", "plan", "topology", "zoo"},
+    "__main__": {"cli"},
 }
 
 

@@ -11,6 +11,20 @@ Those that the package carries lie in `shipped/`; a path reads any other file.
 
 from bayesbits.recipes.reading import load, names
 from bayesbits.recipes.recipe import DataConfig, FloatConfig, ModelConfig, Recipe
+from bayesbits.recipes.result import Result
+from bayesbits.recipes.run import FinishedRun, restore, run
 from bayesbits.recipes.writing import to_toml
 
-__all__ = ["DataConfig", "FloatConfig", "ModelConfig", "Recipe", "load", "names", "to_toml"]
+__all__ = [
+    "DataConfig",
+    "FinishedRun",
+    "FloatConfig",
+    "ModelConfig",
+    "Recipe",
+    "Result",
+    "load",
+    "names",
+    "restore",
+    "run",
+    "to_toml",
+]

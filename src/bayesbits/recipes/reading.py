@@ -24,9 +24,9 @@ Table = dict[str, Any]
 Part = TypeVar("Part")
 
 NONE = "none"  # TOML has no null
-PRESETS = {"paper": Spec.paper, "onnxruntime": lambda: Spec.for_backend("onnxruntime")}
+PRESETS = {"paper": Spec.paper(), "onnxruntime": Spec.for_backend("onnxruntime")}
 
-_TEXTS = ("description", "source")
+_TEXTS = ("name", "description", "source")
 _TABLES = ("data", "model", "spec", "float", "search", "finetune")
 _OPTIMIZER_KEYS = {entry.name for entry in fields(OptimizerConfig)}
 _GROUPS = ("weights", "gates", "ranges")
@@ -49,27 +49,43 @@ def names() -> tuple[str, ...]:
     )
 
 
-def load(recipe: str | Path, overrides: Iterable[str] = ()) -> Recipe:
-    """The recipe that the package carries by this name, or the one in the file at this path."""
-    text, source = _text(str(recipe))
+def load(
+    recipe: str | Path | None, overrides: Iterable[str] = (), *, model: str | None = None, data: str | None = None
+) -> Recipe:
+    """The recipe that the package carries by this name, or the one in the file at this path.
+
+    `model` and `data` are factories that take the place of the recipe's own network and data, options and all; with
+    both of them there need be no recipe. `overrides` come last.
+    """
+    if recipe is None and (model is None or data is None):
+        raise ValueError("there is neither a recipe nor both a model and data of your own")
+    table, source, name = _file(str(recipe)) if recipe is not None else ({}, "your model and data", str(model))
+    for key, factory in (("model", model), ("data", data)):
+        if factory is not None:
+            table[key] = {"name": factory}
+    _merge(table, options_from(overrides))
+    _check_keys(table, source)
     try:
-        table = tomllib.loads(text)
+        return _recipe(table, name)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
+
+
+def options_from(overrides: Iterable[str]) -> dict[str, Any]:
+    """The table that overrides alone come to."""
+    table: Table = {}
+    for text in overrides:
+        _merge(table, _override(text))
+    return table
+
+
+def _file(recipe: str) -> tuple[Table, str, str]:
+    """The content of a recipe's file, what errors call it, and what the recipe is called if it does not say."""
+    text, source = _text(recipe)
+    try:
+        return tomllib.loads(text), source, Path(recipe).name.removesuffix(".toml")
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{source} is not TOML: {error}") from error
-    return from_table(table, overrides, source=source, name=Path(recipe).name.removesuffix(".toml"))
-
-
-def from_table(table: Mapping[str, Any], overrides: Iterable[str] = (), *, source: str, name: str) -> Recipe:
-    """A recipe from the content of its file; `source` is what errors call it."""
-    merged: Table = {}
-    _merge(merged, table)
-    for text in overrides:
-        _merge(merged, _override(text))
-    _check_keys(merged, source)
-    try:
-        return _recipe(merged, name)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{source}: {error}") from error
 
 
 def _shipped() -> Any:
@@ -105,9 +121,6 @@ def _merge(into: Table, table: Mapping[str, Any]) -> None:
     """Put one table into another; tables in both are merged likewise."""
     for key, value in table.items():
         if isinstance(value, Mapping) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
-        elif isinstance(value, Mapping):
-            into[key] = {}
             _merge(into[key], value)
         else:
             into[key] = value
@@ -148,7 +161,6 @@ def _check_known(table: Mapping[str, Any], known: set[str], prefix: str, source:
 def _recipe(table: Table, name: str) -> Recipe:
     seed = table.get("seed", 0)
     return Recipe(
-        name=name,
         data=_part("data", DataConfig, table["data"]),
         model=_part("model", ModelConfig, table["model"]),
         spec=_spec(table.get("spec", {})),
@@ -156,7 +168,7 @@ def _recipe(table: Table, name: str) -> Recipe:
         search=_stage("search", SearchConfig, table.get("search", {}), seed),
         finetune=_stage("finetune", FinetuneConfig, table["finetune"], seed) if "finetune" in table else None,
         seed=seed,
-        **{key: table[key] for key in _TEXTS if key in table},
+        **{"name": name} | {key: table[key] for key in _TEXTS if key in table},
     )
 
 
@@ -183,4 +195,4 @@ def _spec(table: Table) -> Spec:
     preset = options.pop("preset", None)
     if preset is not None and preset not in PRESETS:
         raise ValueError(f"[spec]: preset is {preset!r}; it is one of {', '.join(PRESETS)}")
-    return _part("spec", partial(replace, PRESETS[preset]() if preset is not None else Spec()), options)
+    return _part("spec", partial(replace, PRESETS[preset] if preset is not None else Spec()), options)

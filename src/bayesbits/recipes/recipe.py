@@ -1,6 +1,6 @@
 """What a recipe holds: data, network, spec, how it is trained, and a seed.
 
-A recipe is a TOML file with a table for each part: `[data]`, `[model]`, `[spec]`, `[float]`, `[search]` and `[finetune]`.
+A recipe is a TOML file with a table for each part: `[data]`, `[model]`, `[spec]`, `[float]`, `[search]`, `[finetune]`.
 Here are the parts as checked records; `reading` makes them from a file and `writing` writes them back.
 """
 
@@ -89,7 +89,7 @@ class Recipe:
     """Everything that a run depends on but the machine."""
 
     name: str
-    """What it is called: the name of its file."""
+    """What it is called; the name of its file, if it does not say."""
     data: DataConfig
     """What is trained on."""
     model: ModelConfig

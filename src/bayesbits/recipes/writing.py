@@ -22,7 +22,6 @@ def to_toml(recipe: Recipe) -> str:
 def to_table(recipe: Recipe) -> dict[str, Any]:
     """The content of that file: plain values in tables."""
     table = asdict(recipe)
-    del table["name"]  # the file's own
     table["float"] = table.pop("float_training")
     for part, left_out in (
         ("float", NOT_OF_STAGES | NOT_OF_FLOAT),

@@ -29,6 +29,7 @@ __all__ = [
     "MobileNetV2",
     "ResNet",
     "create",
+    "input_shape",
     "load_checkpoint",
     "names",
     "resnet18",
@@ -48,6 +49,10 @@ _BUILDERS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
+_SHAPES = {"lenet5": (1, 28, 28), "resnet18": (3, 224, 224), "resnet50": (3, 224, 224), "mobilenetv2": (3, 224, 224)}
+_CIFAR = (3, 32, 32)
+
+
 def names() -> tuple[str, ...]:
     """The names that `create` knows."""
     return tuple(_BUILDERS)
@@ -58,3 +63,8 @@ def create(name: str, **options: Any) -> nn.Module:
     if name not in _BUILDERS:
         raise ValueError(f"the zoo has no network named {name!r}; it has {', '.join(names())}")
     return _BUILDERS[name](**options)
+
+
+def input_shape(name: str) -> tuple[int, int, int]:
+    """Channels, height and width of the images that a network was made for; the others are for CIFAR-10."""
+    return _SHAPES.get(name, _CIFAR)

@@ -1,0 +1,5 @@
+"""`python -m bayesbits` is `bayesbits`."""
+
+from bayesbits.cli.main import main
+
+main()

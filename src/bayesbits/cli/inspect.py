@@ -1,0 +1,98 @@
+"""`bayesbits inspect`: what a network is and costs, before any training."""
+
+import re
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.table import Table
+
+from bayesbits.cli.console import results
+from bayesbits.cli.search import Overrides
+from bayesbits.cli.tables import size
+from bayesbits.cost import CostModel
+from bayesbits.graph.trace import trace
+from bayesbits.plan import Plan
+from bayesbits.recipes.networks import build
+from bayesbits.recipes.reading import options_from
+from bayesbits.topology import Topology
+from bayesbits.zoo import models
+
+
+def inspect(
+    model: Annotated[str, typer.Argument(help="A network of the zoo, or package.module:factory.")],
+    input_shape: Annotated[
+        str | None, typer.Option(metavar="CxHxW", help="The shape of one example, such as 3x224x224.")
+    ] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Show what a network is and costs: its layers, the channels that can be removed, and what is not handled.
+
+    `--set` gives options of the network, such as stem=cifar. A factory may return a pair of the network and example
+    inputs; then no shape is needed.
+    """
+    network, example = build(model, options_from(overrides or ()))
+    if input_shape is not None or example is None:
+        example = torch.zeros(_shape(model, input_shape))
+    topology = trace(network.eval(), example)
+    console = results()
+    console.print(_layers(topology))
+    for line in (*_kept(topology), *_unsupported(topology)):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(_costs(topology))
+
+
+def _shape(model: str, text: str | None) -> tuple[int, ...]:
+    if text is None:
+        if ":" in model:
+            raise typer.BadParameter("a network of your own needs it, such as 3x224x224", param_hint="--input-shape")
+        return (1, *models.input_shape(model))
+    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", text):
+        raise typer.BadParameter(
+            f"{text!r} is not a shape; write 3x224x224, without the batch", param_hint="--input-shape"
+        )
+    return (1, *map(int, text.split("x")))
+
+
+def _layers(topology: Topology) -> Table:
+    table = Table("layer", "kind", "weight", title=f"{len(topology.layers)} layers", title_justify="left")
+    for heading in ("MACs", "share of MACs", "removable channels"):
+        table.add_column(heading, justify="right")
+    for layer in topology.layers:
+        removable = sum(topology.group_of(channel).removable for channel in layer.out_channels)
+        table.add_row(
+            layer.name,
+            "depthwise conv" if layer.depthwise else layer.kind,
+            " x ".join(map(str, layer.weight_shape)),
+            f"{layer.macs:,}",
+            f"{100 * layer.macs / topology.macs:.1f}%",
+            f"{removable} of {len(layer.out_channels)}",
+        )
+    return table
+
+
+def _kept(topology: Topology) -> list[str]:
+    return [
+        f"{group.name}: all {group.size} channels stay: {group.reason}"
+        for group in topology.groups
+        if group.reason is not None and group.producers
+    ]
+
+
+def _unsupported(topology: Topology) -> list[str]:
+    lines = [] if topology.traced else ["torch.export could not read this network; its layers were found by a run"]
+    return lines + [f"{entry.name} ({entry.what}) stays in float: {entry.reason}" for entry in topology.unsupported]
+
+
+def _costs(topology: Topology) -> Table:
+    table = Table("bits of weights/activations", title="What it costs", title_justify="left")
+    for heading in ("BOPs", "relative BOPs", "weights"):
+        table.add_column(heading, justify="right")
+    model = CostModel(topology)
+    for weights, activations in ((32, 32), (8, 8), (4, 8), (4, 4), (2, 2)):
+        uniform: Any = Plan.uniform(topology, weights, activations, input_bits=min(32, max(8, activations)))
+        cost = model.count(uniform)
+        table.add_row(
+            f"{weights}/{activations}", f"{cost.bops:,}", f"{cost.relative_bops:.4g}%", size(cost.weight_bytes)
+        )
+    return table

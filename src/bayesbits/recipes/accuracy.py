@@ -1,0 +1,33 @@
+"""How often a classifier is right."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesbits.training.batches import to_device
+from bayesbits.training.engine import modes_restored
+from bayesbits.training.step import run
+
+
+def accuracy(model: nn.Module, batches: Iterable[Any]) -> float:
+    """The examples whose largest logit is that of their label, in percent; in evaluation mode."""
+    device = next(model.parameters()).device
+    right, number = torch.zeros((), dtype=torch.int64, device=device), 0
+    with modes_restored(model), torch.no_grad():
+        model.eval()
+        for batch in batches:
+            inputs, labels = to_device(batch, device)
+            logits = run(model, inputs)
+            if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(labels):
+                given = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+                raise ValueError(
+                    f"the network gives {given} for {len(labels)} labels; recipes are for classifiers, with logits "
+                    "[examples, classes]: for other tasks call bayesbits.search with your own loss"
+                )
+            right += (logits.argmax(1) == labels).sum()
+            number += len(labels)
+    if number == 0:
+        raise ValueError("there is nothing to test on: the loader gave no batches")
+    return 100 * right.item() / number

@@ -1,0 +1,88 @@
+"""The folder of a run: what lies where, and whether a run may write there.
+
+recipe.toml          the recipe, every setting written out
+float.safetensors    the weights of the float network, where the recipe trains one
+plan.json            bits of every tensor, kept channels of every layer
+topology.json        what the network is, for counting costs
+model.safetensors    the final network: weights, ranges and what was fixed
+result.json          accuracy, cost and how they came about
+metrics.jsonl        losses and the like, line by line
+*.checkpoint         to go on from
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load as tensors_from_bytes
+from safetensors.torch import save as bytes_from_tensors
+from torch import nn
+
+from bayesbits.recipes.reading import load
+from bayesbits.recipes.recipe import Recipe
+from bayesbits.recipes.writing import to_table, to_toml
+from bayesbits.training.checkpoint import write_atomically
+
+RECIPE = "recipe.toml"
+FLOAT = "float.safetensors"
+PLAN = "plan.json"
+TOPOLOGY = "topology.json"
+MODEL = "model.safetensors"
+RESULT = "result.json"
+METRICS = "metrics.jsonl"
+CHECKPOINTS = ("float.checkpoint", "search.checkpoint", "finetune.checkpoint")
+
+# How a run is watched and where it reads from may change when it goes on; what it computes may not.
+_FREE = {"folder", "workers", "checkpoint_seconds", "log_steps", "evaluate_epochs", "compile", "cuda_graph"}
+_FREE |= {"description", "source"}
+
+
+def prepare(folder: Path, recipe: Recipe, *, resume: bool) -> None:
+    """Make the folder, and write the recipe into it; an error where another run lies there."""
+    if (folder / RECIPE).exists():
+        if not resume:
+            raise ValueError(
+                f"{folder} holds a run of {load(folder / RECIPE).name} already; go on with it by --resume "
+                "(resume=True), or choose another folder by --out"
+            )
+        found, wanted = (to_table(one) for one in (load(folder / RECIPE), recipe))
+        difference = _first_difference(found, wanted)
+        if difference is not None:
+            raise ValueError(f"{folder} holds another run: {difference}; choose another folder by --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / RECIPE, to_toml(recipe).encode())
+
+
+def clear(folder: Path) -> None:
+    """Remove the files of a run, and nothing else."""
+    for name in (RESULT, RECIPE, FLOAT, PLAN, TOPOLOGY, MODEL, METRICS, *CHECKPOINTS):
+        (folder / name).unlink(missing_ok=True)
+
+
+def save_weights(model: nn.Module, path: Path) -> None:
+    """Write a network's state; tied weights are written for each of their names."""
+    state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
+    write_atomically(path, bytes_from_tensors(state))
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Give a network the state that `save_weights` wrote."""
+    try:
+        model.load_state_dict(tensors_from_bytes(path.read_bytes()))
+    except (SafetensorError, RuntimeError) as error:
+        raise ValueError(f"{path} is damaged, or not of this network: {error}") from error
+
+
+def _first_difference(found: Any, wanted: Any, where: str = "") -> str | None:
+    if isinstance(found, Mapping) and isinstance(wanted, Mapping):
+        for key in [*wanted, *(key for key in found if key not in wanted)]:
+            if key not in _FREE:
+                place = f"{where}.{key}" if where else str(key)
+                difference = _first_difference(found.get(key), wanted.get(key), place)
+                if difference is not None:
+                    return difference
+        return None
+    return None if found == wanted else f"{where} was {found!r} there and is {wanted!r} now"

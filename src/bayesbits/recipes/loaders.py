@@ -1,0 +1,176 @@
+"""From a recipe's `[data]` to batches: for training, for watching (if asked for), and for the one test at the end.
+
+Data sets of the zoo lie on the device whole. Photographs in folders are read by worker processes. A user's factory
+returns either a `bayesbits.zoo.data.Data`, which is treated like one of the zoo's, or loaders: a pair (train, test) or
+a triple (train, validation, test) of what can be gone through again and again, batch by batch of (inputs, labels).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, Sampler, Subset
+
+from bayesbits.recipes.factories import call_factory
+from bayesbits.recipes.machine import Machine
+from bayesbits.recipes.recipe import IMAGE_FOLDER, DataConfig
+from bayesbits.training import Feed
+from bayesbits.zoo import data as zoo
+
+_SPLIT_SEED = 0  # the images held back are the same for every seed of a recipe
+_EVALUATION_BATCH = 512
+
+
+@dataclass(frozen=True)
+class Loaders:
+    """The batches of one run."""
+
+    train: Iterable[Any]
+    validation: Iterable[Any] | None
+    test: Iterable[Any]
+    example: Any
+    """Inputs of one example, on the device."""
+    classes: int | None
+    """How many classes there are; None where a user's loaders do not say."""
+
+
+def open_data(config: DataConfig, machine: Machine, seed: int) -> Loaders:
+    """The batches that a recipe asks for."""
+    if config.batch_size % machine.world:
+        raise ValueError(f"data.batch_size is {config.batch_size}; it must be shared by {machine.world} processes")
+    if config.name == IMAGE_FOLDER:
+        return _from_folder(config, machine, seed)
+    if not config.factory:
+        if config.name not in zoo.names():
+            known = ", ".join((*zoo.names(), IMAGE_FOLDER))
+            raise ValueError(f"data.name is {config.name!r}; it is one of {known}, or package.module:function")
+        try:
+            found = zoo.load(config.name, config.folder, **config.options)
+        except FileNotFoundError as error:
+            error.add_note("In a recipe that option is data.folder; on the command line: --set data.folder=FOLDER")
+            raise
+        return _in_memory(found, config, machine, seed)
+    made = call_factory(config.name, config.options, "data")
+    if isinstance(made, zoo.Data):
+        return _in_memory(made, config, machine, seed)
+    return _given(made, config, machine)
+
+
+def _in_memory(data: zoo.Data, config: DataConfig, machine: Machine, seed: int) -> Loaders:
+    def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
+        if config.padding or config.flip:
+            images = zoo.augment(images, generator, config.padding, config.flip)
+        return zoo.normalise(images, data)
+
+    def plain(images: Tensor, _generator: torch.Generator) -> Tensor:
+        return zoo.normalise(images, data)
+
+    def evaluation(dataset: zoo.Dataset) -> Feed:
+        return Feed(dataset, _EVALUATION_BATCH, device=machine.device, shuffle=False, transform=plain)
+
+    train, validation = data.train, None
+    if config.validation:
+        kept, held_back = (torch.from_numpy(part) for part in _split(len(train), config.validation))
+        validation = zoo.Dataset(train.images[held_back], train.labels[held_back], train.classes)
+        train = zoo.Dataset(train.images[kept], train.labels[kept], train.classes)
+    feed = Feed(
+        train, config.batch_size // machine.world, device=machine.device, transform=augmented, seed=seed,
+        rank=machine.rank, world=machine.world,
+    )  # fmt: skip
+    example = zoo.normalise(train.images[:1].to(machine.device), data)
+    return Loaders(
+        feed, evaluation(validation) if validation else None, evaluation(data.test), example, data.train.classes
+    )
+
+
+def _from_folder(config: DataConfig, machine: Machine, seed: int) -> Loaders:
+    if config.folder is None:
+        raise ValueError(
+            "data.folder is missing: the folder with train/ and val/, each with a folder of pictures for every class; on "
+            "the command line: --set data.folder=FOLDER"
+        )
+    if config.padding or config.flip:
+        raise ValueError("data.padding and data.flip are for small images: photographs are cropped and mirrored anyway")
+    data = zoo.image_folder(config.folder, **config.options)
+    train: Any = data.train
+    validation: Any = None
+    if config.validation:
+        kept, held_back = _split(len(data.train), config.validation)
+        unchanged = zoo.ImageFolder(data.train.folder, data.train.size)
+        train, validation = Subset(data.train, kept.tolist()), Subset(unchanged, held_back.tolist())
+    sampler: Sampler[int] = RandomSampler(train, generator=torch.Generator().manual_seed(seed))
+    if machine.world > 1:
+        sampler = DistributedSampler(train, machine.world, machine.rank, seed=seed)
+
+    def loader(pictures: Any, batch_size: int, sampler: Sampler[int] | None = None) -> PictureLoader:
+        return PictureLoader(pictures, data, machine.device, batch_size, sampler, config.workers)
+
+    example = zoo.normalise(data.test[0][0].unsqueeze(0).to(machine.device), data)
+    return Loaders(
+        loader(train, config.batch_size // machine.world, sampler),
+        loader(validation, config.batch_size) if validation is not None else None,
+        loader(data.test, config.batch_size),
+        example,
+        data.train.classes,
+    )
+
+
+class PictureLoader(DataLoader[Any]):
+    """Photographs as bytes from worker processes, normalised on the device."""
+
+    def __init__(
+        self,
+        pictures: Any,
+        statistics: zoo.FolderData,
+        device: torch.device,
+        batch_size: int,
+        sampler: Sampler[int] | None,
+        workers: int,
+    ) -> None:
+        super().__init__(
+            pictures, batch_size, sampler=sampler, num_workers=workers, pin_memory=device.type == "cuda",
+            generator=getattr(sampler, "generator", None),
+        )  # fmt: skip
+        self._statistics, self._device = statistics, device
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        for images, labels in super().__iter__():
+            images = images.to(self._device, non_blocking=True)
+            yield zoo.normalise(images, self._statistics), labels.to(self._device, non_blocking=True)
+
+
+def _given(made: Any, config: DataConfig, machine: Machine) -> Loaders:
+    if not isinstance(made, tuple) or len(made) not in (2, 3) or any(isinstance(part, Iterator) for part in made):
+        raise ValueError(
+            f"the data {config.name!r} returned a {type(made).__name__}; it returns a bayesbits.zoo.data.Data, or "
+            "loaders as a tuple (train, test) or (train, validation, test), each to be gone through again and again"
+        )
+    if config.padding or config.flip or config.validation:
+        raise ValueError("data.padding, data.flip and data.validation are not for loaders, which do that themselves")
+    batch = next(iter(made[0]), None)
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise ValueError(f"the training loader of {config.name!r} gives no pairs (inputs, labels)")
+    validation = made[1] if len(made) == 3 else None
+    return Loaders(made[0], validation, made[-1], _first_of(batch[0], machine.device), None)
+
+
+def _first_of(inputs: Any, device: torch.device) -> Any:
+    if isinstance(inputs, dict):
+        return {name: _first_of(value, device) for name, value in inputs.items()}
+    if isinstance(inputs, tuple | list):
+        return tuple(_first_of(value, device) for value in inputs)
+    return inputs[:1].to(device) if isinstance(inputs, Tensor) else inputs
+
+
+def _split(number: int, held_back: int) -> tuple[Any, Any]:
+    """Which images are trained on and which are held back: the last ones in one fixed order."""
+    if held_back >= number:
+        raise ValueError(f"data.validation is {held_back}; there are only {number} training images")
+    # RandomState, because NumPy promises never to change its stream.
+    order = np.random.RandomState(_SPLIT_SEED).permutation(number)
+    return order[: number - held_back], order[number - held_back :]

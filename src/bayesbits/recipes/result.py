@@ -1,0 +1,108 @@
+"""What a run came to: the record behind `result.json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bayesbits.cost import Cost
+from bayesbits.recipes.recipe import Recipe
+from bayesbits.spec import Spec
+from bayesbits.topology import Topology
+
+
+@dataclass(frozen=True)
+class Result:
+    """Accuracy and cost of the final network, and how they came about."""
+
+    recipe: str
+    """The recipe's name."""
+    method: str
+    """Which bits and channels were learned; see `method_of`."""
+    mu: float
+    """The weight of the penalty."""
+    seed: int
+    epochs: int
+    """The epochs of the search."""
+    float_epochs: int
+    """The epochs of training the float network before it; 0: none."""
+    finetune_epochs: int
+    """The epochs of fine-tuning after it; 0: none."""
+    accuracy: float
+    """Of the final network on the test set, in percent."""
+    float_accuracy: float | None
+    """Of the float network that the search started from; None where it started from scratch."""
+    relative_bops: float
+    """Bit operations in percent of those at 32 x 32 bits."""
+    paper_relative_bops: float
+    """The same in the paper's convention."""
+    weight_bytes: int
+    """The packed weights and biases."""
+    float_weight_bytes: int
+    """The same of the float network."""
+    layers: list[dict[str, Any]]
+    """Bits, channels and cost of every layer."""
+    seconds: float
+    """How long training took, in all of its sittings and stages."""
+    device: str
+    versions: Mapping[str, str]
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        path.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> Result:
+        """Read what `save` wrote."""
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path} is not a result: {error}") from error
+
+
+def method_of(spec: Spec) -> str:
+    """Bayesian Bits, or one of the two settings that the paper compares with it."""
+    if not spec.prune:
+        return "bayesian_bits_quantization_only"
+    return "bayesian_bits" if len(spec.bits) > 1 else "bayesian_bits_pruning_only"
+
+
+def layer_rows(cost: Cost, topology: Topology) -> list[dict[str, Any]]:
+    """Every layer's cost, with the channels that it had to begin with."""
+    return [
+        asdict(entry)
+        | {
+            "channels_in": len(topology.layer(entry.name).in_channels),
+            "channels_out": len(topology.layer(entry.name).out_channels),
+        }
+        for entry in cost.layers
+    ]
+
+
+def make_result(
+    recipe: Recipe, cost: Cost, float_cost: Cost, topology: Topology, *,
+    accuracy: float, float_accuracy: float | None, seconds: float, device: str, versions: Mapping[str, str],
+) -> Result:  # fmt: skip
+    """The result of a run."""
+    return Result(
+        recipe=recipe.name,
+        method=method_of(recipe.spec),
+        mu=recipe.search.mu,
+        seed=recipe.seed,
+        epochs=recipe.search.epochs,
+        float_epochs=recipe.float_training.epochs if recipe.float_training else 0,
+        finetune_epochs=recipe.finetune.epochs if recipe.finetune else 0,
+        accuracy=accuracy,
+        float_accuracy=float_accuracy,
+        relative_bops=cost.relative_bops,
+        paper_relative_bops=cost.paper_relative_bops,
+        weight_bytes=cost.weight_bytes,
+        float_weight_bytes=float_cost.weight_bytes,
+        layers=layer_rows(cost, topology),
+        seconds=seconds,
+        device=device,
+        versions=versions,
+    )

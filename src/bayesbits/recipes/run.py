@@ -1,0 +1,196 @@
+"""Running a recipe: data, network, float weights, search, plan, fine-tuning, the test, and a folder with all of it.
+
+Every stage goes on from its own checkpoint, so that a run can be stopped anywhere. The test set is looked at for the
+float network that the search starts from and for the final network, and decides nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch.nn.functional as F
+from torch import nn
+
+from bayesbits.compressor import Compressor, attach
+from bayesbits.plan import Plan
+from bayesbits.recipes import folder as files
+from bayesbits.recipes.accuracy import accuracy
+from bayesbits.recipes.loaders import Loaders, open_data
+from bayesbits.recipes.machine import Machine, find_machine, fitting, versions
+from bayesbits.recipes.networks import build
+from bayesbits.recipes.reading import load
+from bayesbits.recipes.recipe import FloatConfig, Recipe
+from bayesbits.recipes.result import Result, make_result
+from bayesbits.spec import Spec
+from bayesbits.training import finetune, search
+from bayesbits.training.engine import Task
+from bayesbits.training.engine import run as train
+from bayesbits.training.metrics import read_metrics
+from bayesbits.training.randomness import seed_everything
+from bayesbits.zoo.models import load_checkpoint
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """What a run left behind, ready to be used."""
+
+    recipe: Recipe
+    compressor: Compressor
+    """The final network: trained, with bits and channels fixed."""
+    plan: Plan
+    loaders: Loaders
+    result: Result
+
+
+def run(
+    recipe: Recipe,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    device: str | None = None,
+    progress: bool = True,
+    say: Say = print,
+) -> Result:
+    """Run a recipe from its data to its result; `resume` goes on with what lies in the folder, if anything does."""
+    folder, machine = Path(folder), find_machine(device)
+    say = say if machine.first else _say_nothing
+    if recipe.model.pretrained and recipe.model.checkpoint is None and recipe.float_training is None:
+        raise ValueError(
+            f"the recipe {recipe.name} starts from trained weights: say where they are by model.checkpoint (on the "
+            "command line: --set model.checkpoint=FILE), or give a [float] table to train them"
+        )
+    loaders = open_data(recipe.data, machine, recipe.seed)
+    if machine.first:
+        files.prepare(folder, recipe, resume=resume)
+    if (folder / files.RESULT).exists():
+        return Result.load(folder / files.RESULT)
+    stages = _Stages(recipe, folder, machine, loaders, progress, say)
+    model = stages.new_model()
+    float_accuracy = stages.float_network(model)
+    compressor, plan = stages.search(model)
+    stages.finish(compressor, plan)
+    return stages.result(compressor, plan, float_accuracy)
+
+
+def restore(folder: str | Path, device: str | None = None) -> FinishedRun:
+    """The final network of a run, its plan and its data, made anew from the run's folder."""
+    folder = Path(folder)
+    if not (folder / files.RESULT).exists():
+        raise FileNotFoundError(f"{folder} holds no finished run: there is no {files.RESULT}")
+    recipe, machine = load(folder / files.RECIPE), find_machine(device)
+    loaders = open_data(recipe.data, machine, recipe.seed)
+    model = build(recipe.model.name, recipe.model.options, loaders.classes)[0].to(machine.device)
+    compressor = attach(model, loaders.example, recipe.spec)
+    files.load_weights(model, folder / files.MODEL)
+    model.eval()
+    plan = Plan.load(folder / files.PLAN)
+    return FinishedRun(recipe, compressor, plan, loaders, Result.load(folder / files.RESULT))
+
+
+class _Stages:
+    """The stages of one run, in their order."""
+
+    def __init__(
+        self, recipe: Recipe, folder: Path, machine: Machine, loaders: Loaders, progress: bool, say: Say
+    ) -> None:
+        self.recipe, self.folder, self.machine, self.loaders = recipe, folder, machine, loaders
+        self.progress, self.say = progress, say
+        self.teacher: nn.Module | None = None
+
+    def new_model(self) -> nn.Module:
+        """The network with the weights that the seed gives it."""
+        seed_everything(self.recipe.seed)
+        config = self.recipe.model
+        return build(config.name, config.options, self.loaders.classes)[0].to(self.machine.device)
+
+    def float_network(self, model: nn.Module) -> float | None:
+        """Give the network its trained float weights; their accuracy, or None where the search starts from scratch."""
+        recipe = self.recipe
+        if recipe.model.checkpoint is not None:
+            load_checkpoint(model, recipe.model.checkpoint)
+        elif recipe.float_training is not None:
+            self._train_float(model, fitting(recipe.float_training, self.machine.device, self.say, "float"))
+        else:
+            self.say("the search starts from scratch")
+            return None
+        if any(config is not None and config.distillation for config in (recipe.search, recipe.finetune)):
+            self.teacher = copy.deepcopy(model)
+        result = accuracy(model, self.loaders.test)
+        self.say(f"float network: {result:.2f}% on the test set")
+        return result
+
+    def _train_float(self, model: nn.Module, config: FloatConfig) -> None:
+        """Ordinary training, by the same engine: attached with every tensor left in float."""
+        saved = self.folder / files.FLOAT
+        if not saved.exists():
+            nothing = Spec(prune=False, input_bits=32, residual_bits=None, rules={"*": {"bits": 32}})  # type: ignore[dict-item]
+            compressor = attach(model, self.loaders.example, nothing)
+            compressor.calibrate([self.loaders.example])  # of which nothing is used
+            task = Task(
+                "float", compressor, self.loaders.train, F.cross_entropy, config, mu=0.0, plan=None,
+                folder=self.folder, resume=True, evaluate=self._evaluate, teacher=None, progress=self.progress,
+            )  # fmt: skip
+            train(task)
+            compressor.detach()
+            if self.machine.first:
+                files.save_weights(model, saved)
+        else:
+            files.load_weights(model, saved)
+
+    def search(self, model: nn.Module) -> tuple[Compressor, Plan]:
+        """Learn bits and channels."""
+        recipe = self.recipe
+        config = fitting(recipe.search, self.machine.device, self.say, "search")
+        compressor = attach(model, self.loaders.example, recipe.spec)
+        if self.machine.first:
+            compressor.topology.save(self.folder / files.TOPOLOGY)
+        plan = search(
+            compressor, self.loaders.train, F.cross_entropy, config, folder=self.folder, resume=True,
+            evaluate=self._evaluate, teacher=self.teacher if config.distillation else None, progress=self.progress,
+        )  # fmt: skip
+        self.say(f"search: {compressor.cost(plan).relative_bops:.3g}% of the bit operations")
+        return compressor, plan
+
+    def finish(self, compressor: Compressor, plan: Plan) -> None:
+        """Make bits and channels final, and fine-tune what is left."""
+        if self.recipe.finetune is None:
+            compressor.fix(plan)
+        else:
+            config = fitting(self.recipe.finetune, self.machine.device, self.say, "finetune")
+            finetune(
+                compressor, self.loaders.train, F.cross_entropy, config, plan=plan, folder=self.folder, resume=True,
+                evaluate=self._evaluate, teacher=self.teacher if config.distillation else None, progress=self.progress,
+            )  # fmt: skip
+
+    def result(self, compressor: Compressor, plan: Plan, float_accuracy: float | None) -> Result:
+        """Test the final network, and write what it came to."""
+        topology = compressor.topology
+        everything_in_float = Plan.uniform(topology, weights=32, activations=32, input_bits=32)
+        seconds: dict[str, float] = {}
+        if self.machine.first:
+            for line in read_metrics(self.folder / files.METRICS):
+                seconds[line["phase"]] = line.get("seconds", seconds.get(line["phase"], 0.0))
+        result = make_result(
+            self.recipe, compressor.cost(plan), compressor.cost(everything_in_float), topology,
+            accuracy=accuracy(compressor.model, self.loaders.test), float_accuracy=float_accuracy,
+            seconds=sum(seconds.values()), device=self.machine.described, versions=versions(),
+        )  # fmt: skip
+        if self.machine.first:
+            files.save_weights(compressor.model, self.folder / files.MODEL)
+            result.save(self.folder / files.RESULT)
+        return result
+
+    @property
+    def _evaluate(self) -> Callable[[nn.Module], dict[str, float]] | None:
+        """What is looked at after every epoch: images held back from training, never those of the test."""
+        validation = self.loaders.validation
+        return None if validation is None else lambda model: {"validation_accuracy": accuracy(model, validation)}
+
+
+def _say_nothing(_text: str) -> None:
+    pass
