@@ -91,8 +91,8 @@ def _in_memory(data: zoo.Data, config: DataConfig, machine: Machine, seed: int) 
 def _from_folder(config: DataConfig, machine: Machine, seed: int) -> Loaders:
     if config.folder is None:
         raise ValueError(
-            "data.folder is missing: the folder with train/ and val/, each with a folder of pictures for every class; on "
-            "the command line: --set data.folder=FOLDER"
+            "data.folder is missing: the folder with train/ and val/, each with a folder of pictures for every class; "
+            "on the command line: --set data.folder=FOLDER"
         )
     if config.padding or config.flip:
         raise ValueError("data.padding and data.flip are for small images: photographs are cropped and mirrored anyway")

@@ -1,0 +1,100 @@
+"""Batches for training, for watching and for the test."""
+
+import pytest
+import torch
+
+from bayesbits import recipes
+from bayesbits.recipes.loaders import open_data
+from bayesbits.recipes.machine import Machine, fitting
+from bayesbits.zoo import data as zoo
+from tests.recipes.made_data import made_for
+
+CPU = Machine(torch.device("cpu"))
+
+
+def config(name, *overrides):
+    return recipes.load(name, overrides).data
+
+
+def labels_of(loader):
+    return torch.cat([labels for _, labels in loader])
+
+
+def test_images_are_held_back_from_training_and_not_from_the_test():
+    digits = zoo.load("digits")
+    loaders = open_data(config("digits-lenet5", "data.validation=300"), CPU, seed=0)
+    assert len(labels_of(loaders.train)) == len(digits.train) - 300
+    assert len(labels_of(loaders.validation)) == 300
+    assert labels_of(loaders.test).equal(digits.test.labels)
+    every = torch.cat([labels_of(loaders.train), labels_of(loaders.validation)])
+    assert every.bincount().equal(digits.train.labels.bincount())
+    other = open_data(config("digits-lenet5", "data.validation=300"), CPU, seed=1)
+    assert labels_of(other.validation).equal(labels_of(loaders.validation))
+    assert not labels_of(other.train).equal(labels_of(loaders.train))
+    assert open_data(config("digits-lenet5"), CPU, seed=0).validation is None
+
+
+def test_photographs_are_held_back_too(tmp_path):
+    overrides = [*made_for("imagenet-resnet18", tmp_path), "data.validation=2"]
+    loaders = open_data(config("imagenet-resnet18", *overrides), CPU, seed=0)
+    assert [len(labels_of(loader)) for loader in (loaders.train, loaders.validation, loaders.test)] == [4, 2, 6]
+    images = [torch.cat([images for images, _ in loader]) for loader in (loaders.validation, loaders.validation)]
+    assert images[0].equal(images[1])  # not cropped at random
+
+
+def test_only_training_images_are_augmented(tmp_path):
+    overrides = made_for("cifar10-vgg7", tmp_path)
+    cifar = zoo.load("cifar10", tmp_path)
+    loaders = open_data(config("cifar10-vgg7", *overrides), CPU, seed=0)
+    [(test_images, _)] = loaders.test
+    assert test_images.equal(zoo.normalise(cifar.test.images, cifar))
+    [(images, labels)] = loaders.train
+    plain = open_data(config("cifar10-vgg7", *overrides, "data.padding=0", "data.flip=false"), CPU, seed=0)
+    [(plain_images, plain_labels)] = plain.train
+    assert labels.equal(plain_labels)
+    assert not images.equal(plain_images)
+
+
+def test_processes_share_a_batch():
+    whole = next(iter(open_data(config("digits-lenet5"), CPU, seed=0).train))[1]
+    parts = [
+        next(iter(open_data(config("digits-lenet5"), Machine(CPU.device, rank, 2), seed=0).train))[1]
+        for rank in range(2)
+    ]
+    assert torch.cat(parts).equal(whole)
+    with pytest.raises(ValueError, match="batch_size is 64; it must be shared by 3 processes"):
+        open_data(config("digits-lenet5"), Machine(CPU.device, 0, 3), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "said"),
+    [
+        ("digits-lenet5", ["data.name=digit"], "data.name is 'digit'; it is one of digits, mnist"),
+        ("digits-lenet5", ["data.validation=1438"], "there are only 1438 training images"),
+        ("digits-lenet5", ["data.options.colour=1"], "has no option 'colour'"),
+        ("imagenet-resnet18", [], "data.folder is missing.*--set data.folder"),
+        ("imagenet-resnet18", ["data.folder=x", "data.flip=true"], "cropped and mirrored anyway"),
+    ],
+)
+def test_data_that_cannot_be_had_are_refused(recipe, overrides, said):
+    with pytest.raises(ValueError, match=said):
+        open_data(config(recipe, *overrides), CPU, seed=0)
+
+
+def test_missing_files_say_where_they_were_looked_for_and_how_to_say_where_they_are(tmp_path):
+    with pytest.raises(FileNotFoundError, match="'mnist' was not found") as caught:
+        open_data(config("mnist-lenet5", f"data.folder={tmp_path / 'nowhere'}"), CPU, seed=0)
+    assert str(tmp_path / "nowhere") in str(caught.value)
+    assert "--set data.folder=FOLDER" in caught.value.__notes__[0]
+
+
+def test_settings_that_only_a_gpu_has_are_left_out_without_one():
+    said = []
+    wanted = recipes.load("cifar10-vgg7").search
+    fitted = fitting(wanted, CPU.device, said.append, "search")
+    assert said == ["search: precision, channels_last, compile, cuda_graph ignored, as there is no GPU"]
+    assert (fitted.precision, fitted.channels_last, fitted.compile, fitted.cuda_graph) == ("float32", *3 * [False])
+    assert fitted.epochs == wanted.epochs
+    assert fitting(wanted, torch.device("cuda"), said.append, "search") is wanted
+    assert fitting(fitted, CPU.device, said.append, "search") is fitted
+    assert len(said) == 1

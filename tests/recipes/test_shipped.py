@@ -1,0 +1,47 @@
+"""The recipes that the package carries: each finds its data and attaches to its network."""
+
+import pytest
+import torch
+
+import bayesbits as bb
+from bayesbits import recipes
+from bayesbits.recipes.loaders import open_data
+from bayesbits.recipes.machine import Machine
+from bayesbits.recipes.networks import build
+from tests.recipes.made_data import made_for
+
+CPU = Machine(torch.device("cpu"))
+LAYERS = {"lenet5": 4, "vgg7": 8, "resnet18": 21, "mobilenetv2": 53}
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_a_shipped_recipe_finds_its_data_and_attaches_to_its_network(name, tmp_path):
+    recipe = recipes.load(name, made_for(name, tmp_path))
+    assert recipe.description
+    assert recipe.source
+    loaders = open_data(recipe.data, CPU, recipe.seed)
+    images, labels = next(iter(loaders.train))
+    assert images.shape[1:] == loaders.example.shape[1:]
+    assert images.dtype == torch.float32
+    assert int(labels.max()) < loaders.classes
+    model, _ = build(recipe.model.name, recipe.model.options, loaders.classes)
+    compressor = bb.attach(model, loaders.example, recipe.spec)
+    assert len(compressor.topology.layers) == LAYERS[recipe.model.name]
+    assert not compressor.topology.unsupported
+
+
+def test_the_papers_settings_are_the_papers():
+    for name, epochs in (("mnist-lenet5", 100), ("cifar10-vgg7", 300)):
+        recipe = recipes.load(name)
+        assert (recipe.search.epochs, recipe.search.mu, recipe.data.batch_size) == (epochs, 0.01, 128)
+        for group in (recipe.search.weights, recipe.search.gates, recipe.search.ranges):
+            assert group == bb.OptimizerConfig("adam", 1e-3, "linear")
+        assert recipe.float_training is None
+        assert recipe.finetune is None
+    for name in ("imagenet-resnet18", "imagenet-mobilenetv2"):
+        recipe = recipes.load(name)
+        assert (recipe.search.epochs, recipe.finetune.epochs, recipe.data.batch_size) == (30, 10, 384)
+        assert (recipe.search.weights.kind, recipe.search.weights.rate) == ("sgd", 3e-3)
+        assert [round(30 * part) for part in recipe.search.gates.milestones] == [10, 20]
+        assert recipe.finetune.weights == bb.OptimizerConfig("sgd", 1e-4, "cosine")
+        assert recipe.finetune.ranges == bb.OptimizerConfig("adam", 1e-4, "cosine")
