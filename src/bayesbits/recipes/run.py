@@ -26,10 +26,10 @@ from bayesbits.recipes.recipe import FloatConfig, Recipe
 from bayesbits.recipes.result import Result, make_result
 from bayesbits.spec import Spec
 from bayesbits.training import finetune, search
-from bayesbits.training.engine import Task
 from bayesbits.training.engine import run as train
 from bayesbits.training.metrics import read_metrics
 from bayesbits.training.randomness import seed_everything
+from bayesbits.training.task import Task
 from bayesbits.zoo.models import load_checkpoint
 
 Say = Callable[[str], None]
@@ -132,7 +132,7 @@ class _Stages:
             compressor = attach(model, self.loaders.example, nothing)
             compressor.calibrate([self.loaders.example])  # of which nothing is used
             task = Task(
-                "float", compressor, self.loaders.train, F.cross_entropy, config, mu=0.0, plan=None,
+                "float", compressor, self.loaders.train, F.cross_entropy, config, plan=None,
                 folder=self.folder, resume=True, evaluate=self._evaluate, teacher=None, progress=self.progress,
             )  # fmt: skip
             train(task)
