@@ -65,6 +65,18 @@ def test_a_real_process_searches_and_its_plan_is_shown(here):
     assert f"{result['accuracy']:.2f}%" in output
 
 
+def test_two_processes_come_to_what_one_does_and_one_of_them_talks(here):
+    bayesbits(*SEARCH, "--out", "one")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launcher, "-m", "bayesbits", *SEARCH, "--out", "two"]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.count("Before and after") == 1
+    one, two = (recipes.Result.load(here / name / "result.json") for name in ("one", "two"))
+    assert two.accuracy == pytest.approx(one.accuracy, abs=1.0)
+    assert two.relative_bops == pytest.approx(one.relative_bops, rel=1e-2)
+
+
 def test_an_interrupted_search_says_how_to_go_on_and_does(here, monkeypatch):
     interrupting_at(5, monkeypatch)
     stopped = bayesbits(*SEARCH, code=130)

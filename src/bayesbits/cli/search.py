@@ -8,6 +8,7 @@ import typer
 from bayesbits.cli.console import results, say
 from bayesbits.cli.tables import file_table, layer_table, result_table
 from bayesbits.recipes import Recipe, Result, load, run
+from bayesbits.recipes.machine import is_first_process
 from bayesbits.training import TrainingError
 
 Overrides = Annotated[
@@ -66,7 +67,9 @@ def run_with_way_on(recipe: Recipe, folder: Path, *, resume: bool, device: str |
 
 
 def show(result: Result, folder: Path) -> None:
-    """Everything about a finished run."""
+    """Everything about a finished run, once for all processes."""
+    if not is_first_process():
+        return
     console = results()
     for table in (layer_table(result.layers), result_table(result), file_table(folder)):
         console.print(table)

@@ -39,6 +39,11 @@ class Machine:
         return f"{count}{name or platform.machine()} ({self.device.type})"
 
 
+def is_first_process() -> bool:
+    """Whether this is the process that writes and talks: the only one, or the first that torchrun started."""
+    return int(os.environ.get("RANK", 0)) == 0
+
+
 def find_machine(device: str | None = None) -> Machine:
     """This process; its device is the one asked for, or a GPU of its own, or the CPU."""
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
