@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from bayesbits.training.batches import to_device
 from bayesbits.training.engine import modes_restored
-from bayesbits.training.step import run
+from bayesbits.training.step import call
 
 
 def accuracy(model: nn.Module, batches: Iterable[Any]) -> float:
@@ -19,7 +19,7 @@ def accuracy(model: nn.Module, batches: Iterable[Any]) -> float:
         model.eval()
         for batch in batches:
             inputs, labels = to_device(batch, device)
-            logits = run(model, inputs)
+            logits = call(model, inputs)
             if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(labels):
                 given = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
                 raise ValueError(
