@@ -4,7 +4,7 @@ import os
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
 
 import torch
@@ -68,5 +68,12 @@ def fitting(config: Config, device: torch.device, say: Callable[[str], None], st
 
 def versions() -> dict[str, str]:
     """What a result was made with."""
-    found = {"bayesbits": version("bayesbits"), "python": platform.python_version(), "torch": str(torch.__version__)}
+    found = {"bayesbits": _own_version(), "python": platform.python_version(), "torch": str(torch.__version__)}
     return found | ({"cuda": str(torch.version.cuda)} if torch.cuda.is_available() else {})
+
+
+def _own_version() -> str:
+    try:
+        return version("bayesbits")
+    except PackageNotFoundError:  # run from its sources
+        return "not installed"
