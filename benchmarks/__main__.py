@@ -15,6 +15,7 @@ BENCHMARKS = {
     "bandwidth": quantizer.bandwidth,
     "quantizer": quantizer.against_peers,
     "training": training.training,
+    "scaling": training.scaling,
 }
 
 

@@ -21,6 +21,7 @@ from benchmarks.measure import peak_bytes, seconds
 Row = dict[str, Any]
 Step = Callable[[], object]
 
+EVERYONE = ("float", "bayesbits", "fake-quantization", "recursion", "recursion, checkpointed")
 IMAGENET_IMAGES, PAPER_EPOCHS = 1_281_167, 40
 
 
@@ -28,12 +29,29 @@ def training(smoke: bool) -> list[Row]:
     """A training step in bfloat16, channels last, compiled and recorded as a CUDA graph where there is a GPU."""
     if not torch.cuda.is_available():
         sizes = [("lenet5", 2, 28)] if smoke else [("lenet5", 128, 28), ("vgg7", 16, 32)]
-        return [row for size in sizes for row in compare(*size, ("float", "bayesbits"))]
+        return [row for size in sizes for row in compare(*size, EVERYONE)]
     if smoke:
-        return compare("vgg7", 2, 32, ("float", "bayesbits"))
-    everyone = ("float", "bayesbits", "fake-quantization", "recursion", "recursion, checkpointed")
-    rows = [*compare("vgg7", 128, 32, everyone), *compare("vgg7", 1024, 32, everyone)]
+        return compare("vgg7", 2, 32, EVERYONE)
+    rows = [*compare("vgg7", 128, 32, EVERYONE), *compare("vgg7", 1024, 32, EVERYONE)]
     return [*rows, *compare("resnet18", 384, 224, ("float", "bayesbits", "fake-quantization"))]
+
+
+def scaling(smoke: bool) -> list[Row]:
+    """How the cost of a step grows with depth, width and batch, beside the float network's."""
+    if smoke:
+        sizes = [("resnet20", 2, 32)]
+    elif torch.cuda.is_available():
+        sizes = [("resnet20", 128, 32), ("resnet56", 128, 32)]
+        sizes += [(name, batch, 224) for name in ("resnet18", "resnet50") for batch in (64, 256)]
+    else:
+        sizes = [
+            ("resnet20", 16, 32),
+            ("resnet20", 64, 32),
+            ("resnet56", 16, 32),
+            ("resnet18", 8, 64),
+            ("resnet50", 8, 64),
+        ]
+    return [row for size in sizes for row in compare(*size, ("float", "bayesbits"))]
 
 
 def compare(model: str, batch: int, pixels: int, contenders: tuple[str, ...]) -> list[Row]:
@@ -112,6 +130,7 @@ def make_step(name: str, model_name: str, batch: int, pixels: int) -> Step:
 
 def _recursion(*, checkpointed: bool) -> Callable[..., Tensor]:
     def plain(x: Tensor, beta: Tensor, gates: Tensor, *, signed: bool, bits: tuple[int, ...]) -> Tensor:
+        beta = beta.reshape(-1, *[1] * (x.dim() - 1)) if beta.dim() else beta
         return recursive_gated_quantize(x, beta, gates, signed=signed, bits=bits).to(x.dtype)
 
     def repeated(x: Tensor, beta: Tensor, gates: Tensor, **options: Any) -> Tensor:

@@ -23,7 +23,7 @@ _log = logging.getLogger("bayesbits")
 LossFunction = Callable[[Any, Any], Tensor]
 
 # Gates and ranges are many small tensors: whatever can run beside each other shall be one kernel.
-_GPU_OPTIONS: dict[str, str | int | bool] = {"combo_kernels": True, "max_pointwise_cat_inputs": 64}
+_GPU_OPTIONS: dict[str, Any] = {"combo_kernels": True, "max_pointwise_cat_inputs": 64}
 
 _WARM_UP = 3  # steps that run before one is recorded: the allocator and the optimizers' states settle
 
@@ -62,6 +62,7 @@ class TrainingStep:
         self.device = next(compressor.model.parameters()).device
         self.may_compile = config.compile
         self.may_record = config.cuda_graph and self.device.type == "cuda" and network is compressor.model
+        self._stream: Any = torch.cuda.Stream(self.device) if self.may_record else None  # type: ignore[no-untyped-call]
         if config.channels_last:
             compressor.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.reset()
@@ -80,13 +81,11 @@ class TrainingStep:
         if self._shapes is None:
             self._shapes = shapes
         if shapes != self._shapes:
-            return self._update(batch, self._losses)
+            return self._unrecorded(batch, self._losses)
         self._calls += 1
         if self.may_record and self._calls > _WARM_UP:
             return self._replay(batch)
-        if self.may_record:
-            return self._on_another_stream(batch)
-        return self._update(batch, self._compiled_losses)
+        return self._unrecorded(batch, self._compiled_losses)
 
     def _place(self, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
@@ -135,13 +134,18 @@ class TrainingStep:
         self._compiled = compiled
         return values
 
-    def _on_another_stream(self, batch: tuple[Any, Any]) -> Tensor:
-        """A warm-up step where recording will take place, as CUDA asks for."""
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            values = self._update(batch, self._compiled_losses)
-        torch.cuda.current_stream().wait_stream(stream)
+    def _unrecorded(self, batch: tuple[Any, Any], losses: Callable[[Any, Any], Tensor]) -> Tensor:
+        """A step that is launched; where another is or will be recorded, on the same stream as that one.
+
+        Gradients are added up on the stream on which their parameter was first used, and a record cannot wait for
+        another stream than its own.
+        """
+        if self._stream is None:
+            return self._update(batch, losses)
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            values = self._update(batch, losses)
+        torch.cuda.current_stream().wait_stream(self._stream)
         return values
 
     def _replay(self, batch: tuple[Any, Any]) -> Tensor:
@@ -152,7 +156,7 @@ class TrainingStep:
             except RuntimeError as error:  # something in the step waits for the device
                 self.may_record = False
                 _log.warning("the step cannot be recorded as a CUDA graph and runs unrecorded: %s", _first_line(error))
-                return self._update(batch, self._compiled_losses)
+                return self._unrecorded(batch, self._compiled_losses)
         assert self._recorded is not None
         places, values = self._recorded
         for place, leaf in zip(places, leaves, strict=True):
@@ -164,7 +168,7 @@ class TrainingStep:
         static = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, batch)
         graph = torch.cuda.CUDAGraph()
         self.optimizers.zero_grad()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=self._stream):
             values = self._update(static, self._compiled_losses)
         self._graph = graph
         self._recorded = ([leaf for leaf in tree_flatten(static)[0] if isinstance(leaf, Tensor)], values)
