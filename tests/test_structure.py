@@ -32,6 +32,8 @@ ALLOWED = {
         "topology",
     },
     "training": {"compressor", "plan"},
+    "integer": {"records"},
+    "deploy": {"compressor", "cost", "functional", "graph", "integer", "nn", "plan", "records", "topology"},
     "zoo": set(),
     "recipes": {"training", "compressor", "cost", "plan", "spec", "topology", "zoo"},
     "cli": {"recipes", "training", "graph", "cost", "plan", "topology", "zoo"},

@@ -3,8 +3,10 @@
 from bayesbits.calibration import METHODS as CALIBRATION_METHODS
 from bayesbits.compressor import Compressor, attach
 from bayesbits.cost import Cost
+from bayesbits.deploy import DeployedNetwork, deploy
 from bayesbits.diagnosis import Diagnosis
 from bayesbits.graph.trace import trace
+from bayesbits.integer import IntegerNetwork
 from bayesbits.plan import Plan
 from bayesbits.spec import Rule, Spec
 from bayesbits.topology import Topology
@@ -25,9 +27,11 @@ __all__ = [
     "CALIBRATION_METHODS",
     "Compressor",
     "Cost",
+    "DeployedNetwork",
     "Diagnosis",
     "Feed",
     "FinetuneConfig",
+    "IntegerNetwork",
     "Interrupted",
     "OptimizerConfig",
     "Plan",
@@ -37,6 +41,7 @@ __all__ = [
     "Topology",
     "TrainingError",
     "attach",
+    "deploy",
     "finetune",
     "search",
     "trace",

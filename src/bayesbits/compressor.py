@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from bayesbits.calibration import calibrate_activations, calibrate_weight
 from bayesbits.cost import Cost, CostModel
 from bayesbits.cost.bops import FLOAT_BITS
 from bayesbits.diagnosis import Diagnosis, diagnose
 from bayesbits.graph.attach import NAME, Attachment, attach_to, check_free, check_intact, detach_from
-from bayesbits.graph.trace import trace
+from bayesbits.graph.trace import split_inputs, trace
 from bayesbits.nn import GatedQuantizer
 from bayesbits.nn.attached import AttachedLayer
 from bayesbits.objective import Objective
@@ -42,6 +43,7 @@ def attach(model: nn.Module, example_inputs: Any, spec: Spec | None = None) -> "
     topology = trace(model, example_inputs)
     try:
         attachment = attach_to(model, topology, spec)
+        attachment.example_inputs = tree_map_only(Tensor, Tensor.detach, split_inputs(example_inputs))
         # Children of the attachment, so that their constants move with the network; none has state of its own.
         attachment.cost_model = CostModel(topology).to(next(model.parameters()).device)
         attachment.objective = _objective(attachment, spec.penalty)

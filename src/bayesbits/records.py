@@ -76,7 +76,9 @@ def _read_value(expected: Any, value: Any, where: str) -> Any:
         return {name: _read_value(item, entry, f"{where}[{name!r}]") for name, entry in value.items()}
     if NoneType in get_args(expected):
         return None if value is None else _read_value(get_args(expected)[0], value, where)
-    if expected in (str, int, bool):
+    if expected is float and type(value) is int:  # JSON does not tell 1.0 from 1
+        return float(value)
+    if expected in (str, int, bool, float):
         if type(value) is not expected:
             raise ValueError(f"{where}: expected {expected.__name__}, found {type(value).__name__}")
         return value

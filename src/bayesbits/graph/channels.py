@@ -8,7 +8,7 @@ its producers stay zeros on every way to layers; otherwise the first obstacle th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor, fx
 
@@ -26,6 +26,10 @@ class Channels:
     inputs: Mapping[str, tuple[int, ...]]
     outputs: Mapping[str, tuple[int, ...]]
     groups: tuple[ChannelGroup, ...]
+    class_of: Mapping[int, int]
+    """The channel class of every atom (see `labels`)."""
+    labels: Mapping[fx.Node, Labels] = field(default_factory=dict)
+    """The labels of every node's output."""
 
 
 def follow(
@@ -48,7 +52,7 @@ def follow(
     for layer in layers:
         if layer.name in output_layers:
             walk.classes.keep(walk.outputs[layer.name], "output layer")
-    return number(walk.classes, walk.inputs, walk.outputs)
+    return replace(number(walk.classes, walk.inputs, walk.outputs), labels=walk.labels)
 
 
 class _Walk:
@@ -150,7 +154,8 @@ def number(classes: ChannelClasses, inputs: Mapping[str, Tensor], outputs: Mappi
     sides = [
         {name: tuple(numbers[root] for root in ends) for name, ends in roots[side].items()} for side in ("in", "out")
     ]
-    return Channels(sides[0], sides[1], tuple(groups))
+    class_of = {atom: numbers[root] for atom in range(classes.atoms) if (root := classes.find(atom)) in numbers}
+    return Channels(sides[0], sides[1], tuple(groups), class_of)
 
 
 def _names_by_root(ends: Mapping[str, list[int]]) -> dict[int, dict[str, None]]:

@@ -19,7 +19,8 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, fx, nn
-from torch.export.graph_signature import InputKind, OutputKind
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 
 # Raised inside torch.export about its own code, and about tensors that recurrent modules cache and it puts back.
 EXPORT_WARNINGS = (
@@ -102,17 +103,30 @@ def is_float(node: fx.Node) -> bool:
 
 def export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
     """Read a network with torch.export; raises what torch.export raises, and for graphs that hide layers or shapes."""
+    exported, shapes = export_functional(model, args, kwargs)
+    _check_readable(exported.graph)
+    return read_program(model, exported.graph, exported.graph_signature, shapes)
+
+
+def export_functional(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any = None
+) -> tuple[ExportedProgram, dict[str, tuple[int, ...]]]:
+    """The exported network in its evaluation form, made functional; and the modules whose output is one tensor."""
     with _quiet(), evaluation_form(model), torch.random.fork_rng(devices=[]), torch.no_grad():
-        with _tensor_outputs(model) as tensor_outputs, _plain_outputs(model), _without_autocast():
-            exported = torch.export.export(model, args, kwargs, strict=False)
-        functional = exported.run_decompositions({})
-    _check_readable(functional.graph)
-    placeholders = {node.name: node for node in functional.graph.nodes if node.op == "placeholder"}
-    made = {node.name: node for node in functional.graph.nodes}
-    signature = functional.graph_signature
+        with tensor_outputs(model) as shapes, _plain_outputs(model), _without_autocast():
+            exported = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+        return exported.run_decompositions({}), shapes
+
+
+def read_program(
+    model: nn.Module, graph: fx.Graph, signature: ExportGraphSignature, shapes: Mapping[str, tuple[int, ...]]
+) -> Program:
+    """An exported graph whose shapes are all numbers."""
+    placeholders = {node.name: node for node in graph.nodes if node.op == "placeholder"}
+    made = {node.name: node for node in graph.nodes}
     return Program(
         model=model,
-        nodes=tuple(node for node in functional.graph.nodes if node.op != "output"),
+        nodes=tuple(node for node in graph.nodes if node.op != "output"),
         inputs=frozenset(
             placeholders[spec.arg.name]
             for spec in signature.input_specs
@@ -128,7 +142,7 @@ def export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> P
             for spec in signature.input_specs
             if spec.kind is InputKind.PARAMETER
         },
-        tensor_outputs=tensor_outputs,
+        tensor_outputs=shapes,
     )
 
 
@@ -156,7 +170,7 @@ def evaluation_form(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _tensor_outputs(model: nn.Module) -> Iterator[dict[str, tuple[int, ...]]]:
+def tensor_outputs(model: nn.Module) -> Iterator[dict[str, tuple[int, ...]]]:
     """Collect, while the network runs, which modules return one tensor, and its shape."""
     shapes: dict[str, tuple[int, ...]] = {}
     handles = []
@@ -179,7 +193,7 @@ def _plain_outputs(model: nn.Module) -> Iterator[None]:
     """Let the network return only the tensors in its output: torch.export refuses objects of unknown classes."""
 
     def flatten(module: nn.Module, inputs: Any, output: Any) -> tuple[Tensor, ...]:
-        return tuple(_tensors_in(output, set()))
+        return tuple(tensors_in(output, set()))
 
     handle = model.register_forward_hook(flatten)
     try:
@@ -188,7 +202,7 @@ def _plain_outputs(model: nn.Module) -> Iterator[None]:
         handle.remove()
 
 
-def _tensors_in(value: Any, seen: set[int]) -> Iterator[Tensor]:
+def tensors_in(value: Any, seen: set[int]) -> Iterator[Tensor]:
     """Every tensor in a structure of containers and objects, once."""
     if id(value) in seen:
         return
@@ -197,12 +211,12 @@ def _tensors_in(value: Any, seen: set[int]) -> Iterator[Tensor]:
         yield value
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from _tensors_in(item, seen)
+            yield from tensors_in(item, seen)
     elif isinstance(value, (tuple, list, set)):
         for item in value:
-            yield from _tensors_in(item, seen)
+            yield from tensors_in(item, seen)
     elif hasattr(value, "__dict__") and not isinstance(value, (type, nn.Module)):
-        yield from _tensors_in(vars(value), seen)
+        yield from tensors_in(vars(value), seen)
 
 
 @contextmanager

@@ -38,6 +38,11 @@ class ChannelClasses:
         self._parents.extend(range(first, first + count))
         return torch.arange(first, first + count)
 
+    @property
+    def atoms(self) -> int:
+        """How many atoms there are."""
+        return len(self._parents)
+
     def foreign(self, source: str) -> int:
         """The label of values that are no layer's channels; `source` says in words what they are."""
         if source not in self._sources:

@@ -13,8 +13,8 @@ from bayesbits.topology import Addition, Unsupported
 
 def find_additions(
     program: Program, weighted: Collection[fx.Node], lookups: Collection[fx.Node]
-) -> tuple[tuple[Addition, ...], tuple[Unsupported, ...]]:
-    """The additions, and an entry for each operand that no module's output stands for.
+) -> tuple[tuple[Addition, ...], tuple[Unsupported, ...], dict[str, fx.Node]]:
+    """The additions, an entry for each operand that no module's output stands for, and the nodes of the others.
 
     An addition is residual when two float tensors of equal shape meet that come by different ways from weighted
     operations (`weighted`), embeddings (`lookups`) or network inputs, one of them at least from a weighted operation.
@@ -23,6 +23,7 @@ def find_additions(
     """
     sources = _sources(program, weighted, lookups)
     additions, missing = [], []
+    nodes: dict[str, fx.Node] = {}
     names: dict[str, int] = {}
     for node in program.nodes:
         if not _is_residual(node, sources, weighted):
@@ -30,7 +31,9 @@ def find_additions(
         name = ".".join(part for part in (program.path(node), "add") if part)
         names[name] = names.get(name, 0) + 1
         name += f"#{names[name]}" if names[name] > 1 else ""
-        operands = tuple(_module_output(program, used) for used in node.args[:2] if isinstance(used, fx.Node))
+        sides = [_module_output(program, used) for used in node.args[:2] if isinstance(used, fx.Node)]
+        operands = tuple(None if side is None else side[0] for side in sides)
+        nodes.update({f"{side[0]}.output": side[1] for side in sides if side is not None})
         additions.append(Addition(name, operands))
         for index, operand in enumerate(operands):
             if operand is None:
@@ -39,7 +42,7 @@ def find_additions(
                     "(a functional operation made it, or a module that is used several times)"
                 )
                 missing.append(Unsupported(name, "residual operand", 0, reason))
-    return tuple(additions), tuple(missing)
+    return tuple(additions), tuple(missing), nodes
 
 
 def _sources(
@@ -64,14 +67,14 @@ def _is_residual(node: fx.Node, sources: dict[fx.Node, frozenset[fx.Node]], weig
     return any(source in weighted for source in sources[left] | sources[right])
 
 
-def _module_output(program: Program, node: fx.Node) -> str | None:
-    """The outermost module that runs once and whose one output is exactly this tensor."""
+def _module_output(program: Program, node: fx.Node) -> tuple[str, fx.Node] | None:
+    """The outermost module that runs once and whose one output is exactly this tensor, and its node."""
     for key, path in program.calls(node):
         if not path or program.calls_of[path] != 1 or program.tensor_outputs.get(path) != shape(node):
             continue
         leaving = [other for other in program.nodes if _lies_in(program, other, key) and _leaves(program, other, key)]
         if leaving == [node]:
-            return path
+            return path, node
     # A copy (dropout in evaluation, a cast that changes nothing) has the value of what it copies.
     same = operation(node) in SAME and node.meta["val"].dtype == node.all_input_nodes[0].meta["val"].dtype
     return _module_output(program, node.all_input_nodes[0]) if same else None

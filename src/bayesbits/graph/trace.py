@@ -7,6 +7,7 @@ could not handle. Where torch.export cannot take the network, a plain run with h
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, fx, nn
@@ -38,7 +39,7 @@ def trace(model: nn.Module, example_inputs: Tensor | tuple[Any, ...] | Mapping[s
     except Exception as error:  # torch.export raises many kinds of errors; a wrong input shows again in the plain run
         topology = trace_with_hooks(model, args, kwargs, error)
     else:
-        topology = _read(program)
+        topology = read(program).topology
     if not topology.layers:
         others = ", ".join(f"{entry.name or 'the network'} ({entry.what})" for entry in topology.unsupported)
         raise ValueError(
@@ -64,7 +65,19 @@ def split_inputs(
     )
 
 
-def _read(program: Program) -> Topology:
+@dataclass(frozen=True)
+class Reading:
+    """What was found in an exported network: the record, and the nodes behind it."""
+
+    topology: Topology
+    layers: tuple[FoundLayer, ...]
+    operands: Mapping[str, fx.Node]
+    """The node of every quantizable operand of a residual addition, by the tensor's name."""
+    channels: Channels
+
+
+def read(program: Program) -> Reading:
+    """Read an exported network."""
     found = find_layers(program)
     unsupported = find_unsupported(program, found)
     weighted = {call for layer in found for call in layer.calls} | {
@@ -72,10 +85,10 @@ def _read(program: Program) -> Topology:
     }
     outputs = _output_layers(program, found, weighted)
     channels = follow(program, found, unsupported, outputs)
-    additions, missing = find_additions(program, weighted, unsupported)
+    additions, missing, operands = find_additions(program, weighted, unsupported)
     activations, reads = _activations(program, found)
     layers = tuple(_layer(layer, channels, reads[layer.name]) for layer in found)
-    return Topology(
+    topology = Topology(
         layers=layers,
         activations=activations,
         additions=additions,
@@ -85,6 +98,7 @@ def _read(program: Program) -> Topology:
         other_parameters=other_parameters(program.model, layers),
         traced=True,
     )
+    return Reading(topology, found, operands, channels)
 
 
 def _unused_layers(

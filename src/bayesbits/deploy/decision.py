@@ -1,0 +1,181 @@
+"""What deployment reads of a compressor: a float copy of the network, and all numbers that were decided.
+
+The compressor is not changed: its network is copied, the plan is made final in the copy, everything is read from there,
+and the copy is detached to the float network that is exported.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from bayesbits.compressor import Compressor
+from bayesbits.functional.grid import code_bounds, has_grid, quantize_to_codes, step_size
+from bayesbits.graph.exported import evaluation_form
+from bayesbits.integer import Grid
+from bayesbits.nn import GatedQuantizer
+from bayesbits.plan import Plan
+from bayesbits.topology import Layer, Topology
+
+LARGEST_CODED_BITS = 16
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The final weight and bias of a layer, batch norm folded, in their full shapes."""
+
+    bits: int
+    weight: Tensor
+    """The numbers, on their grid where there is one."""
+    codes: Tensor | None
+    """The codes, or None above 16 bits."""
+    steps: Tensor | None
+    """One step, or one for each output channel; None without codes."""
+    bias: Tensor | None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A float network, and what was decided about it."""
+
+    model: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    topology: Topology
+    removed: frozenset[int]
+    """The channel classes that are taken out."""
+    weights: Mapping[str, Weights]
+    """By the layer's name."""
+    grids: Mapping[str, Grid]
+    """By the tensor's name; tensors without a quantizer are not there."""
+
+
+def read_decision(compressor: Compressor, channel_multiple: int = 1) -> Decision:
+    """Everything that deployment needs to know, from a compressor that stays as it is."""
+    if not compressor.attachment.calibrated:
+        raise ValueError("the ranges of the activations are not known yet: call compressor.calibrate(batches) first")
+    if compressor.attachment.example_inputs is None:
+        raise ValueError("this network was attached by an earlier version that kept no example inputs: attach it again")
+    plan = compressor.plan()
+    fixed = Compressor(copy.deepcopy(compressor.model).cpu().float().eval())
+    fixed.fix(plan)
+    topology = fixed.topology
+    if not topology.traced:
+        raise ValueError(
+            "torch.export cannot read this network, and deployment needs its graph; topology.unsupported says what "
+            "stood in the way. Way out: rewrite that part (branches on data, mostly), or deploy the part that exports"
+        )
+    args, kwargs = fixed.attachment.example_inputs or ((), {})
+    args, kwargs = tree_map_only(Tensor, _plain_example, (args, kwargs))
+    gone = plan.removed(topology)
+    with torch.no_grad(), evaluation_form(fixed.model):
+        weights = {layer.name: _weights(fixed, layer, plan, gone) for layer in topology.layers}
+        grids = {
+            name: _grid(name, quantizer)
+            for name, quantizer in fixed.attachment.quantizers.items()
+            if quantizer.mode != "off" and name not in topology.weight_tensors
+        }
+    removed = gone - _brought_back(topology, gone, channel_multiple)
+    return Decision(fixed.detach(), args, kwargs, topology, removed, weights, grids)
+
+
+def _plain_example(tensor: Tensor) -> Tensor:
+    tensor = tensor.cpu()
+    return tensor.float() if tensor.is_floating_point() else tensor
+
+
+def _grid(name: str, quantizer: GatedQuantizer) -> Grid:
+    bits, signed = quantizer.effective_bits(), quantizer.signed
+    beta = quantizer.beta.detach()
+    low, high = code_bounds(bits, signed)
+    return Grid(name, bits, signed, step_size(beta, bits, signed).item(), low, high, beta.item())
+
+
+def _weights(compressor: Compressor, layer: Layer, plan: Plan, gone: frozenset[int]) -> Weights:
+    """The weight on its grid and the bias, with the rows of channels that the layer does not emit at zero."""
+    module = compressor.model.get_submodule(layer.name)
+    weight, bias = module.weight, module.bias
+    assert isinstance(weight, Tensor)
+    parts = getattr(module, "parts", None)
+    norm = None if layer.norm is None else compressor.model.get_submodule(layer.norm)
+    quantizer = None if parts is None else parts.weight
+    factor = None if norm is None else _factor(norm)
+    inside = parts is None or parts.norm is not None  # whether the factor is in what is rounded, or stays behind it
+    axis = 1 if layer.kind == "conv_transpose" and layer.groups == 1 else 0
+    if factor is not None:
+        assert norm is not None
+        bias = _folded_bias(bias, factor, norm)
+    folded = weight if factor is None or not inside else weight * _along(factor, weight, axis)
+    behind = None if inside else factor
+    keep = _kept_rows(layer, plan, gone)
+    bits = 32 if quantizer is None else quantizer.effective_bits()
+    bias = None if bias is None else torch.where(keep, bias, 0.0).detach()
+    if quantizer is None or bits > LARGEST_CODED_BITS:
+        numbers = folded if quantizer is None else quantizer(folded)
+        numbers = numbers if behind is None else numbers * _along(_spread(behind, layer), weight, axis)
+        return Weights(bits, _masked(numbers, keep, layer, axis), None, None, bias)
+    codes = quantizer.codes(folded)
+    steps = step_size(quantizer.beta.detach(), bits or 2, quantizer.signed).reshape(-1)
+    if behind is not None:  # the factor of a channel goes into its step, and its sign into its codes
+        codes = codes * _along(_spread(behind.sign(), layer), weight, axis).int()
+        steps = torch.where(behind == 0, steps, steps * behind.abs())
+    codes = _masked(codes, keep, layer, axis)
+    per_weight = steps if steps.numel() == 1 else _along(_spread(steps, layer), weight, axis)
+    return Weights(bits, codes.float() * per_weight, codes.to(torch.int8 if bits <= 8 else torch.int16), steps, bias)
+
+
+def _kept_rows(layer: Layer, plan: Plan, gone: frozenset[int]) -> Tensor:
+    kept = set(plan.kept.get(layer.name, range(len(layer.out_channels))))
+    return torch.tensor([i in kept and channel not in gone for i, channel in enumerate(layer.out_channels)])
+
+
+def _masked(tensor: Tensor, keep: Tensor, layer: Layer, axis: int) -> Tensor:
+    if bool(keep.all()):
+        return tensor.detach()
+    zero = torch.zeros((), dtype=tensor.dtype)
+    return torch.where(_along(_spread(keep, layer), tensor, axis), tensor, zero).detach()
+
+
+def _spread(values: Tensor, layer: Layer) -> Tensor:
+    """Values of output channels along axis 0 of a transposed convolution with one filter a channel, or as they are."""
+    if layer.kind == "conv_transpose" and layer.groups > 1 and not layer.depthwise:
+        raise ValueError(
+            f"{layer.name} is a transposed convolution with groups in front of a batch norm, which cannot be folded; "
+            "leave it out with a rule, such as rules={...: {'skip': True}}"
+        )
+    return values
+
+
+def _along(values: Tensor, weight: Tensor, axis: int) -> Tensor:
+    return values.reshape(*[1] * axis, -1, *[1] * (weight.dim() - axis - 1))
+
+
+def _factor(norm: nn.Module) -> Tensor:
+    assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
+    assert norm.running_var is not None
+    factor = torch.rsqrt(norm.running_var + norm.eps)
+    return factor if norm.weight is None else factor * norm.weight.detach()
+
+
+def _folded_bias(bias: Tensor | None, factor: Tensor, norm: nn.Module) -> Tensor:
+    assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
+    assert norm.running_mean is not None
+    mean = norm.running_mean if bias is None else norm.running_mean - bias
+    return (0.0 if norm.bias is None else norm.bias) - mean * factor
+
+
+def _brought_back(topology: Topology, gone: frozenset[int], multiple: int) -> frozenset[int]:
+    """Channel classes that stay, as zeros, so that every group has a multiple of channels; the function is the same."""
+    back: set[int] = set()
+    for group in topology.removable_groups:
+        absent = [channel for channel in group.channels if channel in gone]
+        present = group.size - len(absent)
+        wanted = min(group.size, -(-present // multiple) * multiple)
+        back.update(absent[: wanted - present])
+    return frozenset(back)

@@ -1,0 +1,164 @@
+"""The modules of a deployed network: what computes with codes.
+
+Codes are whole numbers in float tensors, centred at zero, so that padding with zeros, moving data and taking maxima
+need nothing special. Accumulation is exact: in float32 where no sum can reach 2^24, in float64 elsewhere. What follows
+it is the arithmetic of onnxruntime's integer kernels, in float32 operation by operation:
+
+    codes out:    clip(rint(float32(acc) * float32(float32(s_x s_w) / s_y)), low, high)
+    numbers out:  float32(acc) * float32(s_x s_w)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bayesbits.integer import Grid, IntegerLayer, IntegerNetwork
+
+EXACT_IN_FLOAT32 = 2**24
+
+_CONVOLUTIONS: dict[tuple[str, int], Any] = {
+    ("conv", 1): F.conv1d,
+    ("conv", 2): F.conv2d,
+    ("conv", 3): F.conv3d,
+    ("conv_transpose", 1): F.conv_transpose1d,
+    ("conv_transpose", 2): F.conv_transpose2d,
+    ("conv_transpose", 3): F.conv_transpose3d,
+}
+
+
+class Quantize(nn.Module):
+    """Numbers to codes: clip(rint(x / step), low, high)."""
+
+    step: Tensor
+
+    def __init__(self, grid: Grid) -> None:
+        super().__init__()
+        self.grid = grid
+        self.register_buffer("step", torch.tensor(grid.step), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.clamp(torch.round(x.float() / self.step), self.grid.low, self.grid.high)
+
+    def extra_repr(self) -> str:
+        return _describe(self.grid)
+
+
+class Dequantize(nn.Module):
+    """Codes to numbers: code * step."""
+
+    step: Tensor
+
+    def __init__(self, grid: Grid) -> None:
+        super().__init__()
+        self.grid = grid
+        self.register_buffer("step", torch.tensor(grid.step), persistent=False)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        return codes * self.step
+
+    def extra_repr(self) -> str:
+        return _describe(self.grid)
+
+
+class FloatLayer(nn.Module):
+    """A layer whose arithmetic is float; its weight may still lie on a grid."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, network: IntegerNetwork, layer: IntegerLayer) -> None:
+        super().__init__()
+        self.layer = layer
+        self.register_buffer("weight", _numbers(network, layer), persistent=False)
+        self.register_buffer("bias", network.bias(layer.name), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _apply(self.layer, x.float(), self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        return f"{self.layer.kind} {self.layer.weight_shape}, {self.layer.bits}-bit weights, float: {self.layer.reason}"
+
+
+class ExactLayer(nn.Module):
+    """A layer with codes for weights, that reads codes, accumulates exactly, and emits codes or numbers."""
+
+    codes: Tensor
+    bias: Tensor | None
+    scale: Tensor
+
+    def __init__(self, network: IntegerNetwork, layer: IntegerLayer) -> None:
+        super().__init__()
+        self.layer = layer
+        assert layer.input is not None
+        grid = network.grid(layer.input)
+        self.register_buffer("codes", network.codes(layer.name), persistent=False)
+        self.register_buffer("bias", network.bias(layer.name), persistent=False)
+        scale = torch.tensor(grid.step) * network.steps(layer.name)
+        if layer.output is not None:
+            scale = scale / torch.tensor(network.grid(layer.output).step)
+        spatial = 0 if layer.kind == "linear" else len(layer.weight_shape) - 2
+        self.register_buffer("scale", scale.reshape(-1, *[1] * spatial), persistent=False)
+        self.wide = largest_sum(network, layer) >= EXACT_IN_FLOAT32
+
+    def forward(self, codes: Tensor) -> Tensor:
+        # On a GPU sums may be formed by transforms that round; in float64 they cannot come near half a unit.
+        dtype = torch.float64 if self.wide or codes.is_cuda else torch.float32
+        bias = None if self.bias is None else self.bias.to(dtype)
+        sums = _apply(self.layer, codes.to(dtype), self.codes.to(dtype), bias)
+        scaled = (torch.round(sums) if codes.is_cuda else sums).float() * self.scale
+        if self.layer.output is None:
+            return scaled
+        return torch.clamp(torch.round(scaled), self.layer.output_low, self.layer.output_high)
+
+    def extra_repr(self) -> str:
+        layer = self.layer
+        emits = "numbers" if layer.output is None else f"codes {layer.output_low}..{layer.output_high}"
+        return f"{layer.kind} {layer.weight_shape}, {layer.bits}-bit weights, emits {emits}"
+
+
+def largest_sum(network: IntegerNetwork, layer: IntegerLayer) -> int:
+    """A bound of the magnitude of every partial sum of a layer."""
+    assert layer.input is not None
+    grid = network.grid(layer.input)
+    codes, bias = network.codes(layer.name).to(torch.int64).abs(), network.bias(layer.name)
+    axis = 1 if layer.kind == "conv_transpose" and layer.groups == 1 else 0
+    rows = codes.movedim(axis, 0).flatten(1).sum(1) * max(-grid.low, grid.high)
+    if bias is not None and rows.shape == bias.shape:
+        rows = rows + bias.to(torch.int64).abs()
+    elif bias is not None:
+        rows = rows.sum() + bias.to(torch.int64).abs().max()
+    return int(rows.max()) if rows.numel() else 0
+
+
+def make_layer(network: IntegerNetwork, layer: IntegerLayer) -> nn.Module:
+    """The module of a layer."""
+    return (ExactLayer if layer.arithmetic == "integer" else FloatLayer)(network, layer)
+
+
+def _numbers(network: IntegerNetwork, layer: IntegerLayer) -> Tensor:
+    if f"{layer.name}.weight" in network.tensors:
+        return network.tensors[f"{layer.name}.weight"]
+    codes, steps = network.codes(layer.name), network.steps(layer.name)
+    axis = 1 if layer.kind == "conv_transpose" and layer.groups == 1 else 0
+    return codes.float() * steps.reshape(*[1] * axis, -1, *[1] * (codes.dim() - axis - 1))
+
+
+def _apply(layer: IntegerLayer, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if layer.kind == "linear":
+        return F.linear(x, weight, bias)
+    convolution = _CONVOLUTIONS[layer.kind, len(layer.weight_shape) - 2]
+    if layer.kind == "conv":
+        result: Tensor = convolution(x, weight, bias, layer.stride, layer.padding, layer.dilation, layer.groups)
+    else:
+        result = convolution(
+            x, weight, bias, layer.stride, layer.padding, layer.output_padding, layer.groups, layer.dilation
+        )
+    return result
+
+
+def _describe(grid: Grid) -> str:
+    return f"{grid.bits} bits, {'signed' if grid.signed else 'unsigned'}, step {grid.step:.4g}"
