@@ -3,7 +3,7 @@
 from bayesbits.calibration import METHODS as CALIBRATION_METHODS
 from bayesbits.compressor import Compressor, attach
 from bayesbits.cost import Cost
-from bayesbits.deploy import DeployedNetwork, deploy
+from bayesbits.deploy import DeployedNetwork, deploy, load, save
 from bayesbits.diagnosis import Diagnosis
 from bayesbits.graph.trace import trace
 from bayesbits.integer import IntegerNetwork
@@ -43,6 +43,8 @@ __all__ = [
     "attach",
     "deploy",
     "finetune",
+    "load",
+    "save",
     "search",
     "trace",
 ]

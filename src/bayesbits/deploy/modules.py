@@ -38,7 +38,7 @@ class Quantize(nn.Module):
     def __init__(self, grid: Grid) -> None:
         super().__init__()
         self.grid = grid
-        self.register_buffer("step", torch.tensor(grid.step), persistent=False)
+        self.register_buffer("step", torch.tensor(grid.step))
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.clamp(torch.round(x.float() / self.step), self.grid.low, self.grid.high)
@@ -55,7 +55,7 @@ class Dequantize(nn.Module):
     def __init__(self, grid: Grid) -> None:
         super().__init__()
         self.grid = grid
-        self.register_buffer("step", torch.tensor(grid.step), persistent=False)
+        self.register_buffer("step", torch.tensor(grid.step))
 
     def forward(self, codes: Tensor) -> Tensor:
         return codes * self.step
@@ -73,8 +73,8 @@ class FloatLayer(nn.Module):
     def __init__(self, network: IntegerNetwork, layer: IntegerLayer) -> None:
         super().__init__()
         self.layer = layer
-        self.register_buffer("weight", _numbers(network, layer), persistent=False)
-        self.register_buffer("bias", network.bias(layer.name), persistent=False)
+        self.register_buffer("weight", _numbers(network, layer))
+        self.register_buffer("bias", network.bias(layer.name))
 
     def forward(self, x: Tensor) -> Tensor:
         return _apply(self.layer, x.float(), self.weight, self.bias)
@@ -95,13 +95,13 @@ class ExactLayer(nn.Module):
         self.layer = layer
         assert layer.input is not None
         grid = network.grid(layer.input)
-        self.register_buffer("codes", network.codes(layer.name), persistent=False)
-        self.register_buffer("bias", network.bias(layer.name), persistent=False)
+        self.register_buffer("codes", network.codes(layer.name))
+        self.register_buffer("bias", network.bias(layer.name))
         scale = torch.tensor(grid.step) * network.steps(layer.name)
         if layer.output is not None:
             scale = scale / torch.tensor(network.grid(layer.output).step)
         spatial = 0 if layer.kind == "linear" else len(layer.weight_shape) - 2
-        self.register_buffer("scale", scale.reshape(-1, *[1] * spatial), persistent=False)
+        self.register_buffer("scale", scale.reshape(-1, *[1] * spatial))
         self.wide = largest_sum(network, layer) >= EXACT_IN_FLOAT32
 
     def forward(self, codes: Tensor) -> Tensor:

@@ -36,11 +36,15 @@ class Floats(nn.Module):
     def add(self, name: str, tensor: Tensor, *, parameter: bool) -> str:
         """Take a tensor in; returns the target of its get_attr nodes."""
         if key(name) not in self._buffers and key(name) not in self._parameters:
-            if parameter and tensor.is_floating_point():
-                self.register_parameter(key(name), nn.Parameter(tensor.detach().clone(), requires_grad=False))
-            else:
-                self.register_buffer(key(name), tensor.detach().clone())
+            self.put(key(name), tensor.detach().clone(), parameter=parameter)
         return f"{FLOATS}.{key(name)}"
+
+    def put(self, plain: str, tensor: Tensor, *, parameter: bool) -> None:
+        """Take a tensor in under a key."""
+        if parameter and tensor.is_floating_point():
+            self.register_parameter(plain, nn.Parameter(tensor, requires_grad=False))
+        else:
+            self.register_buffer(plain, tensor)
 
     def keep(self, targets: Collection[str]) -> None:
         """Forget what no get_attr node reads any more."""
@@ -108,18 +112,19 @@ def _named_inputs(
 def _run(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[str, ...], dict[str, tuple[int, ...]]]:
-    """The keys of what the network returns ("" for one tensor, numbers for several without keys), and the shapes of
-    what its modules return."""
+    """The names of what the network returns ("" for one tensor, numbers without keys), and what its modules return."""
     with evaluation_form(model), torch.no_grad(), tensor_outputs(model) as shapes:
         output = model(*args, **kwargs)
     if isinstance(output, Tensor):
         return ("",), shapes
-    count = len(list(tensors_in(output, set())))
-    if isinstance(output, Mapping):
-        keys = tuple(str(name) for name, value in output.items() if isinstance(value, Tensor))
-        if len(keys) == count:
-            return keys, shapes
-    return tuple(map(str, range(count))), shapes
+    seen: set[int] = set()
+    if not isinstance(output, Mapping):
+        return tuple(str(index) for index, _ in enumerate(tensors_in(output, seen))), shapes
+    names: list[str] = []
+    for name, value in output.items():
+        found = len(list(tensors_in(value, seen)))
+        names += [str(name)] * found if isinstance(value, Tensor) else [f"{name}.{index}" for index in range(found)]
+    return tuple(names), shapes
 
 
 def _export(
@@ -162,9 +167,9 @@ class _Copy:
         self._values: dict[fx.Node, Any] = {}
         self._exported, self._examples = exported, iter(examples)
         self._kinds = {spec.arg.name: spec for spec in exported.graph_signature.input_specs}
-        with FakeTensorMode(allow_non_fake_inputs=True) as self._mode, torch.no_grad():
-            for node in exported.graph.nodes:
-                self._copy(node)
+        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
+        for node in exported.graph.nodes:
+            self._copy(node)
 
     def _copy(self, node: fx.Node) -> None:
         if node.op == "placeholder":
@@ -182,7 +187,8 @@ class _Copy:
         elif node.meta.get("val") is not None:  # without a value it is a check, which makes nothing
             assert callable(node.target)
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda used: self._values[used])
-            self._values[node] = node.target(*args, **kwargs)
+            with self._mode, torch.no_grad():
+                self._values[node] = node.target(*args, **kwargs)
             self._nodes[node] = self.graph.node_copy(node, lambda used: self._nodes[used])
             self._copy_to_twin(node)
 

@@ -1,0 +1,125 @@
+"""The graph of a deployed network as plain JSON data, and back.
+
+Reading it runs nothing: a node names one of torch's own operations on tensors, an arithmetic operation on sizes, a
+module of the record or a stored tensor, and anything else is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+SIZES: dict[str, Callable[..., Any]] = {
+    name: getattr(operator, name)
+    for name in ("add", "sub", "mul", "floordiv", "mod", "neg", "getitem", "eq", "ne", "lt", "le", "gt", "ge")
+} | {name: getattr(torch, name) for name in ("sym_int", "sym_float", "sym_max", "sym_min", "sym_not")}
+# Operations that make tensors out of sizes and numbers only; of the others every one reads a tensor.
+FACTORIES = ("full", "zeros", "ones", "arange", "empty", "scalar_tensor", "eye", "linspace", "tril_indices")
+KINDS: dict[str, type] = {"dtype": torch.dtype, "memory_format": torch.memory_format, "layout": torch.layout}
+
+
+def graph_to_data(graph: fx.Graph) -> list[dict[str, Any]]:
+    """The nodes of a graph, in running order."""
+    return [
+        {
+            "name": node.name,
+            "op": node.op,
+            "target": _target_name(node),
+            "args": _encode(node.args, node),
+            "kwargs": {name: _encode(value, node) for name, value in node.kwargs.items()},
+        }
+        for node in graph.nodes
+    ]
+
+
+def graph_from_data(data: Any) -> fx.Graph:
+    """The graph that `graph_to_data` wrote; a ValueError where the data is none, or would do more than compute."""
+    if not isinstance(data, list):
+        raise ValueError(f"a graph is a list of nodes, found {type(data).__name__}")
+    graph = fx.Graph()
+    nodes: dict[str, fx.Node] = {}
+    for entry in data:
+        try:
+            name, op, target = entry["name"], entry["op"], entry["target"]
+            args = tuple(_decode(value, nodes) for value in entry["args"])
+            kwargs = {key: _decode(value, nodes) for key, value in entry["kwargs"].items()}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"a node of the graph is not one: {error!r} in {str(entry)[:200]}") from error
+        if op == "output":
+            graph.output(tuple(args[0]))
+        elif op in ("placeholder", "get_attr", "call_module", "call_function") and isinstance(target, str):
+            found: Any = _operation(target) if op == "call_function" else target
+            nodes[name] = graph.create_node(op, found, args, kwargs, name=name)
+        else:
+            raise ValueError(f"the node {name!r} is a {op!r} of {target!r}, which no stored graph has")
+    return graph
+
+
+def _target_name(node: fx.Node) -> str:
+    if not callable(node.target):
+        return str(node.target)
+    if isinstance(node.target, torch._ops.OpOverload):
+        name = str(node.target)
+        _operation(name)
+        return name
+    for name, function in SIZES.items():
+        if function is node.target:
+            return f"size.{name}"
+    raise ValueError(f"{node.name} calls {node.target}, which is none of torch's own operations and cannot be stored")
+
+
+def _operation(name: str) -> Any:
+    """The operation of a name, if it is one that only computes."""
+    parts = name.split(".")
+    if parts[0] == "size" and len(parts) == 2 and parts[1] in SIZES:
+        return SIZES[parts[1]]
+    if parts[0] != "aten" or len(parts) != 3:
+        raise ValueError(f"{name!r} is none of torch's own operations, and is neither stored nor read")
+    packet = getattr(torch.ops.aten, parts[1], None)
+    found = getattr(packet, parts[2], None)
+    if not isinstance(found, torch._ops.OpOverload):
+        raise ValueError(f"this version of torch has no operation {name!r}")
+    reads_a_tensor = any("Tensor" in str(argument.type) for argument in found._schema.arguments)
+    if not reads_a_tensor and parts[1] not in FACTORIES:
+        raise ValueError(f"{name!r} computes nothing out of tensors, and is neither stored nor read")
+    return found
+
+
+def _encode(value: Any, node: fx.Node) -> Any:
+    if isinstance(value, fx.Node):
+        return {"node": value.name}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"number": str(value)}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_encode(item, node) for item in value]
+    if isinstance(value, torch.device):
+        return {"device": value.type}
+    for kind, cls in KINDS.items():
+        if isinstance(value, cls):
+            return {kind: str(value).removeprefix("torch.")}
+    raise ValueError(f"{node.name} has an argument of type {type(value).__name__}, which cannot be stored")
+
+
+def _decode(value: Any, nodes: dict[str, fx.Node]) -> Any:
+    if isinstance(value, list):
+        return [_decode(item, nodes) for item in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "node":
+        return nodes[content]
+    if kind == "number":
+        return float(content)
+    if kind == "device":
+        return torch.device("cpu" if content == "cpu" else str(content))
+    found = getattr(torch, content)
+    if not isinstance(found, KINDS[kind]):
+        raise TypeError(f"{content!r} is no {kind}")
+    return found

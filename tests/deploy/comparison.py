@@ -1,0 +1,91 @@
+"""What the tests of deployment share: plans with dropped channels, and comparing a simulation with what is deployed."""
+
+import random
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import bayesbits as bb
+from bayesbits.deploy.program import key
+from bayesbits.topology import Topology
+
+
+def mixed_plan(topology: Topology, *, bits: tuple[int, ...] = (2, 4, 8), drop: float = 0.3, seed: int = 0) -> bb.Plan:
+    """Random widths, and a random part of every removable group dropped by all of its producers."""
+    choose = random.Random(seed)
+    widths = {tensor: choose.choice(bits) for tensor in bb.Plan.uniform(topology).bits}
+    widths |= {activation.name: 8 for activation in topology.activations if activation.network_input}
+    widths |= dict.fromkeys(topology.operand_tensors, 8)
+    gone = {
+        channel
+        for group in topology.removable_groups
+        for channel in choose.sample(list(group.channels), int(group.size * drop))
+    }
+    kept = {
+        layer.name: tuple(index for index, channel in enumerate(layer.out_channels) if channel not in gone)
+        for layer in topology.layers
+        if not layer.depthwise and not gone.isdisjoint(layer.out_channels)
+    }
+    return bb.Plan(widths, kept)
+
+
+def put_biases_on_the_grid(compressor: bb.Compressor, small: bb.DeployedNetwork) -> None:
+    """Give the simulation the biases of the deployed network, whose rounding is the one thing that it does not know."""
+    for layer in small.integer.layers:
+        if layer.arithmetic != "integer" or not layer.bias:
+            continue
+        assert layer.input is not None
+        step = torch.tensor(small.integer.grid(layer.input).step) * small.integer.steps(layer.name)
+        rounded = small.integer.bias(layer.name).double() * step.double()
+        traced = compressor.topology.layer(layer.name)
+        removed = set(small.integer.structure.removed)
+        rows = torch.tensor([channel not in removed for channel in traced.out_channels])
+        module = compressor.model.get_submodule(layer.name)
+        with torch.no_grad():
+            if traced.norm is None:
+                module.bias[rows] = rounded.float()
+                continue
+            norm = compressor.model.get_submodule(traced.norm)
+            factor = norm.weight.double() * (norm.running_var.double() + norm.eps).rsqrt()
+            mean = norm.running_mean.double() - (0 if module.bias is None else module.bias.double())
+            norm.bias[rows] = (rounded + (mean * factor)[rows]).float()
+
+
+def call(model: nn.Module, inputs: Any) -> Tensor:
+    """The first tensor that a network returns."""
+    with torch.no_grad():
+        if isinstance(inputs, dict):
+            output = model(**inputs)
+        else:
+            output = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+    return output if isinstance(output, Tensor) else output["logits"]
+
+
+def input_codes(compressor: bb.Compressor, small: bb.DeployedNetwork, inputs: Any) -> dict[str, tuple[Tensor, Tensor]]:
+    """The codes that every integer layer reads, in the simulation (channels cut) and in the deployed network."""
+    simulated: dict[str, Tensor] = {}
+    deployed: dict[str, Tensor] = {}
+    handles = []
+    removed = set(small.integer.structure.removed)
+    for layer in small.integer.layers:
+        if layer.arithmetic != "integer":
+            continue
+        traced = compressor.topology.layer(layer.name)
+        stays = [index for index, channel in enumerate(traced.in_channels) if channel not in removed]
+        spatial = 0 if layer.kind == "linear" else len(layer.weight_shape) - 2
+
+        def simulate(module: Any, args: Any, name: str = layer.name, stays: Any = stays, axes: int = spatial) -> None:
+            codes = module.parts.input.codes(args[0])
+            simulated[name] = codes.index_select(codes.dim() - 1 - axes, torch.tensor(stays))
+
+        def run(module: Any, args: Any, name: str = layer.name) -> None:
+            deployed[name] = args[0]
+
+        handles.append(compressor.model.get_submodule(layer.name).register_forward_pre_hook(simulate))
+        executed = small.program.get_submodule(f"layers.{key(layer.name)}")
+        handles.append(executed.register_forward_pre_hook(run))
+    call(compressor.model, inputs), call(small, inputs)
+    for handle in handles:
+        handle.remove()
+    return {name: (simulated[name].float(), deployed[name]) for name in deployed}
