@@ -63,8 +63,8 @@ def call(model: nn.Module, inputs: Any) -> Tensor:
 
 
 def input_codes(compressor: bb.Compressor, small: bb.DeployedNetwork, inputs: Any) -> dict[str, tuple[Tensor, Tensor]]:
-    """The codes that every integer layer reads, in the simulation (channels cut) and in the deployed network."""
-    simulated: dict[str, Tensor] = {}
+    """The codes that every integer layer reads that runs once, in the simulation (channels cut) and as deployed."""
+    simulated: dict[str, list[Tensor]] = {}
     deployed: dict[str, Tensor] = {}
     handles = []
     removed = set(small.integer.structure.removed)
@@ -77,7 +77,8 @@ def input_codes(compressor: bb.Compressor, small: bb.DeployedNetwork, inputs: An
 
         def simulate(module: Any, args: Any, name: str = layer.name, stays: Any = stays, axes: int = spatial) -> None:
             codes = module.parts.input.codes(args[0])
-            simulated[name] = codes.index_select(codes.dim() - 1 - axes, torch.tensor(stays))
+            cut = codes.index_select(codes.dim() - 1 - axes, torch.tensor(stays))
+            simulated.setdefault(name, []).append(cut.float())
 
         def run(module: Any, args: Any, name: str = layer.name) -> None:
             deployed[name] = args[0]
@@ -88,4 +89,4 @@ def input_codes(compressor: bb.Compressor, small: bb.DeployedNetwork, inputs: An
     call(compressor.model, inputs), call(small, inputs)
     for handle in handles:
         handle.remove()
-    return {name: (simulated[name].float(), deployed[name]) for name in deployed}
+    return {name: (simulated[name][0], codes) for name, codes in deployed.items() if len(simulated[name]) == 1}

@@ -25,10 +25,11 @@ def place(
     for name, twin in program.reading.operands.items():
         if name in grids:
             placing.operand(grids[name], twin)
-    for entry, found in zip(layers, program.reading.layers, strict=True):
+    twins = {found.name: found.calls for found in program.reading.layers}
+    for entry in layers:
         grid = grids.get(entry.layer.activation)
         if grid is not None:
-            for call, twin in zip(entry.calls, found.calls, strict=True):
+            for call, twin in zip(entry.calls, twins[entry.layer.name], strict=True):
                 placing.layer_input(grid, entry, call, layer_input(program.program, twin))
 
 
