@@ -11,12 +11,19 @@ from bayesbits.deploy.program import key
 from bayesbits.topology import Topology
 
 
-def mixed_plan(topology: Topology, *, bits: tuple[int, ...] = (2, 4, 8), drop: float = 0.3, seed: int = 0) -> bb.Plan:
+def mixed_plan(
+    topology: Topology,
+    *,
+    bits: tuple[int, ...] = (2, 4, 8),
+    drop: float = 0.3,
+    seed: int = 0,
+    operands: bool = True,
+) -> bb.Plan:
     """Random widths, and a random part of every removable group dropped by all of its producers."""
     choose = random.Random(seed)
     widths = {tensor: choose.choice(bits) for tensor in bb.Plan.uniform(topology).bits}
     widths |= {activation.name: 8 for activation in topology.activations if activation.network_input}
-    widths |= dict.fromkeys(topology.operand_tensors, 8)
+    widths |= dict.fromkeys(topology.operand_tensors if operands else (), 8)
     gone = {
         channel
         for group in topology.removable_groups

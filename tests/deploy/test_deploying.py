@@ -51,7 +51,7 @@ def compress(model: nn.Module, inputs: Any, spec: bb.Spec = SPEC, **options: Any
     for name, quantizer in compressor.attachment.quantizers.items():
         if name not in compressor.topology.weight_tensors:
             quantizer.set_range(quantizer.beta.detach() * 0.5)
-    compressor.fix(mixed_plan(compressor.topology, **options))
+    compressor.fix(mixed_plan(compressor.topology, operands=spec.residual_bits is not None, **options))
     return compressor
 
 

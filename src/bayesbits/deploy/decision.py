@@ -13,13 +13,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map_only
 
 from bayesbits.compressor import Compressor
-from bayesbits.functional.grid import code_bounds, has_grid, quantize_to_codes, step_size
+from bayesbits.functional.grid import MIN_BITS, code_bounds, step_size
 from bayesbits.graph.exported import evaluation_form
 from bayesbits.integer import Grid
 from bayesbits.nn import GatedQuantizer
+from bayesbits.nn.attached import AttachedLayer, Parts
 from bayesbits.plan import Plan
 from bayesbits.topology import Layer, Topology
 
@@ -102,32 +104,33 @@ def _weights(compressor: Compressor, layer: Layer, plan: Plan, gone: frozenset[i
     module = compressor.model.get_submodule(layer.name)
     weight, bias = module.weight, module.bias
     assert isinstance(weight, Tensor)
-    parts = getattr(module, "parts", None)
-    norm = None if layer.norm is None else compressor.model.get_submodule(layer.norm)
-    quantizer = None if parts is None else parts.weight
-    factor = None if norm is None else _factor(norm)
-    inside = parts is None or parts.norm is not None  # whether the factor is in what is rounded, or stays behind it
+    assert isinstance(bias, Tensor | None)
+    parts = module.parts if isinstance(module, AttachedLayer) else Parts()
     axis = 1 if layer.kind == "conv_transpose" and layer.groups == 1 else 0
-    if factor is not None:
-        assert norm is not None
+    factor = None
+    if layer.norm is not None:
+        norm = compressor.model.get_submodule(layer.norm)
+        assert isinstance(norm, _BatchNorm)
+        factor = _factor(norm)
         bias = _folded_bias(bias, factor, norm)
-    folded = weight if factor is None or not inside else weight * _along(factor, weight, axis)
-    behind = None if inside else factor
     keep = _kept_rows(layer, plan, gone)
-    bits = 32 if quantizer is None else quantizer.effective_bits()
-    bias = None if bias is None else torch.where(keep, bias, 0.0).detach()
-    if quantizer is None or bits > LARGEST_CODED_BITS:
-        numbers = folded if quantizer is None else quantizer(folded)
-        numbers = numbers if behind is None else numbers * _along(_spread(behind, layer), weight, axis)
+    bias = bias if bias is None else torch.where(keep, bias, 0.0)
+    bits = 32 if parts.weight is None else parts.weight.effective_bits()
+    if parts.weight is None or bits > LARGEST_CODED_BITS:
+        assert isinstance(module, AttachedLayer) or parts.weight is None
+        numbers = module.effective_weight() if isinstance(module, AttachedLayer) else weight
+        numbers = numbers if factor is None else numbers * _along(factor, layer, weight, axis)
         return Weights(bits, _masked(numbers, keep, layer, axis), None, None, bias)
-    codes = quantizer.codes(folded)
-    steps = step_size(quantizer.beta.detach(), bits or 2, quantizer.signed).reshape(-1)
-    if behind is not None:  # the factor of a channel goes into its step, and its sign into its codes
-        codes = codes * _along(_spread(behind.sign(), layer), weight, axis).int()
-        steps = torch.where(behind == 0, steps, steps * behind.abs())
+    assert isinstance(module, AttachedLayer)
+    codes = module.folded_codes()
+    steps = step_size(parts.weight.beta, bits or MIN_BITS, parts.weight.signed).reshape(-1)
+    if factor is not None and parts.norm is None:
+        # What is rounded has no factor in it (tied weights): that of a channel goes into its step, its sign into codes.
+        codes = codes * _along(factor.sign(), layer, weight, axis).int()
+        steps = torch.where(factor == 0, steps, steps * factor.abs())
     codes = _masked(codes, keep, layer, axis)
-    per_weight = steps if steps.numel() == 1 else _along(_spread(steps, layer), weight, axis)
-    return Weights(bits, codes.float() * per_weight, codes.to(torch.int8 if bits <= 8 else torch.int16), steps, bias)
+    spread = steps if steps.numel() == 1 else _along(steps, layer, weight, axis)
+    return Weights(bits, codes.float() * spread, codes.to(torch.int8 if bits <= 8 else torch.int16), steps, bias)
 
 
 def _kept_rows(layer: Layer, plan: Plan, gone: frozenset[int]) -> Tensor:
@@ -136,35 +139,30 @@ def _kept_rows(layer: Layer, plan: Plan, gone: frozenset[int]) -> Tensor:
 
 
 def _masked(tensor: Tensor, keep: Tensor, layer: Layer, axis: int) -> Tensor:
+    """A weight with zeros where its output channels are not kept."""
     if bool(keep.all()):
-        return tensor.detach()
-    zero = torch.zeros((), dtype=tensor.dtype)
-    return torch.where(_along(_spread(keep, layer), tensor, axis), tensor, zero).detach()
+        return tensor
+    return torch.where(_along(keep, layer, tensor, axis), tensor, torch.zeros((), dtype=tensor.dtype))
 
 
-def _spread(values: Tensor, layer: Layer) -> Tensor:
-    """Values of output channels along axis 0 of a transposed convolution with one filter a channel, or as they are."""
+def _along(values: Tensor, layer: Layer, weight: Tensor, axis: int) -> Tensor:
+    """A vector over the output channels in a shape that broadcasts against the weight."""
     if layer.kind == "conv_transpose" and layer.groups > 1 and not layer.depthwise:
         raise ValueError(
-            f"{layer.name} is a transposed convolution with groups in front of a batch norm, which cannot be folded; "
-            "leave it out with a rule, such as rules={...: {'skip': True}}"
+            f"the weight of {layer.name}, a transposed convolution with groups, has no axis of output channels, along "
+            "which its batch norm could be folded. Way out: one convolution for each group"
         )
-    return values
-
-
-def _along(values: Tensor, weight: Tensor, axis: int) -> Tensor:
     return values.reshape(*[1] * axis, -1, *[1] * (weight.dim() - axis - 1))
 
 
-def _factor(norm: nn.Module) -> Tensor:
-    assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
+def _factor(norm: _BatchNorm) -> Tensor:
+    """What batch norm multiplies each channel with, in the order of operations of `AttachedLayer.fold_factor`."""
     assert norm.running_var is not None
     factor = torch.rsqrt(norm.running_var + norm.eps)
-    return factor if norm.weight is None else factor * norm.weight.detach()
+    return factor if norm.weight is None else factor * norm.weight
 
 
-def _folded_bias(bias: Tensor | None, factor: Tensor, norm: nn.Module) -> Tensor:
-    assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
+def _folded_bias(bias: Tensor | None, factor: Tensor, norm: _BatchNorm) -> Tensor:
     assert norm.running_mean is not None
     mean = norm.running_mean if bias is None else norm.running_mean - bias
     return (0.0 if norm.bias is None else norm.bias) - mean * factor

@@ -1,6 +1,6 @@
 """`deploy`: from a compressor to a network that is really smaller and computes with integers.
 
-    read the decision -> export the float copy -> fold batch norm -> take channels out -> place quantizers -> fuse
+read the decision -> export the float copy -> fold batch norm -> take channels out -> place quantizers -> fuse
 """
 
 from __future__ import annotations

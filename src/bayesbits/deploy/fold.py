@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from bayesbits.deploy.program import FloatProgram, key
+from bayesbits.deploy.program import FloatProgram, arguments, key
 from bayesbits.graph.exported import operation
 from bayesbits.graph.layers import BATCH_NORMS
 from bayesbits.topology import Layer
@@ -77,7 +77,7 @@ def _replace(program: FloatProgram, twin: fx.Node, call: fx.Node) -> None:
 
 def _geometry(graph: fx.Graph, node: fx.Node, layer: Layer) -> tuple[fx.Node, Geometry]:
     """The tensor that a layer's node reads, and how it moves over it."""
-    given = _arguments(node)
+    given = arguments(node)
     data = given["input"]
     assert isinstance(data, fx.Node)
     if layer.kind == "linear":
@@ -100,12 +100,3 @@ def _geometry(graph: fx.Graph, node: fx.Node, layer: Layer) -> tuple[fx.Node, Ge
         padding = [0]
     output_padding = spread(given.get("output_padding") or 0)
     return data, Geometry(spread(given["stride"]), spread(padding), dilation, output_padding)
-
-
-def _arguments(node: fx.Node) -> dict[str, Any]:
-    """The arguments of an operation by name, defaults included."""
-    assert isinstance(node.target, torch._ops.OpOverload)
-    arguments = node.target._schema.arguments
-    given = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
-    given |= dict(zip((argument.name for argument in arguments), node.args, strict=False))
-    return given | dict(node.kwargs)

@@ -18,7 +18,7 @@ from torch import fx
 
 from bayesbits.deploy.fold import LayerNode, remove_dead
 from bayesbits.deploy.place import DEQUANTIZERS, QUANTIZERS
-from bayesbits.deploy.program import key
+from bayesbits.deploy.program import arguments, key
 from bayesbits.graph.exported import operation
 from bayesbits.graph.rules import MOVES, PADS, SAME
 from bayesbits.integer import Grid
@@ -100,25 +100,19 @@ def _climb(
 
 def _pads_zeros(node: fx.Node, name: str) -> bool:
     rest = [*node.args[2:], *node.kwargs.values()]
-    return name in PADS and not any(rest) or (name == "pad" and rest[:1] == ["constant"] and not any(rest[1:]))
+    return (name in PADS and not any(rest)) or (name == "pad" and rest[:1] == ["constant"] and not any(rest[1:]))
 
 
 def _bounds(node: fx.Node, name: str) -> tuple[float, float] | None:
     """Between which numbers an operation clips; None where zero is not among them, or where they are computed."""
-    if name == "relu":
-        return 0.0, torch.inf
-    if name == "relu6":
-        return 0.0, 6.0
-    defaults: list[Any] = [-1.0, 1.0] if name == "hardtanh" else [None, None]
-    given = [node.kwargs.get(word) for word in (("min_val", "max_val") if name == "hardtanh" else ("min", "max"))]
-    for index in range(2):
-        if len(node.args) > index + 1:
-            given[index] = node.args[index + 1]
-    values = [default if value is None else value for value, default in zip(given, defaults, strict=True)]
-    if any(isinstance(value, fx.Node) for value in values):
+    if name in ("relu", "relu6"):
+        return 0.0, torch.inf if name == "relu" else 6.0
+    given = arguments(node)
+    low, high = (given.get(f"{word}_val" if name == "hardtanh" else word) for word in ("min", "max"))
+    low, high = -torch.inf if low is None else low, torch.inf if high is None else high
+    if isinstance(low, fx.Node) or isinstance(high, fx.Node) or not low <= 0 <= high:
         return None
-    low, high = (-torch.inf if values[0] is None else values[0]), (torch.inf if values[1] is None else values[1])
-    return (float(low), float(high)) if low <= 0 <= high else None
+    return float(low), float(high)
 
 
 def _codes(bounds: tuple[float, float], grid: Grid) -> tuple[int, int]:
@@ -137,4 +131,4 @@ def _average_codes(graph: fx.Graph) -> None:
                 with graph.inserting_after(user):
                     numbers = graph.call_module(str(node.target), (user,))
                 user.replace_all_uses_with(numbers, delete_user_cb=lambda reader, own=numbers: reader is not own)
-                user.replace_input_with(node, node.args[0])  # type: ignore[arg-type]
+                user.replace_input_with(node, node.args[0])

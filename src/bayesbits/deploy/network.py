@@ -90,7 +90,8 @@ class DeployedNetwork(nn.Module):
         ]
         columns = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
         lines = [
-            "  ".join(cell.ljust(size) for cell, size in zip(row, columns, strict=True)).rstrip() for row in (head, *rows)
+            "  ".join(cell.ljust(size) for cell, size in zip(row, columns, strict=True)).rstrip()
+            for row in (head, *rows)
         ]
         lines.append(f"{self.parameter_count:,} parameters, {self.macs:,} MACs")
         return "\n".join([*lines, *self.integer.notes])

@@ -19,7 +19,14 @@ from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils._pytree import tree_map_only
 
-from bayesbits.graph.exported import Program, evaluation_form, export_functional, read_program, tensor_outputs, tensors_in
+from bayesbits.graph.exported import (
+    Program,
+    evaluation_form,
+    export_functional,
+    read_program,
+    tensor_outputs,
+    tensors_in,
+)
 from bayesbits.graph.trace import Reading, read
 
 FLOATS = "floats"
@@ -28,6 +35,15 @@ FLOATS = "floats"
 def key(name: str) -> str:
     """A name with dots as the name of a child module or attribute, which has none."""
     return "/" + name.replace(".", "/")
+
+
+def arguments(node: fx.Node) -> dict[str, Any]:
+    """The arguments of an operation by name, defaults included."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    expected = node.target._schema.arguments
+    given = {argument.name: argument.default_value for argument in expected if argument.has_default_value()}
+    given |= dict(zip((argument.name for argument in expected), node.args, strict=False))
+    return given | dict(node.kwargs)
 
 
 class Floats(nn.Module):
@@ -127,9 +143,7 @@ def _run(
     return tuple(names), shapes
 
 
-def _export(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[ExportedProgram, bool]:
+def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[ExportedProgram, bool]:
     """The exported network, and whether it takes batches of any size."""
     tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.dim()]
     batch = tensors[0].shape[0] if tensors else 0
