@@ -1,6 +1,7 @@
 """The integer record: a versioned JSON form, and finding what is in it."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,12 +13,12 @@ UNSIGNED = Grid("fc.input", bits=8, signed=False, step=0.1, low=0, high=255, bet
 
 
 def layer(name: str, parameter: str, **more) -> IntegerLayer:
-    values = dict(
+    plain = IntegerLayer(
         name=name, kind="linear", parameter=parameter, arithmetic="integer", reason=None, bits=4, weight_shape=(3, 2),
         bias=True, input="conv.input", output=None, output_low=0, output_high=0, stride=(), padding=(), dilation=(),
         output_padding=(), groups=1, macs=6,
     )  # fmt: skip
-    return IntegerLayer(**(values | more))
+    return replace(plain, **more)
 
 
 STRUCTURE = Structure(

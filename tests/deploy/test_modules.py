@@ -41,10 +41,8 @@ def test_an_exact_layer_is_integer_arithmetic(seed, bits, per_channel, requantiz
     x = torch.randint(read.low, read.high + 1, (64, 7), generator=draw)
     sums = (x.numpy().astype(np.int64) @ codes.numpy().astype(np.int64).T + bias.numpy()).astype(np.float32)
     scale = np.float32(read.step) * steps.numpy()
-    if requantizes:
-        expected = np.clip(np.rint(sums * (scale / np.float32(made.step))), 1, 13)
-    else:
-        expected = sums * scale
+    requantized = np.clip(np.rint(sums * (scale / np.float32(made.step))), 1, 13)
+    expected = requantized if requantizes else sums * scale
     assert expected.dtype == np.float32
     assert np.array_equal(module(x.float()).numpy(), expected)
 

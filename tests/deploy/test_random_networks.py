@@ -43,7 +43,7 @@ class Built(nn.Module):
         return self.head(F.relu(x).mean((2, 3)))
 
 
-@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(
     blocks=st.lists(st.tuples(st.sampled_from(KINDS), st.booleans()), min_size=1, max_size=4),
     seed=st.integers(0, 1000),
@@ -59,7 +59,7 @@ def test_built_networks(blocks, seed, residual_bits):
     check_equal(compressor, small, inputs)
 
 
-@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 60))
 def test_networks_of_many_operations(seed):
     torch.manual_seed(seed)

@@ -111,7 +111,10 @@ def _named_inputs(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
     """The inputs that are tensors, with the names that the network's forward gives them."""
-    bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+    try:
+        bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+    except TypeError as error:
+        raise ValueError(f"{type(model).__name__} does not take these inputs: {error}") from None
     named: dict[str, Any] = {}
     for name, value in bound.items():
         named.update(value if name not in kwargs and isinstance(value, dict) else {name: value})

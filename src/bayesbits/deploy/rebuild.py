@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import fx, nn
 
@@ -10,18 +12,21 @@ from bayesbits.deploy.fuse import fuse
 from bayesbits.deploy.place import place
 from bayesbits.deploy.program import export_float
 from bayesbits.deploy.prune import prune
+from bayesbits.deploy.recording import cut_weight
 from bayesbits.deploy.silent import drop_silent
 from bayesbits.integer import Structure
+from bayesbits.topology import Topology
 
 
 def rebuild(model: nn.Module, structure: Structure) -> fx.Graph:
-    """Rewrite the graph of a float network as `deploy` did; its weights are not looked at."""
+    """Rewrite the graph of a float network as `deploy` did; of its weights only the shapes are looked at."""
     examples = {
         name: torch.zeros(shape, dtype=getattr(torch, dtype))
         for name, shape, dtype in zip(structure.inputs, structure.input_shapes, structure.input_types, strict=True)
     }
-    program = export_float(model, (), examples)
+    program = export_float(copy.deepcopy(model).cpu().float().eval(), (), examples)
     present = {layer.name: layer for layer in structure.layers}
+    _check_layers(program.reading.topology, structure)
     layers = fold(program)
     prune(program, layers, frozenset(structure.removed))
     gone = {entry.layer.name for entry in layers if entry.layer.name not in present}
@@ -32,3 +37,19 @@ def rebuild(model: nn.Module, structure: Structure) -> fx.Graph:
     place(program, layers, grids, integer)
     fuse(program.graph, layers, grids, integer)
     return program.graph
+
+
+def _check_layers(topology: Topology, structure: Structure) -> None:
+    """Raise where a network has other layers than those that were stored."""
+    traced = {layer.name: layer for layer in topology.layers}
+    for stored in structure.layers:
+        if stored.name not in traced:
+            raise ValueError(f"this is not the network that was stored: it has no layer {stored.name!r}")
+        layer = traced[stored.name]
+        whole = torch.empty(layer.weight_shape)
+        shape = tuple(cut_weight(layer, whole, frozenset(structure.removed)).shape)
+        if shape != stored.weight_shape:
+            raise ValueError(
+                f"this is not the network that was stored: without its removed channels the weight of {stored.name!r} "
+                f"has shape {shape}, and {stored.weight_shape} is stored"
+            )

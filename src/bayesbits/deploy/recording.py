@@ -21,26 +21,29 @@ LARGEST_BIAS = 2**31 - 1
 
 def cut(layer: Layer, decision: Decision) -> Weights:
     """The weight and bias of a layer without the channels that are removed."""
-    weights = decision.weights[layer.name]
-    reads, makes = (
-        torch.tensor([index for index, channel in enumerate(channels) if channel not in decision.removed])
-        for channels in (layer.in_channels, layer.out_channels)
-    )
-
-    def selected(tensor: Tensor) -> Tensor:
-        if layer.groups > 1:  # one filter a channel, or groups of which all channels stay
-            return tensor[makes] if layer.depthwise else tensor
-        rows, columns = (reads, makes) if layer.kind == "conv_transpose" else (makes, reads)
-        return tensor[rows][:, columns]
-
+    weights, removed = decision.weights[layer.name], decision.removed
+    makes = _positions(layer.out_channels, removed)
     steps = weights.steps
     return Weights(
         bits=weights.bits,
-        weight=selected(weights.weight),
-        codes=None if weights.codes is None else selected(weights.codes),
+        weight=cut_weight(layer, weights.weight, removed),
+        codes=None if weights.codes is None else cut_weight(layer, weights.codes, removed),
         steps=steps if steps is None or steps.numel() == 1 else steps[makes],
         bias=None if weights.bias is None else weights.bias[makes],
     )
+
+
+def cut_weight(layer: Layer, weight: Tensor, removed: frozenset[int]) -> Tensor:
+    """A weight without the channels that are removed."""
+    reads, makes = (_positions(channels, removed) for channels in (layer.in_channels, layer.out_channels))
+    if layer.groups > 1:  # one filter a channel, or groups of which all channels stay
+        return weight[makes] if layer.depthwise else weight
+    rows, columns = (reads, makes) if layer.kind == "conv_transpose" else (makes, reads)
+    return weight[rows][:, columns]
+
+
+def _positions(channels: tuple[int, ...], removed: frozenset[int]) -> Tensor:
+    return torch.tensor([index for index, channel in enumerate(channels) if channel not in removed])
 
 
 def obstacle(layer: Layer, weights: Weights, grids: Mapping[str, Grid]) -> str | None:
