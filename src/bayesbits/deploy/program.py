@@ -89,6 +89,7 @@ class FloatProgram:
 
 def export_float(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FloatProgram:
     """Export a float network, for batches of any size where that is possible."""
+    kwargs = _in_order(model, args, kwargs)
     inputs, examples = _named_inputs(model, args, kwargs)
     exported, dynamic = _export(model, args, kwargs)
     outputs, module_outputs = _run(model, args, kwargs)
@@ -107,14 +108,20 @@ def export_float(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     )
 
 
-def _named_inputs(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
-    """The inputs that are tensors, with the names that the network's forward gives them."""
+def _in_order(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Keyword inputs in the order of the network's forward; the graph has them in the order in which they are given."""
     try:
         bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments
     except TypeError as error:
         raise ValueError(f"{type(model).__name__} does not take these inputs: {error}") from None
+    return {name: kwargs[name] for name in bound if name in kwargs} | kwargs
+
+
+def _named_inputs(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
+    """The inputs that are tensors, with the names that the network's forward gives them."""
+    bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments
     named: dict[str, Any] = {}
     for name, value in bound.items():
         named.update(value if name not in kwargs and isinstance(value, dict) else {name: value})
