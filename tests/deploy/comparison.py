@@ -37,28 +37,6 @@ def mixed_plan(
     return bb.Plan(widths, kept)
 
 
-def put_biases_on_the_grid(compressor: bb.Compressor, small: bb.DeployedNetwork) -> None:
-    """Give the simulation the biases of the deployed network, whose rounding is the one thing that it does not know."""
-    for layer in small.integer.layers:
-        if layer.arithmetic != "integer" or not layer.bias:
-            continue
-        assert layer.input is not None
-        step = torch.tensor(small.integer.grid(layer.input).step) * small.integer.steps(layer.name)
-        rounded = small.integer.bias(layer.name).double() * step.double()
-        traced = compressor.topology.layer(layer.name)
-        removed = set(small.integer.structure.removed)
-        rows = torch.tensor([channel not in removed for channel in traced.out_channels])
-        module = compressor.model.get_submodule(layer.name)
-        with torch.no_grad():
-            if traced.norm is None:
-                module.bias[rows] = rounded.float()
-                continue
-            norm = compressor.model.get_submodule(traced.norm)
-            factor = norm.weight.double() * (norm.running_var.double() + norm.eps).rsqrt()
-            mean = norm.running_mean.double() - (0 if module.bias is None else module.bias.double())
-            norm.bias[rows] = (rounded + (mean * factor)[rows]).float()
-
-
 def call(model: nn.Module, inputs: Any) -> Tensor:
     """The first tensor that a network returns."""
     with torch.no_grad():

@@ -183,22 +183,24 @@ def detach_from(model: nn.Module) -> None:
 
 def _attach_layer(model: nn.Module, layer: Layer, attachment: Attachment) -> None:
     quantizers = attachment.quantizers
+    module = model.get_submodule(layer.name)
     parts = Parts(
         weight=quantizers.get(layer.parameter),
         input=quantizers.get(layer.activation),
         gate=attachment.gate_of(layer.name),
+        rounds_bias=layer.norm is None,
     )
+    attach_parts(module, parts)
     if layer.norm is not None:
         norm = model.get_submodule(layer.norm)
         assert isinstance(norm, _BatchNorm)
+        assert isinstance(module, AttachedLayer)
+        gate, parts.gate = parts.gate, None
         # Tied weights have one grid, and may have several batch norms; transposed groups have no axis to fold along.
         tied = len(attachment.topology.weight_tensors[layer.parameter]) > 1
         if not tied and (layer.kind != "conv_transpose" or layer.groups == 1):
             parts.norm = norm
-        if parts.gate is not None:
-            attach_parts(norm, Parts(gate=parts.gate))
-            parts.gate = None
-    attach_parts(model.get_submodule(layer.name), parts)
+        attach_parts(norm, Parts(gate=gate, layer=module))
 
 
 def _quantizers(topology: Topology, spec: Spec, choices: Choices) -> Iterator[tuple[str, GatedQuantizer]]:

@@ -9,6 +9,10 @@ batch norm stays where it is and folding it at deployment is exact. That is w ro
 1 / |f|, channel by channel: folding needs no pass over the weight. f is detached: through 1 / f gamma would get huge
 gradients. A factor of 0 hides the weight from the output, but not from gamma, which comes back only if batch norm has
 something to scale: there the weight is rounded as if f were 1.
+
+Once widths are final, biases are too: an integer layer adds its bias as a whole number of input step times weight
+step, which at few bits is a coarse grid. So the network that is evaluated and fine-tuned rounds them as the deployed
+one does: a layer's own bias, or, where a batch norm with frozen statistics is folded into the layer, that one's shift.
 """
 
 import functools
@@ -36,7 +40,20 @@ class Parts:
     gate: ChannelGate | ChannelFollower | None = None
     """Gates the output channels here; where a batch norm follows, it has the gate instead."""
     norm: _BatchNorm | None = None
-    """The batch norm whose factor is folded into the weight for rounding."""
+    """Of a layer: the batch norm whose factor is folded into the weight for rounding."""
+    layer: "AttachedLayer | None" = None
+    """Of a batch norm: the layer that it is folded into when that is deployed."""
+    rounds_bias: bool = False
+    """Of a layer: its bias is deployed as it is, with no batch norm behind it."""
+
+
+INTEGER_BITS = range(2, 9)  # widths that integer kernels take
+
+
+def on_grid(bias: Tensor, step: Tensor) -> Tensor:
+    """A bias on its grid; gradients pass straight through."""
+    rounded = torch.round(bias.detach().double() / step.detach().double()) * step.detach().double()
+    return bias + (rounded - bias.detach().double()).to(bias.dtype)
 
 
 class AttachedLayer(nn.Module):
@@ -52,6 +69,8 @@ class AttachedLayer(nn.Module):
             input = parts.input(input)  # noqa: A001
         weight = self.effective_weight()
         bias: Tensor | None = self.bias
+        if bias is not None and parts.rounds_bias and (step := self.bias_step()) is not None:
+            bias = on_grid(bias, step)
         if parts.gate is not None:
             values = parts.gate.values().to(weight.dtype)
             weight = weight * self.along_outputs(values)
@@ -74,8 +93,13 @@ class AttachedLayer(nn.Module):
 
     def along_outputs(self, values: Tensor) -> Tensor:
         """A vector over the output channels in a shape that broadcasts against the weight."""
-        axis = 1 if isinstance(self, _ConvTransposeNd) else 0
-        return values.reshape(*[1] * axis, -1, *[1] * (self.weight.dim() - axis - 1))
+        spatial = [1] * (self.weight.dim() - 2)
+        if not isinstance(self, _ConvTransposeNd):
+            return values.reshape(-1, 1, *spatial)
+        # Axis 0 holds the inputs of all groups, axis 1 the outputs of one.
+        inputs, outputs = self.weight.shape[0] // self.groups, self.weight.shape[1]
+        spread = values.reshape(self.groups, 1, outputs).expand(self.groups, inputs, outputs)
+        return spread.reshape(-1, outputs, *spatial)
 
     def fold_factor(self) -> Tensor | None:
         """gamma / sqrt(var + eps) of every output channel; None without a batch norm to fold."""
@@ -84,6 +108,15 @@ class AttachedLayer(nn.Module):
             return None
         factor = torch.rsqrt(norm.running_var + norm.eps)
         return factor if norm.weight is None else factor * norm.weight.detach()
+
+    def bias_step(self) -> Tensor | None:
+        """The step of the deployed bias, of all output channels or of each; None where it is not an integer."""
+        for quantizer in (self.parts.weight, self.parts.input):
+            if quantizer is None or quantizer.mode != "fixed" or quantizer.fixed_bits not in INTEGER_BITS:
+                return None
+        assert self.parts.weight is not None
+        assert self.parts.input is not None
+        return self.parts.input.step() * self.parts.weight.step()
 
     def folded_weight(self) -> Tensor:
         """The weight as it is deployed, before rounding."""
@@ -126,12 +159,11 @@ class AttachedNorm(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
         assert isinstance(self, _BatchNorm)
-        assert self.parts.gate is not None
-        values = self.parts.gate.values().to(input.dtype if self.weight is None else self.weight.dtype)
+        gate = self.parts.gate
+        values = None if gate is None else gate.values().to(input.dtype if self.weight is None else self.weight.dtype)
         if type(self).__mro__[2] not in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
-            shape = [1, -1] + [1] * (input.dim() - 2)
-            result: Tensor = super().forward(input) * values.reshape(shape)
-            return result
+            result: Tensor = super().forward(input)
+            return result if values is None else result * values.reshape([1, -1] + [1] * (input.dim() - 2))
         self._check_input_dim(input)  # type: ignore[no-untyped-call]
         momentum = 0.0 if self.momentum is None else self.momentum
         if self.training and self.track_running_stats and self.num_batches_tracked is not None:
@@ -139,16 +171,40 @@ class AttachedNorm(nn.Module):
             if self.momentum is None:
                 momentum = 1.0 / float(self.num_batches_tracked)
         keeps_statistics = not self.training or self.track_running_stats
+        weight: Tensor | None = self.weight
+        bias = self.effective_shift()
+        if values is not None:
+            weight = values if weight is None else weight * values
+            bias = None if bias is None else bias * values
         return F.batch_norm(
             input,
             self.running_mean if keeps_statistics else None,
             self.running_var if keeps_statistics else None,
-            values if self.weight is None else self.weight * values,
-            None if self.bias is None else self.bias * values,
+            weight,
+            bias,
             self.training or self.running_mean is None,
             momentum,
             self.eps,
         )
+
+    def effective_shift(self) -> Tensor | None:
+        """What batch norm adds last, such that the folded bias lies on its grid where that is final."""
+        assert isinstance(self, _BatchNorm)
+        layer = self.parts.layer
+        step = None if layer is None or self.training or self.running_mean is None else layer.bias_step()
+        if step is None:
+            return self.bias
+        assert layer is not None
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        factor = torch.rsqrt(self.running_var + self.eps)
+        factor = factor if self.weight is None else factor * self.weight.detach()
+        if layer.parts.norm is not self:  # the factor is not in the codes (tied weights), but in the steps
+            step = torch.where(factor == 0, step, step * factor.abs())
+        mean = self.running_mean if layer.bias is None else self.running_mean - layer.bias.detach()
+        shift = torch.zeros_like(factor) if self.bias is None else self.bias
+        folded = shift - mean * factor
+        return shift + (on_grid(folded, step) - folded).detach()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _rebuild, (original_class(type(self)),), self.__getstate__()  # type: ignore[no-untyped-call]

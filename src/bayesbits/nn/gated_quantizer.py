@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from bayesbits.functional import gated_quantize, quantize_to_codes
+from bayesbits.functional import gated_quantize, quantize_to_codes, step_size
 from bayesbits.functional.grid import MIN_BITS, check_bits
 from bayesbits.functional.operation import check_range
 from bayesbits.nn.gates import Gates
@@ -86,6 +86,10 @@ class GatedQuantizer(nn.Module):
                 break
             width = candidate
         return width
+
+    def step(self) -> Tensor:
+        """The distance between two neighbouring codes at the effective bits."""
+        return step_size(self.beta, self.effective_bits() or MIN_BITS, self.signed)
 
     def codes(self, x: Tensor, stretch: Tensor | None = None) -> Tensor:
         """The integer codes of x at the effective bits; `stretch` as in calling the quantizer."""
