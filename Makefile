@@ -12,8 +12,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test]"
 	touch $(STAMP)
 
+# One thread, so that the figures do not depend on the number of cores.
 demo: setup
-	$(BIN)/bayesbits demo
+	OMP_NUM_THREADS=1 $(BIN)/bayesbits demo
 
 lint: setup
 	$(BIN)/ruff check .
