@@ -7,12 +7,13 @@ its producers stay zeros on every way to layers; otherwise the first obstacle th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor, fx
 
 from bayesbits.graph import rules
+from bayesbits.graph.elementwise import keeps_zero
 from bayesbits.graph.exported import Program, operation
 from bayesbits.graph.labels import ChannelClasses, Labels, filled, one
 from bayesbits.graph.layers import BATCH_NORMS, FoundLayer
@@ -39,24 +40,16 @@ def follow(
     output_layers: tuple[str, ...],
 ) -> Channels:
     """Follow the channels of all layers through the network."""
-    walk = _Walk(program, layers, unsupported)
-    for node in program.nodes:
-        try:
-            walk.step(node)
-        except Exception as error:
-            error.add_note(f"while the channels were followed through {node.name}, in module {program.path(node)!r}")
-            raise
-    for node in program.nodes:
-        if node in program.outputs:
-            walk.classes.keep(walk.tensor(node), "reaches the network's output")
+    walk = Walk(program, layers, unsupported)
+    walk.go()
     for layer in layers:
         if layer.name in output_layers:
             walk.classes.keep(walk.outputs[layer.name], "output layer")
     return replace(number(walk.classes, walk.inputs, walk.outputs), labels=walk.labels)
 
 
-class _Walk:
-    """The state of following channels: the labels of every node, and the atoms at both ends of every layer."""
+class Walk:
+    """Following channels: the labels of every node, and the atoms at both ends of every layer."""
 
     def __init__(
         self, program: Program, layers: tuple[FoundLayer, ...], unsupported: Mapping[fx.Node, Unsupported]
@@ -74,6 +67,19 @@ class _Walk:
     def tensor(self, node: fx.Node) -> Tensor:
         return one(self.labels[node])
 
+    def go(self) -> None:
+        """Through the whole network; what reaches its output stays."""
+        for node in self.program.nodes:
+            try:
+                self.step(node)
+            except Exception as error:
+                place = f"{node.name}, in module {self.program.path(node)!r}"
+                error.add_note(f"while the channels were followed through {place}")
+                raise
+        for node in self.program.nodes:
+            if node in self.program.outputs:
+                self.classes.keep(self.tensor(node), "reaches the network's output")
+
     def step(self, node: fx.Node) -> None:
         """Label one node's output."""
         if node.op != "call_function":
@@ -89,7 +95,7 @@ class _Walk:
         elif operation(node) in BATCH_NORMS:
             self.labels[node] = self._pass_norm(node)
         else:
-            self.labels[node] = rules.apply(node, self.labels, self.classes)
+            self.labels[node] = rules.apply(node, self.labels, self.classes, self.passes)
 
     def _pass_norm(self, node: fx.Node) -> Labels:
         """A layer's own batch norm is scaled and shifted together with the layer; any other one shifts zeros."""
@@ -109,7 +115,7 @@ class _Walk:
         made = self.outputs.get(layer.name)
         if made is None:
             made = self.outputs[layer.name] = self.classes.new(layer.outputs)
-        self._couple(layer, first, made)
+        self.couple(layer, first, made)
         return made.reshape(-1, *[1] * spatial).expand(tuple(node.meta["val"].shape))
 
     def _arrived(self, node: fx.Node, dim: int) -> Tensor:
@@ -118,7 +124,12 @@ class _Walk:
             self._read[node, dim] = self.classes.columns(self.tensor(node), dim)
         return self._read[node, dim]
 
-    def _couple(self, layer: FoundLayer, arrived: Tensor, made: Tensor) -> None:
+    def passes(self, node: fx.Node, operands: Sequence[fx.Node], foreign: Sequence[bool]) -> bool:
+        """Whether an operation on every element by itself lets channels pass."""
+        return keeps_zero(node, operands, foreign)
+
+    def couple(self, layer: FoundLayer, arrived: Tensor, made: Tensor) -> None:
+        """Say which of a layer's channels belong together or stay because of the layer itself."""
         if layer.depthwise:
             self.classes.unite(arrived, made)
         elif layer.groups > 1:  # cutting single channels would leave groups of unequal size

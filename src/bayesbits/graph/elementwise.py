@@ -1,11 +1,12 @@
 """What operations on every element by itself do to the labels of channels (see `labels`).
 
-Whether such an operation keeps zeros is not looked up in a list but tried: it is computed for zeros.
+Whether such an operation keeps zeros is not looked up in a list but tried: it is computed for zeros. So is whether it
+passes a positive factor on: it is computed for numbers and for multiples of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
 
@@ -17,6 +18,11 @@ from bayesbits.graph.labels import ZERO, ChannelClasses, Labels, collapse_togeth
 
 UNTAGGED = ("hardswish", "prelu", "rsub", "where", "masked_fill")  # torch does not tag all of their forms as pointwise
 PROBES = (0.7, -1.3, 2.0)
+CHANNEL_PROBES = (-3e4, -70.0, -7.3, -2.1, -0.6, -1e-3, 1e-3, 0.4, 1.7, 5.2, 33.0, 2e4)
+FACTORS = (0.3, 2.9)
+
+# Asked of an operation, its operands, and which of those are foreign: may channels go through it?
+Criterion = Callable[[fx.Node, Sequence[fx.Node], Sequence[bool]], bool]
 
 
 def is_elementwise(node: fx.Node, name: str) -> bool:
@@ -25,8 +31,8 @@ def is_elementwise(node: fx.Node, name: str) -> bool:
     return (name in UNTAGGED or torch.Tag.pointwise in tags) and isinstance(node.meta.get("val"), Tensor)
 
 
-def meet_elements(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses) -> Labels:
-    """Channels that meet element by element: they belong together, and stay where zeros do not give zero.
+def meet_elements(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses, passes: Criterion) -> Labels:
+    """Channels that meet element by element: they belong together, and stay where the operation does not let them pass.
 
     A product with something that is no zero keeps the zeros of the other side (a gate computed by a sigmoid, as in
     squeeze-and-excitation); yet the gate's channels, which do not come out as zero, are one class with the gated ones,
@@ -46,7 +52,7 @@ def meet_elements(node: fx.Node, labels: dict[fx.Node, Labels], classes: Channel
         here = torch.stack([kinds[index] == wanted for index, wanted in enumerate(kind)]).all(dim=0)
         if not bool(here.any()):
             continue
-        zero = _keeps_zero(node, operands, [wanted == 2 for wanted in kind])
+        zero = passes(node, operands, [wanted == 2 for wanted in kind])
         if 0 in kind:
             _meet(node, small[:, here], zero, classes)
         else:
@@ -76,24 +82,57 @@ def _meet(node: fx.Node, labels: Tensor, zero: bool, classes: ChannelClasses) ->
         classes.keep(labels, f"passes {operation(node).lstrip('_')}{other}")
 
 
-def _keeps_zero(node: fx.Node, operands: Sequence[fx.Node], foreign: Sequence[bool]) -> bool:
+def keeps_zero(node: fx.Node, operands: Sequence[fx.Node], foreign: Sequence[bool]) -> bool:
     """Whether the operation gives zero where its channels are zero, whatever its foreign operands are."""
-    target: Any = node.target
     for trial in range(len(PROBES) if any(foreign) else 1):
-        values: dict[fx.Node, Tensor] = {}
-        for index, (used, unknown) in enumerate(zip(operands, foreign, strict=True)):
-            number = PROBES[(trial + index) % len(PROBES)] if unknown else 0.0
-            dtype = used.meta["val"].dtype
-            filling = torch.float64 if dtype.is_floating_point else dtype
-            values[used] = torch.full((1,), number > 0 if dtype is torch.bool else number, dtype=filling)
-        args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
-        try:
-            outcome = target(*args, **kwargs)
-        except (RuntimeError, TypeError, NotImplementedError):  # not for one double: then it is not known to keep zeros
-            return False
-        if not isinstance(outcome, Tensor) or bool((outcome != 0).any()):
+        outcome = _outcome(node, operands, foreign, torch.zeros(1, dtype=torch.float64), trial)
+        if outcome is None or bool((outcome != 0).any()):
             return False
     return True
+
+
+def passes_factor(node: fx.Node, operands: Sequence[fx.Node], foreign: Sequence[bool]) -> bool:
+    """Whether the operation is positively homogeneous in its channels: f(a x) = a f(x) for every a > 0.
+
+    That gives zero for zeros too, as a f(0) = f(0).
+    """
+    probes = torch.tensor(CHANNEL_PROBES, dtype=torch.float64)
+    for trial in range(len(PROBES)):
+        before = _outcome(node, operands, foreign, probes, trial)
+        for factor in FACTORS:
+            after = _outcome(node, operands, foreign, probes, trial, factor)
+            if before is None or after is None or not before.is_floating_point():
+                return False
+            if not torch.allclose(after, factor * before, rtol=1e-9, atol=0):
+                return False
+    return True
+
+
+def _outcome(
+    node: fx.Node,
+    operands: Sequence[fx.Node],
+    foreign: Sequence[bool],
+    channels: Tensor,
+    trial: int,
+    factor: float = 1.0,
+) -> Tensor | None:
+    """What the operation makes of numbers for its channels, each operand in another order, and of some foreign number.
+
+    None where it does not compute doubles, so that nothing is known of it.
+    """
+    target: Any = node.target
+    values: dict[fx.Node, Tensor] = {}
+    for index, (used, unknown) in enumerate(zip(operands, foreign, strict=True)):
+        number = torch.full((1,), PROBES[(trial + index) % len(PROBES)], dtype=torch.float64)
+        filling = number if unknown else factor * channels.roll(index * (2 * trial + 1))
+        dtype = used.meta["val"].dtype
+        values[used] = filling > 0 if dtype is torch.bool else filling if dtype.is_floating_point else filling.to(dtype)
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+    try:
+        outcome = target(*args, **kwargs)
+    except (RuntimeError, TypeError, NotImplementedError):
+        return None
+    return outcome if isinstance(outcome, Tensor) else None
 
 
 def _keep_beside_constant(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from bayesbits.graph.elementwise import is_elementwise, meet_elements
+from bayesbits.graph.elementwise import Criterion, is_elementwise, meet_elements
 from bayesbits.graph.exported import operation, shape
 from bayesbits.graph.labels import ZERO, ChannelClasses, Labels, collapse, collapse_together, compact, filled, one
 
@@ -32,8 +32,8 @@ PADS = ("pad", "constant_pad_nd")
 RESAMPLES = re.compile(r"_?(adaptive_)?(avg|max|lp)_pool(\d)d|upsample_[a-z_]+(\d)d")
 
 
-def apply(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses) -> Labels:
-    """The labels of a node's output, from those of its inputs."""
+def apply(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses, passes: Criterion) -> Labels:
+    """The labels of a node's output, from those of its inputs; `passes` says which element-wise operations let pass."""
     name = operation(node)
     if name == "getitem":
         whole, index = labels[node.all_input_nodes[0]], node.args[1]
@@ -43,6 +43,8 @@ def apply(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses)
     for applies, rule in RULES:
         if applies(node, name):
             return rule(node, labels, classes)
+    if is_elementwise(node, name):
+        return meet_elements(node, labels, classes, passes)
     return end(node, labels, classes, f"passes {name.lstrip('_')}")
 
 
@@ -145,5 +147,4 @@ RULES: tuple[tuple[Callable[[fx.Node, str], bool], Rule], ...] = (
     (lambda node, name: name in ZEROS, _zeros),
     (lambda node, name: name in REDUCTIONS, _reduce),
     (lambda node, name: RESAMPLES.match(name) is not None and len(node.all_input_nodes) == 1, _resample),
-    (is_elementwise, meet_elements),
 )

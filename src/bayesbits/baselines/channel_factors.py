@@ -1,0 +1,93 @@
+"""Channels of weights, and factors that are moved into them and out of them.
+
+Convolutions, linear layers and transposed convolutions store their channels along different axes, and groups divide
+them; here every weight has output channels, the input channels of its group, and the rest.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from bayesbits.graph.between import Between
+from bayesbits.graph.channels import Channels
+from bayesbits.graph.layers import FoundLayer, weight_of
+from bayesbits.topology import ChannelGroup
+
+
+def norm_of(between: Between, layer: FoundLayer) -> _BatchNorm | None:
+    """The batch norm that alone reads a layer; None where there is none."""
+    norm = None if layer.norm is None else between.model.get_submodule(layer.norm)
+    assert norm is None or isinstance(norm, _BatchNorm)
+    return norm
+
+
+def by_channels(layer: FoundLayer, weight: Tensor) -> Tensor:
+    """A layer's weight as [output channels, input channels of the group, all the rest]."""
+    if layer.kind == "conv_transpose":  # stored as [input channels, output channels of the group, ...]
+        split = weight.reshape(layer.groups, -1, *weight.shape[1:])
+        weight = split.transpose(1, 2).reshape(layer.outputs, -1, *weight.shape[2:])
+    return weight.reshape(weight.shape[0], weight.shape[1], -1)
+
+
+@torch.no_grad()
+def rescale(layer: FoundLayer, norm: _BatchNorm | None, of_inputs: Tensor, of_outputs: Tensor) -> None:
+    """Multiply a layer's input channels and divide its output channels; what is scaled by 1 stays as it is."""
+    weight = weight_of(layer.module)
+    rest = [1] * (weight.dim() - 2)
+    if bool((of_inputs != 1).any()):
+        if layer.kind == "conv_transpose":
+            factor = of_inputs.reshape(-1, 1, *rest)
+        else:
+            factor = of_inputs.reshape(layer.groups, 1, -1).expand(-1, layer.outputs // layer.groups, -1)
+            factor = factor.reshape(layer.outputs, -1, *rest)
+        weight.copy_(weight.double() * factor.to(weight.device))
+    if bool((of_outputs == 1).all()):
+        return
+    if norm is not None:
+        for parameter in (norm.weight, norm.bias):
+            parameter.copy_(parameter.double() / of_outputs.to(parameter.device))
+        return
+    if layer.kind == "conv_transpose":
+        factor = of_outputs.reshape(layer.groups, 1, -1).expand(-1, layer.inputs // layer.groups, -1)
+        factor = factor.reshape(layer.inputs, -1, *rest)
+    else:
+        factor = of_outputs.reshape(-1, 1, *rest)
+    weight.copy_(weight.double() / factor.to(weight.device))
+    bias = layer.module.bias
+    if isinstance(bias, Tensor):
+        bias.copy_(bias.double() / of_outputs.to(bias.device))
+
+
+class Magnitudes:
+    """The largest magnitude of a layer's folded weight for every pair of output and input channel it has."""
+
+    def __init__(self, layer: FoundLayer, between: Between, channels: Channels) -> None:
+        self.values = by_channels(layer, weight_of(layer.module).detach().double()).abs().amax(dim=2).cpu()
+        norm = norm_of(between, layer)
+        if norm is not None:
+            assert norm.running_var is not None
+            factor = torch.rsqrt(norm.running_var.double() + norm.eps)
+            if norm.weight is not None:
+                factor = factor * norm.weight.detach().double()
+            self.values *= factor.abs().cpu().reshape(-1, 1)
+        inputs = torch.tensor(channels.inputs[layer.name]).reshape(layer.groups, 1, -1)
+        self.outputs = torch.tensor(channels.outputs[layer.name])
+        self.inputs = inputs.expand(-1, layer.outputs // layer.groups, -1).reshape(self.values.shape)
+
+    def at(self, scale: Tensor) -> Tensor:
+        """The magnitudes once every channel has been scaled."""
+        return self.values * scale[self.inputs] / scale[self.outputs].unsqueeze(1)
+
+    def of_outputs(self, group: ChannelGroup, scale: Tensor) -> Tensor:
+        """The largest magnitude of every channel of a group, as an output of this layer."""
+        return _largest(group, self.outputs, self.at(scale).amax(dim=1))
+
+    def of_inputs(self, group: ChannelGroup, scale: Tensor) -> Tensor:
+        """The same as an input of this layer."""
+        return _largest(group, self.inputs.flatten(), self.at(scale).flatten())
+
+
+def _largest(group: ChannelGroup, channels: Tensor, values: Tensor) -> Tensor:
+    inside = (channels >= group.first) & (channels < group.first + group.size)
+    largest = torch.zeros(group.size, dtype=values.dtype)
+    return largest.scatter_reduce(0, channels[inside] - group.first, values[inside], "amax")
