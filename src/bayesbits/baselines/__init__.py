@@ -1,0 +1,22 @@
+"""Methods to compare with and to add to any plan: they change weights or biases without training.
+
+- `equalise`, before attaching: channels get ranges of equal size across layers;
+- `adaround`, on a fixed plan: which weights are rounded up and which down is learned;
+- `correct_biases`, on a fixed plan: biases take back what rounding does to the means of layers.
+"""
+
+from bayesbits.baselines.adaround import AdaRoundReport, adaround
+from bayesbits.baselines.bias_correction import BiasCorrectionReport, correct_biases, correct_biases_without_data
+from bayesbits.baselines.equalisation import EqualisationReport, equalise
+from bayesbits.baselines.reconstruction import AdaRoundConfig
+
+__all__ = [
+    "AdaRoundConfig",
+    "AdaRoundReport",
+    "BiasCorrectionReport",
+    "EqualisationReport",
+    "adaround",
+    "correct_biases",
+    "correct_biases_without_data",
+    "equalise",
+]

@@ -1,0 +1,214 @@
+"""Adaptive rounding (AdaRound): which weights are rounded up and which down is learned, on top of any plan.
+
+Rounding every weight to its nearest code is best for each of them and not for the layer: errors that a layer's inputs
+bring together should cancel. Layer after layer, in running order, the choice between the code below and the code above
+is learned so that the layer's output comes close to the float network's (see `rounding` and `reconstruction`). It ends
+in new weights, each at the centre of its learned code, so that the quantizer's ordinary rounding gives just these.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesbits.baselines.gathering import gather
+from bayesbits.baselines.input_means import norm_of
+from bayesbits.baselines.observing import (
+    Progress,
+    SkippedLayer,
+    attached_layer,
+    check_batches,
+    check_fixed,
+    detached_copy,
+    float_copy,
+)
+from bayesbits.baselines.reconstruction import AdaRoundConfig, Reconstruction
+from bayesbits.baselines.rounding import RoundingGrid
+from bayesbits.compressor import Compressor
+from bayesbits.graph.between import Between, apply_functions, read_between
+from bayesbits.graph.exported import evaluation_form
+from bayesbits.nn.attached import AttachedLayer
+from bayesbits.plan import Plan
+from bayesbits.topology import Layer
+
+WIDEST = 16  # in wider codes half a step is lost in the weight's own precision
+
+
+@dataclass(frozen=True)
+class RoundedLayer:
+    """A layer whose rounding was learned."""
+
+    name: str
+    """The layer."""
+    weights: int
+    """How many weights it has."""
+    moved: int
+    """How many of them have another code than the nearest."""
+    nearest_error: float
+    """The squared error of its output with every weight at its nearest code: summed over channels, mean over data."""
+    error: float
+    """The same with the codes that it has now."""
+
+
+@dataclass(frozen=True)
+class AdaRoundReport:
+    """What adaptive rounding did to a network."""
+
+    plan: Plan
+    """The plan of the network, as it was."""
+    layers: tuple[RoundedLayer, ...]
+    """The layers whose rounding was learned, in running order."""
+    skipped: tuple[SkippedLayer, ...]
+    """The others, and why."""
+
+    def __str__(self) -> str:
+        lines = [
+            f"{layer.name}: {layer.moved} of {layer.weights} codes moved, "
+            f"error {layer.nearest_error:.4g} -> {layer.error:.4g}"
+            for layer in self.layers
+        ]
+        return "\n".join(lines + [f"{entry.name} is left as it was: {entry.reason}" for entry in self.skipped])
+
+
+def adaround(
+    compressor: Compressor,
+    batches: Iterable[Any],
+    config: AdaRoundConfig | None = None,
+    *,
+    reference: nn.Module | None = None,
+    progress: Progress | None = None,
+) -> AdaRoundReport:
+    """Learn the rounding of the weights of a network whose plan is fixed; only weights change, by a code at most.
+
+    Batches are as for `calibrate`; they are held. `reference` is the float network to agree with, where this one's
+    weights or biases have been changed since; without it, it is this network without its quantizers. `progress` is
+    called with a layer's name, its number and the number of layers. Where a layer's learned codes do no better than
+    the nearest ones on the data, those stay. Where this fails, all weights are what they were.
+    """
+    config = AdaRoundConfig() if config is None else config
+    check_fixed(compressor, "adaptive rounding")
+    held = check_batches(batches, "adaptive rounding", least=config.batch)
+    reference = float_copy(compressor) if reference is None else reference
+    between = _read(compressor, held[0])
+    before = {name: parameter.detach().clone() for name, parameter in _weights(compressor)}
+    rounded: list[RoundedLayer] = []
+    skipped: list[SkippedLayer] = []
+    layers = compressor.topology.layers
+    try:
+        with evaluation_form(reference):
+            for number, layer in enumerate(layers, start=1):
+                module = attached_layer(compressor, layer.name)
+                reason = _obstacle(compressor, layer, module, between)
+                if reason is None:
+                    assert module is not None
+                    reconstruction = _reconstruction(compressor, layer, module, between if config.functions else None)
+                    rounded.append(_round(compressor, reconstruction, reference, held, config))
+                else:
+                    skipped.append(SkippedLayer(layer.name, reason))
+                if progress is not None:
+                    progress(layer.name, number, len(layers))
+    except BaseException:
+        with torch.no_grad():
+            for name, parameter in _weights(compressor):
+                parameter.copy_(before[name])
+        raise
+    return AdaRoundReport(compressor.plan(), tuple(rounded), tuple(skipped))
+
+
+def _weights(compressor: Compressor) -> list[tuple[str, nn.Parameter]]:
+    return [(name, compressor.model.get_parameter(name)) for name in compressor.topology.weight_tensors]
+
+
+def _read(compressor: Compressor, batch: Any) -> Between | None:
+    """What lies between the layers; None where torch.export cannot read that: then no functions are known."""
+    try:
+        return read_between(detached_copy(compressor), tuple(batch) if isinstance(batch, list) else batch)
+    except Exception:  # torch.export raises many kinds of errors
+        return None
+
+
+def _obstacle(
+    compressor: Compressor, layer: Layer, module: AttachedLayer | None, between: Between | None
+) -> str | None:
+    """Why the rounding of a layer is not learned, if it is not."""
+    if module is None or module.parts.weight is None:
+        return "its weight was left in float when attaching"
+    bits = compressor.plan().bits[layer.parameter]
+    if module.parts.weight.mode == "off" or bits > WIDEST:
+        return f"its weight has {bits} bits, where rounding does not matter"
+    if bits == 0:
+        return "its weight has 0 bits: it returns nothing"
+    owners = [
+        owner
+        for owner in compressor.model.modules()
+        if any(parameter is module.weight for parameter in owner.parameters(recurse=False))
+    ]
+    found = None if between is None else between.layers.get(layer.name)
+    if len(owners) > 1 or (found is not None and found.shared_weight):
+        return f"its weight {layer.parameter} is tied: what else reads it would be changed too"
+    return None
+
+
+def _reconstruction(
+    compressor: Compressor, layer: Layer, module: AttachedLayer, between: Between | None
+) -> Reconstruction:
+    """What becomes of a layer's output up to the place where errors are measured."""
+    scale, shift = None, None
+    norm, gate = norm_of(compressor, layer), compressor.attachment.gate_of(layer.name)
+    if norm is not None:
+        assert norm.running_var is not None
+        assert norm.running_mean is not None
+        scale = torch.rsqrt(norm.running_var + norm.eps)
+        scale = scale if norm.weight is None else scale * norm.weight.detach()
+        shift = -norm.running_mean * scale
+        shift = shift if norm.bias is None else shift + norm.bias.detach()
+    if gate is not None:
+        values = gate.values().detach().to(module.weight.dtype)
+        scale = values if scale is None else scale * values
+        shift = None if shift is None else shift * values
+    functions = between.functions_behind(layer.name) if between is not None and layer.name in between.layers else ()
+    return Reconstruction(layer, module, scale, shift, partial(apply_functions, functions))
+
+
+def _round(
+    compressor: Compressor,
+    reconstruction: Reconstruction,
+    reference: nn.Module,
+    batches: list[Any],
+    config: AdaRoundConfig,
+) -> RoundedLayer:
+    """Learn one layer's rounding, and write it into the weight."""
+    module, name = reconstruction.module, reconstruction.layer.name
+    quantizer = module.parts.weight
+    assert quantizer is not None
+    limit = config.gibibytes * 2**30
+    data = gather(reconstruction, compressor.model, reference, batches, limit, asymmetric=config.asymmetric)
+    grid = RoundingGrid.of(module)
+    nearest = quantizer.codes(module.folded_weight().detach())
+    nearest_error = reconstruction.mean_error(module.effective_weight().detach(), data, config.batch).item()
+    learned = reconstruction.learn(grid, data, config)
+    weight = grid.weight(learned)
+    error = reconstruction.mean_error(weight, data, config.batch).item()
+    if not error < nearest_error:
+        return RoundedLayer(name, weight.numel(), 0, nearest_error, nearest_error)
+    _write(module, weight, grid.codes(learned), name)
+    moved = int((quantizer.codes(module.folded_weight().detach()) != nearest).sum())
+    return RoundedLayer(name, weight.numel(), moved, nearest_error, error)
+
+
+@torch.no_grad()
+def _write(module: AttachedLayer, weight: Tensor, codes: Tensor, name: str) -> None:
+    """Give a layer new weights, and make sure that the quantizer's own rounding finds these codes in them."""
+    quantizer, factor = module.parts.weight, module.fold_factor()
+    assert quantizer is not None
+    module.weight.copy_(weight)
+    wrong = quantizer.codes(module.folded_weight()) != codes
+    wrong = wrong if factor is None else wrong & (factor != 0)
+    if bool(wrong.any()):
+        raise RuntimeError(
+            f"{name}: a weight in {module.weight.dtype} does not hold {int(wrong.sum())} of its learned codes; "
+            "keep the network in float32 while rounding is learned"
+        )
