@@ -34,6 +34,7 @@ ALLOWED = {
     "training": {"compressor", "plan"},
     "integer": {"records"},
     "deploy": {"compressor", "cost", "functional", "graph", "integer", "nn", "plan", "records", "topology"},
+    "baselines": {"compressor", "graph", "topology", "plan", "functional", "nn", "calibration"},
     "zoo": set(),
     "recipes": {"training", "compressor", "cost", "plan", "spec", "topology", "zoo"},
     "cli": {"recipes", "training", "graph", "cost", "plan", "topology", "zoo"},

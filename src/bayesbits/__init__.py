@@ -1,5 +1,6 @@
 """bayesbits learns how many bits every tensor of a network deserves, and which channels it can do without."""
 
+from bayesbits import baselines
 from bayesbits.calibration import METHODS as CALIBRATION_METHODS
 from bayesbits.compressor import Compressor, attach
 from bayesbits.cost import Cost
@@ -41,6 +42,7 @@ __all__ = [
     "Topology",
     "TrainingError",
     "attach",
+    "baselines",
     "deploy",
     "finetune",
     "load",

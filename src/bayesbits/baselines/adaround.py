@@ -194,13 +194,13 @@ def _round(
     error = reconstruction.mean_error(weight, data, config.batch).item()
     if not error < nearest_error:
         return RoundedLayer(name, weight.numel(), 0, nearest_error, nearest_error)
-    _write(module, weight, grid.codes(learned), name)
+    write_codes(module, weight, grid.codes(learned), name)
     moved = int((quantizer.codes(module.folded_weight().detach()) != nearest).sum())
     return RoundedLayer(name, weight.numel(), moved, nearest_error, error)
 
 
 @torch.no_grad()
-def _write(module: AttachedLayer, weight: Tensor, codes: Tensor, name: str) -> None:
+def write_codes(module: AttachedLayer, weight: Tensor, codes: Tensor, name: str) -> None:
     """Give a layer new weights, and make sure that the quantizer's own rounding finds these codes in them."""
     quantizer, factor = module.parts.weight, module.fold_factor()
     assert quantizer is not None

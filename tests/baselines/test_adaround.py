@@ -1,0 +1,335 @@
+"""Adaptive rounding: loss and gradient by hand, the best codes by exhaustive search, and every kind of layer."""
+
+import copy
+import itertools
+import math
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import bayesbits as bb
+from bayesbits.baselines import AdaRoundConfig, adaround, correct_biases
+from bayesbits.baselines.adaround import write_codes
+from bayesbits.baselines.gathering import gather
+from bayesbits.baselines.observing import float_copy
+from bayesbits.baselines.reconstruction import Reconstruction
+from bayesbits.baselines.rounding import RoundingGrid
+from bayesbits.graph.between import apply_functions
+from bayesbits.nn.attached import AttachedLayer
+from tests.graph.networks import Tied, randomize
+from tests.networks import dropping
+
+FLOAT_INPUT = bb.Spec(input_bits=32, residual_bits=None, prune=False)
+QUICK = AdaRoundConfig(steps=60, batch=8)
+
+
+def fixed(
+    model: nn.Module, x: Tensor, weights: int = 3, activations: int = 8, spec: bb.Spec = FLOAT_INPUT
+) -> bb.Compressor:
+    compressor = bb.attach(model.eval(), x, spec)
+    compressor.calibrate([x])
+    compressor.fix(bb.Plan.uniform(compressor.topology, weights, activations, input_bits=spec.input_bits))
+    return compressor
+
+
+def codes(compressor: bb.Compressor, name: str) -> Tensor:
+    layer = compressor.model.get_submodule(name)
+    assert isinstance(layer, AttachedLayer)
+    return compressor.attachment.quantizers[f"{name}.weight"].codes(layer.folded_weight().detach())
+
+
+def reconstruction(compressor: bb.Compressor, name: str) -> Reconstruction:
+    layer = compressor.model.get_submodule(name)
+    return Reconstruction(compressor.topology.layer(name), layer, None, None, partial(apply_functions, ()))
+
+
+def test_loss_and_gradient_of_one_weight_by_hand():
+    model = nn.Sequential(nn.Linear(1, 1, bias=False))
+    model[0].weight.data.fill_(0.6)
+    compressor = fixed(model, torch.tensor([[1.0], [3.0]]), 2, 32)
+    compressor.attachment.quantizers["0.weight"].set_range(3.0)
+    grid, problem = RoundingGrid.of(model[0]), reconstruction(compressor, "0")
+    logit = torch.tensor([[math.log(3)]], requires_grad=True)  # h = 1.2 * 0.75 - 0.1 = 0.8, so w = 2 * 0.8 = 1.6
+    inputs = torch.tensor([[1.0], [3.0]])
+    loss = problem.loss(grid, logit, inputs, 0.6 * inputs, 0.01, 2.0)
+    # The mean of x^2 is 5: 5 (1.6 - 0.6)^2 + 0.01 (1 - 0.6^2).
+    assert loss.item() == pytest.approx(5 * 1.0 + 0.01 * 0.64, rel=1e-5)
+    loss.backward()
+    slope = 1.2 * 0.75 * 0.25
+    assert logit.grad.item() == pytest.approx((5 * 2 * 1.0 * 2 - 0.01 * 4 * 0.6) * slope, rel=1e-5)
+    warm_up = problem.loss(grid, logit, inputs, 0.6 * inputs, 0.01, None)
+    assert warm_up.item() == pytest.approx(5.0, rel=1e-5)
+
+
+def test_one_step_is_adams_step_on_that_gradient():
+    model = nn.Sequential(nn.Linear(1, 1, bias=False))
+    model[0].weight.data.fill_(0.98)  # its fraction is 0.49: nearest is down
+    compressor = fixed(model, torch.tensor([[1.0], [3.0]]), 2, 32)
+    compressor.attachment.quantizers["0.weight"].set_range(3.0)
+    # The float network wants 1.2 x, so the gradient is negative; Adam's first step moves V up by the rate: h > 0.5.
+    reference = copy.deepcopy(float_copy(compressor))
+    reference.get_submodule("0").weight.data.fill_(1.2)
+    x = [torch.tensor([[1.0], [3.0]])]
+    report = adaround(compressor, x, AdaRoundConfig(steps=1, batch=2, rate=0.2), reference=reference)
+    assert codes(compressor, "0").item() == 1
+    assert model[0].weight.item() == pytest.approx(2.0)
+    assert report.layers[0].moved == 1
+
+
+def test_the_schedule_of_the_exponent():
+    config = AdaRoundConfig(steps=101, warm_up=0.0)
+    assert [config.exponent(step) for step in (0, 50, 100)] == pytest.approx([20.0, 11.0, 2.0])
+    assert AdaRoundConfig(steps=100).exponent(19) is None
+    assert AdaRoundConfig(steps=100).exponent(20) == pytest.approx(20.0)
+
+
+def pairs(seed: int) -> tuple[bb.Compressor, Tensor]:
+    """One layer of six weights on three pairs of inputs that go together, so that errors of one sign add up.
+
+    In each pair one weight has to go up and the other down, while the nearest codes of both lie on the same side.
+    """
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(6, 1))
+    x = torch.randn(256, 3).repeat_interleave(2, dim=1) + 0.5 * torch.randn(256, 6)
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[0.45, 0.25, 0.42, 0.2, -0.75, -0.55]]))
+    compressor = fixed(model, x, 2, 32)
+    compressor.attachment.quantizers["0.weight"].set_range(1.5)  # steps of 1
+    return compressor, x
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_finds_better_codes_than_the_nearest_as_exhaustive_search_does(seed):
+    compressor, x = pairs(seed)
+    wanted = compressor.model[0].weight.detach() @ x.T
+    below = torch.tensor([[0.0, 0, 0, 0, -1, -1]])
+
+    def error(chosen: Tensor) -> float:
+        return (chosen @ x.T - wanted).square().mean().item()
+
+    candidates = [below + torch.tensor([up]) for up in itertools.product((0.0, 1.0), repeat=6)]
+    nearest, best = codes(compressor, "0"), min(candidates, key=error)
+    assert nearest.tolist() == [[0, 0, 0, 0, -1, -1]]
+    assert error(best) < 0.5 * error(nearest.float())
+    # Six weights are few beside their error: their regulariser needs more weight than that of a layer of thousands.
+    report = adaround(compressor, [x[:128], x[128:]], AdaRoundConfig(steps=400, batch=64, strength=0.3))
+    assert torch.equal(codes(compressor, "0").float(), best)
+    assert report.layers[0].nearest_error == pytest.approx(error(nearest.float()), rel=1e-4)
+    assert report.layers[0].error == pytest.approx(error(best), rel=1e-4)
+    assert report.layers[0].moved == 3
+
+
+class Kinds(nn.Module):
+    """Every kind of layer: batch norm, depthwise, groups, transposed with and without, two calls, tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.stem_norm = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.filter, self.filter_norm = nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.BatchNorm2d(8)
+        self.grouped = nn.Conv2d(8, 8, 1, groups=2)
+        self.up, self.up_norm = nn.ConvTranspose2d(8, 4, 3, stride=2), nn.BatchNorm2d(4)
+        self.grouped_up, self.grouped_up_norm = nn.ConvTranspose2d(4, 4, 2, groups=2), nn.BatchNorm2d(4)
+        self.twice = nn.Conv2d(4, 4, 3, stride=2)
+        self.tokens = nn.Linear(4, 6)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.stem_norm(self.stem(x)), inplace=True)
+        x = F.relu6(self.filter_norm(self.filter(x)))
+        x = F.relu_(self.up_norm(self.up(F.silu(self.grouped(x)), output_size=[14, 14])))
+        x = F.relu(self.grouped_up_norm(self.grouped_up(x)))
+        x = F.relu_(self.twice(F.relu_(self.twice(x))))  # images of two sizes
+        return self.head(F.gelu(self.tokens(x.flatten(2).transpose(1, 2)))).mean(1)
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_every_kind_of_layer_is_rounded_to_its_learned_codes(per_channel):
+    torch.manual_seed(0)
+    model, x = randomize(Kinds()), torch.randn(16, 3, 6, 6)
+    with torch.no_grad():
+        model.stem_norm.weight[2] = 0.0  # a channel without a factor
+    spec = bb.Spec(residual_bits=None, prune=False, per_channel_weights=per_channel)
+    compressor = fixed(model, x, 3, 8, spec)
+    before = copy.deepcopy(model.state_dict())
+    nearest = {layer.name: codes(compressor, layer.name) for layer in compressor.topology.layers}
+    report = adaround(compressor, [x[:8], x[8:]], QUICK)
+    assert [layer.name for layer in report.layers] == [layer.name for layer in compressor.topology.layers]
+    assert not report.skipped
+    assert report.plan == compressor.plan()
+    changed = {key for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
+    assert changed <= {layer.parameter for layer in compressor.topology.layers}
+    for layer in report.layers:
+        after = codes(compressor, layer.name)
+        assert (after - nearest[layer.name]).abs().max() <= 1
+        assert int((after != nearest[layer.name]).sum()) == layer.moved
+        assert layer.error <= layer.nearest_error
+        if layer.moved:  # at the centre of the code: rounding changes nothing any more
+            module = model.get_submodule(layer.name)
+            torch.testing.assert_close(module.effective_weight(), module.weight, rtol=1e-5, atol=1e-6)
+    assert sum(layer.error for layer in report.layers) < 0.97 * sum(layer.nearest_error for layer in report.layers)
+    assert torch.equal(model.stem.weight[2], before["stem.weight"][2])
+
+
+def logit_error(model: nn.Module, reference: nn.Module, x: Tensor) -> float:
+    with torch.no_grad():
+        return (model(x) - reference(x)).square().mean().item()
+
+
+@pytest.mark.parametrize("choice", [{}, {"functions": False}, {"asymmetric": False}])
+def test_the_network_comes_closer_to_the_float_one_on_other_data(choice):
+    torch.manual_seed(0)
+    model = randomize(nn.Sequential(nn.Linear(8, 24), nn.ReLU(), nn.Linear(24, 24), nn.ReLU(), nn.Linear(24, 4)))
+    mixing = torch.randn(3, 8)
+    x, unseen = torch.randn(128, 3) @ mixing, torch.randn(128, 3) @ mixing
+    reference = copy.deepcopy(model)
+    compressor = fixed(model, x)
+    nearest = logit_error(model, reference, unseen)
+    adaround(compressor, [x], AdaRoundConfig(steps=300, **choice))
+    rounded = logit_error(model, reference, unseen)
+    assert rounded < 0.6 * nearest
+    correct_biases(compressor, [x], reference=reference)
+    assert logit_error(model, reference, unseen) < nearest
+
+
+def test_errors_are_measured_behind_the_function():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.randn(64, 4)
+    with torch.no_grad():
+        model[0].bias.copy_(torch.tensor([-100.0] * 4 + [0.0] * 4))  # half of the channels never pass the ReLU
+    behind = adaround(fixed(copy.deepcopy(model), x), [x], QUICK).layers[0]
+    before = adaround(fixed(copy.deepcopy(model), x), [x], replace(QUICK, functions=False)).layers[0]
+    assert behind.nearest_error < 0.6 * before.nearest_error
+
+
+def test_pruned_channels_and_other_widths_are_left_alone():
+    torch.manual_seed(0)
+    model = randomize(
+        nn.Sequential(
+            nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Conv2d(8, 2, 1)
+        )
+    ).eval()
+    x = torch.randn(16, 3, 6, 6)
+    compressor = bb.attach(model, x, bb.Spec())
+    compressor.calibrate([x])
+    plan = dropping(compressor.topology, 0.5, 3)
+    compressor.fix(bb.Plan({**plan.bits, "5.weight": 32}, plan.kept))
+    gone = [channel for channel in range(8) if channel not in plan.kept["0"]]
+    before, nearest = model[0].weight.detach().clone(), codes(compressor, "0")
+    report = adaround(compressor, [x], QUICK)
+    assert gone
+    assert torch.equal(codes(compressor, "0")[gone], nearest[gone])
+    assert not torch.equal(model[0].weight, before)
+    assert [(entry.name, entry.reason) for entry in report.skipped] == [
+        ("5", "its weight has 32 bits, where rounding does not matter")
+    ]
+    assert report.plan == compressor.plan()
+    assert "5 is left as it was" in str(report)
+
+
+def test_tied_weights_are_left_alone():
+    class Embedded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.hidden, self.head = nn.Embedding(5, 4), nn.Linear(4, 4), nn.Linear(4, 5)
+            self.head.weight = self.table.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(F.relu(self.hidden(self.table(x))))
+
+    report = adaround(fixed(Tied(), torch.randn(16, 4)), [torch.randn(16, 4)], QUICK)
+    assert [entry.name for entry in report.skipped] == ["first", "second"]
+    assert "tied" in report.skipped[0].reason
+    tokens = torch.randint(5, (16, 3))
+    report = adaround(fixed(Embedded(), tokens), [tokens], QUICK)
+    assert [entry.name for entry in report.skipped] == ["head"]
+    assert [layer.name for layer in report.layers] == ["hidden"]
+
+
+def test_networks_that_cannot_be_exported_are_rounded_too():
+    class Unreadable(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.first(x)
+            return self.second(F.relu(x) if float(x.sum()) < 1e9 else x)
+
+    torch.manual_seed(0)
+    x = torch.randn(32, 4)
+    report = adaround(fixed(Unreadable(), x), [x], QUICK)
+    assert [layer.name for layer in report.layers] == ["first", "second"]
+
+
+def test_memory_is_bounded_by_leaving_examples_out():
+    torch.manual_seed(0)
+    x = torch.randn(64, 4)
+    seen: list[int] = []
+    compressor = fixed(nn.Sequential(nn.Linear(4, 4)), x)
+    for limit in (1e9, 64 * 8 * 4 / 2, 64 * 8 * 4 / 4):
+        problem = reconstruction(compressor, "0")
+        data = gather(problem, compressor.model, float_copy(compressor), [x[:32], x[32:]], limit, asymmetric=True)
+        seen.append(sum(len(part.inputs) for part in data))
+    assert seen == [64, 32, 16]
+
+
+def test_results_are_repeatable_and_reported_as_they_come():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.randn(32, 4)
+    results = []
+    calls: list[tuple[str, int, int]] = []
+    for _ in range(2):
+        compressor = fixed(copy.deepcopy(model), x)
+        adaround(compressor, [x], QUICK, progress=lambda *call: calls.append(call))
+        results.append([codes(compressor, "0"), codes(compressor, "2")])
+        assert not any(parameter.grad is not None for parameter in compressor.model.parameters())
+    assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
+    assert calls == [("0", 1, 2), ("2", 2, 2)] * 2
+
+
+def test_a_failure_leaves_the_weights_as_they_were():
+    compressor, x = pairs(0)
+    weight = compressor.model[0].weight
+    before = weight.detach().clone()
+
+    def stop(name: str, number: int, count: int) -> None:
+        assert not torch.equal(weight, before)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        adaround(compressor, [x], AdaRoundConfig(steps=400, strength=0.3), progress=stop)
+    assert torch.equal(weight, before)
+
+
+def test_clear_errors():
+    model, x = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(16, 3)
+    compressor = bb.attach(model, x, FLOAT_INPUT)
+    compressor.calibrate([x])
+    with pytest.raises(ValueError, match=r"adaptive rounding works on a final plan.*compressor\.fix"):
+        adaround(compressor, [x])
+    compressor.fix(bb.Plan.uniform(compressor.topology, 4, 8, input_bits=32))
+    with pytest.raises(ValueError, match="training mode"):
+        adaround(compressor, [x])
+    model.eval()
+    with pytest.raises(ValueError, match="at least 32 examples, and the batches have 16"):
+        adaround(compressor, [x])
+    with pytest.raises(ValueError, match="all the same"):
+        adaround(compressor, [torch.ones(16, 3)], QUICK)
+    with pytest.raises(ValueError, match="not finite"):
+        adaround(compressor, [x / 0], QUICK)
+    compressor.attachment.quantizers["0.weight"].fix(16)
+    grid = RoundingGrid.of(model[0])
+    up = torch.ones_like(grid.fraction)
+    model.half()
+    with pytest.raises(RuntimeError, match=r"0: a weight in torch\.float16 does not hold"):
+        write_codes(model[0], grid.weight(up), grid.codes(up), "0")
+    for wrong in (
+        {"steps": 0}, {"batch": 1.5}, {"rate": 0.0}, {"strength": -1.0}, {"warm_up": 1.0}, {"exponents": (2.0, 20.0)},
+        {"gibibytes": 0.0},
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"AdaRoundConfig.{next(iter(wrong))}"):
+            AdaRoundConfig(**wrong)

@@ -1,0 +1,195 @@
+"""Bias correction: the shift by hand, means that agree afterwards, and what is changed and what is not."""
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import bayesbits as bb
+from bayesbits.baselines import correct_biases, correct_biases_without_data
+from bayesbits.baselines.channel_factors import by_channels
+from bayesbits.baselines.input_means import mean_of_layer
+from bayesbits.graph.between import read_between
+from bayesbits.nn.attached import AttachedLayer
+from tests.graph.networks import randomize
+
+FLOAT_INPUT = bb.Spec(input_bits=32, residual_bits=None, prune=False)
+
+
+def fixed(model: nn.Module, x: Tensor, weights: int = 2, activations: int = 32, spec: bb.Spec = FLOAT_INPUT):
+    compressor = bb.attach(model.eval(), x, spec)
+    compressor.calibrate([x])
+    plan = bb.Plan.uniform(compressor.topology, weights, activations, input_bits=spec.input_bits)
+    floats = {name: 32 for name in plan.bits if name not in compressor.attachment.quantizers}
+    compressor.fix(bb.Plan({**plan.bits, **floats}))
+    return compressor
+
+
+def test_the_shift_by_hand():
+    model = nn.Sequential(nn.Linear(2, 1))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[3.0, 0.9]]))
+        model[0].bias.copy_(torch.tensor([10.0]))
+    compressor = fixed(model, torch.tensor([[1.0, 2.0], [3.0, 6.0]]))
+    compressor.attachment.quantizers["0.weight"].set_range(3.0)
+    # With 2 bits the step is 2: 3 becomes 2 and 0.9 becomes 0. E[x] = (2, 4), so that the shift is
+    # (2 - 3) * 2 + (0 - 0.9) * 4 = -5.6, and the bias takes it back.
+    report = correct_biases(compressor, [torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 6.0]])])
+    assert model[0].bias.item() == pytest.approx(15.6, rel=1e-5)
+    (layer,) = report.layers
+    assert (layer.name, layer.parameter) == ("0", "0.bias")
+    assert layer.shift == pytest.approx(5.6, rel=1e-5)
+    assert report.plan == compressor.plan()
+
+
+class Network(nn.Module):
+    """A layer with a bias, one with a batch norm, one with both, one that runs twice, and one with neither."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 6, 3, padding=1)
+        self.second, self.second_norm = nn.Conv2d(6, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6)
+        self.third, self.third_norm = nn.Conv2d(6, 6, 1), nn.BatchNorm2d(6)
+        self.twice = nn.Conv2d(6, 6, 1)
+        self.bare = nn.Linear(6, 4, bias=False)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.second_norm(self.second(F.relu(self.first(x)))))
+        x = F.relu(self.third_norm(self.third(x)))
+        x = F.relu(self.twice(x)) + F.relu(self.twice(1 - x))
+        return self.head(self.bare(x.mean((2, 3))))
+
+
+def means(model: nn.Module, name: str, x: Tensor) -> Tensor:
+    """The mean of what a module returns by channel, over its calls."""
+    seen: list[Tensor] = []
+    handle = model.get_submodule(name).register_forward_hook(lambda module, inputs, output: seen.append(output))
+    with torch.no_grad():
+        model(x)
+    handle.remove()
+    output = torch.cat(seen)
+    return output.mean([axis for axis in range(output.dim()) if axis != 1])
+
+
+def test_means_agree_afterwards_and_only_biases_change():
+    torch.manual_seed(0)
+    model, x = randomize(Network()), torch.randn(16, 3, 6, 6)
+    compressor = fixed(model, x, 4, 8)
+    reference, before = bb.Compressor(copy.deepcopy(model)).detach(), copy.deepcopy(model.state_dict())
+    calls: list[tuple[str, int, int]] = []
+    report = correct_biases(compressor, [x[:10], x[10:]], progress=lambda *call: calls.append(call))
+    assert calls == [
+        (name, index + 1, 6) for index, name in enumerate(("first", "second", "third", "twice", "bare", "head"))
+    ]
+    for name in ("first", "second_norm", "third", "twice", "head"):
+        torch.testing.assert_close(means(model, name, x), means(reference, name, x), rtol=1e-4, atol=1e-4)
+    assert [entry.parameter for entry in report.layers] == [
+        "first.bias", "second_norm.bias", "third.bias", "twice.bias", "head.bias",
+    ]  # fmt: skip
+    (skipped,) = report.skipped
+    assert skipped.name == "bare"
+    assert "has a bias" in skipped.reason
+    changed = {key for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
+    assert changed == {entry.parameter for entry in report.layers}
+
+
+def test_a_reference_is_what_means_are_brought_to():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(32, 3)
+    reference = copy.deepcopy(model)
+    compressor = fixed(model, x, 4)
+    with torch.no_grad():
+        model[0].weight.mul_(1.3)  # changed since, so that this network is no reference any more
+    correct_biases(compressor, [x], reference=reference)
+    for name in ("0", "2"):
+        torch.testing.assert_close(means(model, name, x), means(reference, name, x), rtol=1e-5, atol=1e-5)
+
+
+def test_without_data_by_hand():
+    model = nn.Sequential(nn.Conv2d(1, 2, 1, bias=False), nn.BatchNorm2d(2), nn.ReLU(), nn.Conv2d(2, 1, 2)).eval()
+    with torch.no_grad():
+        model[1].weight.copy_(torch.tensor([-1.0, 2.0]))
+        model[1].bias.copy_(torch.tensor([0.0, 50.0]))
+        model[3].weight.copy_(torch.tensor([[[[3.0, 0.9], [0.0, 0.0]], [[3.0, 0.0], [0.0, 0.0]]]]))
+        model[3].bias.fill_(1.0)
+    compressor = fixed(model, torch.randn(8, 1, 4, 4))
+    compressor.attachment.quantizers["3.weight"].set_range(3.0)
+    report = correct_biases_without_data(compressor, torch.randn(1, 1, 4, 4))
+    # E[x] = (1 / sqrt(2 pi), 50); 3 becomes 2 and 0.9 becomes 0: the shift is -1.9 / sqrt(2 pi) - 50.
+    assert model[3].bias.item() == pytest.approx(1 + 1.9 / math.sqrt(2 * math.pi) + 50, rel=1e-5)
+    assert [entry.name for entry in report.layers] == ["3"]
+    assert [entry.name for entry in report.skipped] == ["0"]
+    assert "stands before" in report.skipped[0].reason
+
+
+def test_without_data_comes_close_to_what_data_says():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 32, 3, bias=False), nn.BatchNorm2d(32), nn.ReLU6(),
+        nn.Conv2d(32, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 8),
+    )  # fmt: skip
+    x = torch.randn(128, 3, 8, 8)
+    for _ in range(40):
+        model(x)  # in training: the batch norms learn their statistics
+    reference = copy.deepcopy(model.eval())
+    compressor = fixed(model, x, 2, spec=bb.Spec(input_bits=32, prune=False, rules={"0": {"skip": True}}))
+    wanted = means(reference, "3", x)
+    before = (means(model, "3", x) - wanted).square().mean()
+    report = correct_biases_without_data(compressor, x[:1])
+    assert [entry.name for entry in report.layers] == ["3", "8"]
+    assert (means(model, "3", x) - wanted).square().mean() < 0.1 * before
+
+
+def test_functions_that_do_not_clip_are_listed():
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.GELU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    report = correct_biases_without_data(fixed(model, torch.randn(8, 3)), torch.randn(8, 3))
+    reasons = {entry.name: entry.reason for entry in report.skipped}
+    assert reasons["3"] == "gelu before it does not clip"
+    assert "no batch norm" in reasons["5"]
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(4, 6, 3, padding=1, padding_mode="circular"),
+        nn.Conv2d(4, 6, 3, padding=1, padding_mode="circular", groups=2),
+        nn.ConvTranspose2d(4, 6, 2, stride=2),
+        nn.ConvTranspose2d(4, 6, 2, stride=2, groups=2),
+    ],
+    ids=["convolution", "groups", "transposed", "transposed groups"],
+)
+def test_the_mean_of_a_layer_is_the_layer_of_the_mean(layer):
+    model = nn.Sequential(layer)
+    inputs = torch.randn(4)
+    between, topology = read_between(model, torch.randn(1, 4, 4, 4)), bb.trace(model, torch.randn(1, 4, 4, 4))
+    constant = inputs.reshape(1, 4, 1, 1).expand(1, 4, 4, 4)
+    wanted = (layer(constant) - layer.bias.reshape(1, -1, 1, 1)).mean((0, 2, 3))
+    torch.testing.assert_close(mean_of_layer(between, topology.layers[0], layer.weight, inputs), wanted)
+    assert by_channels(between.layers["0"], layer.weight).shape[0] == 6
+
+
+def test_clear_errors():
+    model, x = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(8, 3)
+    with pytest.raises(TypeError, match="Compressor"):
+        correct_biases(model, [x])  # type: ignore[arg-type]
+    compressor = bb.attach(model, x, FLOAT_INPUT)
+    compressor.calibrate([x])
+    with pytest.raises(ValueError, match=r"0\.weight is still learning: call compressor\.fix"):
+        correct_biases(compressor, [x])
+    compressor.fix()
+    with pytest.raises(ValueError, match=r"training mode.*model\.eval"):
+        correct_biases(compressor, [x])
+    model.eval()
+    with pytest.raises(TypeError, match=r"pass \[batch\]"):
+        correct_biases(compressor, x)
+    with pytest.raises(ValueError, match="at least 2 examples, and the batches have 0"):
+        correct_biases(compressor, [])
+    with pytest.raises(ValueError, match=r"the 8 examples .* are all the same"):
+        correct_biases(compressor, [torch.ones(8, 3)])
+    with pytest.raises(ValueError, match="mean that is not finite"):
+        correct_biases(compressor, [x * torch.nan])
+    assert isinstance(model[0], AttachedLayer)

@@ -1,0 +1,28 @@
+"""The mean of a clipped normal variable."""
+
+import math
+
+import pytest
+import torch
+
+from bayesbits.baselines.input_means import clipped_normal_mean
+
+
+def test_by_hand():
+    one = torch.ones(1)
+    # Of a standard normal ReLU leaves the mean phi(0) = 1 / sqrt(2 pi).
+    assert clipped_normal_mean(0 * one, one, 0.0, math.inf).item() == pytest.approx(1 / math.sqrt(2 * math.pi))
+    assert clipped_normal_mean(3 * one, 2 * one, -math.inf, math.inf).item() == pytest.approx(3)
+    assert clipped_normal_mean(3 * one, 2 * one, 0.0, 6.0).item() == pytest.approx(3)  # clipped evenly on both sides
+    assert clipped_normal_mean(-1 * one, 0 * one, 0.0, 6.0).item() == 0
+    assert clipped_normal_mean(7 * one, 0 * one, 0.0, 6.0).item() == 6
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, math.inf), (0.0, 6.0), (-1.0, 1.0), (-math.inf, 0.5)])
+def test_against_the_integral(low, high):
+    mean, deviation = torch.tensor([-2.0, 0.3, 5.0]).double(), torch.tensor([1.5, 0.2, 3.0]).double()
+    z = torch.linspace(-10, 10, 400_001, dtype=torch.float64)
+    density = torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
+    values = (mean[:, None] + deviation[:, None] * z).clamp(low, high) * density
+    wanted = torch.trapezoid(values, z)
+    torch.testing.assert_close(clipped_normal_mean(mean, deviation, low, high), wanted, rtol=1e-7, atol=1e-7)
