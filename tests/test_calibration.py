@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import bayesbits as bb
 from bayesbits.calibration import METHODS, calibrate_activations, calibrate_weight, run_on
 from bayesbits.calibration.observing import SAMPLE, evenly_spaced
 from bayesbits.calibration.ranges import round_to_bits
@@ -340,3 +341,14 @@ def test_batch_norms_that_have_never_run_take_their_statistics_from_the_batches(
     before = net[1].running_mean.clone()
     calibrate_activations(net, {"2": net[2]}, [torch.randn(32, 4)])
     assert torch.equal(net[1].running_mean, before)
+
+
+def test_statistics_that_were_loaded_without_their_counter_are_kept():
+    """Files from before torch 0.4.1 have no `num_batches_tracked`, and a network that loads one counts 0 batches."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
+    trained = {"1.running_mean": torch.tensor([1.0, 2, 3, 4]), "1.running_var": torch.tensor([5.0, 6, 7, 8])}
+    model.load_state_dict(trained, strict=False)
+    compressor = bb.attach(model, torch.randn(1, 3, 4, 4))
+    compressor.calibrate([torch.randn(8, 3, 4, 4)])
+    for name, value in trained.items():
+        assert torch.equal(model.state_dict()[name], value)

@@ -70,11 +70,7 @@ def taking_first_statistics(model: nn.Module) -> Iterator[list[_BatchNorm]]:
         norm.training = inputs[0].numel() > inputs[0].shape[1]
 
     model.eval()
-    fresh = [
-        norm
-        for norm in model.modules()
-        if isinstance(norm, _BatchNorm) and norm.num_batches_tracked is not None and not norm.num_batches_tracked.any()
-    ]
+    fresh = [norm for norm in model.modules() if isinstance(norm, _BatchNorm) and _has_never_run(norm)]
     momenta = [norm.momentum for norm in fresh]
     handles = [norm.register_forward_pre_hook(use_the_batch_if_it_says_anything) for norm in fresh]
     for norm in fresh:
@@ -85,6 +81,13 @@ def taking_first_statistics(model: nn.Module) -> Iterator[list[_BatchNorm]]:
         for norm, momentum, handle in zip(fresh, momenta, handles, strict=True):
             norm.momentum = momentum
             handle.remove()
+
+
+def _has_never_run(norm: _BatchNorm) -> bool:
+    """Whether a batch norm still has what it starts with. Its counter alone does not say so: old files lack it."""
+    if norm.num_batches_tracked is None or norm.running_mean is None or norm.running_var is None:
+        return False
+    return not (norm.num_batches_tracked.any() or norm.running_mean.any() or (norm.running_var != 1).any())
 
 
 @contextmanager
