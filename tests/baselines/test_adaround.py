@@ -39,7 +39,7 @@ def fixed(
 def codes(compressor: bb.Compressor, name: str) -> Tensor:
     layer = compressor.model.get_submodule(name)
     assert isinstance(layer, AttachedLayer)
-    return compressor.attachment.quantizers[f"{name}.weight"].codes(layer.folded_weight().detach())
+    return layer.folded_codes()
 
 
 def reconstruction(compressor: bb.Compressor, name: str) -> Reconstruction:
@@ -171,7 +171,6 @@ def test_every_kind_of_layer_is_rounded_to_its_learned_codes(per_channel):
             module = model.get_submodule(layer.name)
             torch.testing.assert_close(module.effective_weight(), module.weight, rtol=1e-5, atol=1e-6)
     assert sum(layer.error for layer in report.layers) < 0.97 * sum(layer.nearest_error for layer in report.layers)
-    assert torch.equal(model.stem.weight[2], before["stem.weight"][2])
 
 
 def logit_error(model: nn.Module, reference: nn.Module, x: Tensor) -> float:

@@ -64,14 +64,15 @@ def test_every_row_has_its_own_step():
     assert grid.below.tolist() == [[0, 1], [0, 0]]
 
 
-def test_the_factor_of_the_batch_norm_is_divided_out_again():
+def test_a_batch_norm_stretches_the_grid():
     norm = nn.BatchNorm1d(2, eps=0.0)
     with torch.no_grad():
         norm.weight.copy_(torch.tensor([-4.0, 0.0]))
         norm.running_var.fill_(4.0)
     grid, layer = grid_of(linear([[0.3, -1.3], [0.3, -1.3]]), 3.0, norm=norm)
-    # f = -2: -0.6 and 2.6 are quantized, with codes below of -1 and 1; a channel with f = 0 stays as it is.
-    assert grid.below[0].tolist() == [-1, 1]
-    weight = grid.weight(torch.zeros(2, 2))
-    torch.testing.assert_close(weight[0], torch.tensor([1.0, -1.0]))
-    assert torch.equal(weight[1], layer.weight[1])
+    # f = -2, so that the steps of 2 are steps of 1 for the weight; a channel with f = 0 is rounded as if f were 1.
+    assert grid.step.flatten().tolist() == pytest.approx([1.0, 2.0])
+    assert grid.below.tolist() == [[0, -2], [0, -1]]
+    torch.testing.assert_close(grid.weight(torch.zeros(2, 2)), torch.tensor([[0.0, -1.0], [0.0, -2.0]]))
+    nearest = (grid.fraction >= 0.5).float()
+    torch.testing.assert_close(grid.weight(nearest), layer.effective_weight().detach())

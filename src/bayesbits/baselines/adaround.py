@@ -182,12 +182,10 @@ def _round(
 ) -> RoundedLayer:
     """Learn one layer's rounding, and write it into the weight."""
     module, name = reconstruction.module, reconstruction.layer.name
-    quantizer = module.parts.weight
-    assert quantizer is not None
     limit = config.gibibytes * 2**30
     data = gather(reconstruction, compressor.model, reference, batches, limit, asymmetric=config.asymmetric)
     grid = RoundingGrid.of(module)
-    nearest = quantizer.codes(module.folded_weight().detach())
+    nearest = module.folded_codes()
     nearest_error = reconstruction.mean_error(module.effective_weight().detach(), data, config.batch).item()
     learned = reconstruction.learn(grid, data, config)
     weight = grid.weight(learned)
@@ -195,18 +193,17 @@ def _round(
     if not error < nearest_error:
         return RoundedLayer(name, weight.numel(), 0, nearest_error, nearest_error)
     write_codes(module, weight, grid.codes(learned), name)
-    moved = int((quantizer.codes(module.folded_weight().detach()) != nearest).sum())
+    moved = int((module.folded_codes() != nearest).sum())
     return RoundedLayer(name, weight.numel(), moved, nearest_error, error)
 
 
 @torch.no_grad()
 def write_codes(module: AttachedLayer, weight: Tensor, codes: Tensor, name: str) -> None:
     """Give a layer new weights, and make sure that the quantizer's own rounding finds these codes in them."""
-    quantizer, factor = module.parts.weight, module.fold_factor()
-    assert quantizer is not None
+    factor = module.fold_factor()
+    signs = torch.ones((), device=codes.device) if factor is None else module.along_outputs(factor.sign())
     module.weight.copy_(weight)
-    wrong = quantizer.codes(module.folded_weight()) != codes
-    wrong = wrong if factor is None else wrong & (factor != 0)
+    wrong = module.folded_codes() != codes * signs
     if bool(wrong.any()):
         raise RuntimeError(
             f"{name}: a weight in {module.weight.dtype} does not hold {int(wrong.sum())} of its learned codes; "

@@ -34,7 +34,10 @@ def regulariser(logits: Tensor, exponent: float) -> Tensor:
 
 @dataclass(frozen=True)
 class RoundingGrid:
-    """A layer's folded weight on the grid of its quantizer: the codes below it, and how far above those it lies."""
+    """A layer's weight on the grid of its quantizer: the codes below it, and how far above those it lies.
+
+    Where a batch norm is folded the grid of every channel is stretched, as in `nn.attached`.
+    """
 
     below: Tensor
     """floor(w / s) of the clipped weight, as whole numbers."""
@@ -44,36 +47,27 @@ class RoundingGrid:
     """s, in a shape that broadcasts."""
     bounds: tuple[int, int]
     """The smallest and the largest code."""
-    factor: Tensor | None
-    """What the batch norm multiplies the weight with before it is quantized; None without one."""
-    original: Tensor
-    """The layer's weight."""
 
     @classmethod
     def of(cls, layer: AttachedLayer) -> "RoundingGrid":
         """The grid of a layer with a quantizer of a final width."""
-        quantizer = layer.parts.weight
+        quantizer, factor = layer.parts.weight, layer.fold_factor()
         assert quantizer is not None
-        folded = layer.folded_weight().detach()
-        folded = folded.to(arithmetic_dtype(folded.dtype))
-        beta = quantizer.beta.detach().to(folded.dtype)
-        beta = beta.reshape(-1, *[1] * (folded.dim() - 1)) if quantizer.log_beta.dim() else beta
+        weight = layer.weight.detach().to(arithmetic_dtype(layer.weight.dtype))
+        beta = quantizer.beta.detach()
+        if factor is not None:
+            beta = beta * torch.where(factor == 0, 1.0, factor.abs()).reciprocal()
+        beta = (layer.along_outputs(beta) if beta.dim() else beta).to(weight.dtype)
         bits = quantizer.effective_bits()
         step = step_size(beta, bits, quantizer.signed)
-        scaled = clip(folded, beta, quantizer.signed) / step
+        scaled = clip(weight, beta, quantizer.signed) / step
         below = torch.floor(scaled)
-        factor = layer.fold_factor()
-        bounds = code_bounds(bits, quantizer.signed)
-        return cls(below, scaled - below, step, bounds, factor, layer.weight.detach().to(folded.dtype))
+        return cls(below, scaled - below, step, code_bounds(bits, quantizer.signed))
 
     def codes(self, up: Tensor) -> Tensor:
         """The codes when every one is moved up by this much, from 0 to 1."""
         return torch.clamp(self.below + up, *self.bounds)
 
     def weight(self, up: Tensor) -> Tensor:
-        """The layer's weight with these codes, the factor of the batch norm divided out; as it was where that is 0."""
-        quantized = self.codes(up) * self.step
-        if self.factor is None:
-            return quantized
-        dead = self.factor == 0
-        return torch.where(dead, self.original, quantized / torch.where(dead, 1.0, self.factor))
+        """The layer's weight with these codes."""
+        return self.codes(up) * self.step
