@@ -332,3 +332,19 @@ def test_clear_errors():
     ):  # fmt: skip
         with pytest.raises(ValueError, match=f"AdaRoundConfig.{next(iter(wrong))}"):
             AdaRoundConfig(**wrong)
+
+
+def test_deploying_works_unchanged():
+    torch.manual_seed(0)
+    model = randomize(
+        nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.Flatten(1))
+    )
+    x = torch.randn(16, 3, 6, 6)
+    compressor = fixed(model, x, 3, 8, bb.Spec(prune=False))
+    report = adaround(compressor, [x], QUICK)
+    correct_biases(compressor, [x])
+    assert sum(layer.moved for layer in report.layers) > 0
+    small = bb.deploy(compressor)
+    with torch.no_grad():
+        wanted = model(x)
+        assert (small(x) - wanted).abs().max() < 0.02 * wanted.abs().max()
