@@ -1,0 +1,186 @@
+"""The deployed network as an ONNX graph in which layers and quantizers are still opaque nodes.
+
+torch's own exporter translates whatever stays float (softmax, normalisation, attention). It meets every layer, quantizer
+and dequantizer as one node of our own domain, which only names it; `nodes` writes what those compute. In between,
+codes travel as unsigned integers of 8 bits, as the runtime carries them: the code plus the zero point of its grid.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export import Dim
+
+from bayesbits.integer import Grid, IntegerLayer, IntegerNetwork
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+DOMAIN = "bayesbits"
+_aten = torch.ops.aten
+
+# Operations that only move values or choose among them: they do the same to carried codes.
+MOVES = frozenset(
+    {
+        _aten.view,
+        _aten._unsafe_view,
+        _aten.reshape,
+        _aten.flatten,
+        _aten.permute,
+        _aten.transpose,
+        _aten.t,
+        _aten.squeeze,
+        _aten.unsqueeze,
+        _aten.slice,
+        _aten.select,
+        _aten.expand,
+        _aten.cat,
+        _aten.clone,
+        _aten.alias,
+        _aten.max_pool2d,
+        _aten.max_pool1d,
+        _aten.constant_pad_nd,
+    }
+)
+
+
+class Carrying(fx.Interpreter):
+    """Runs a deployed program with opaque nodes in place of its layers and quantizers, and carried codes."""
+
+    def __init__(self, program: fx.GraphModule, network: IntegerNetwork) -> None:
+        super().__init__(program)
+        self.network = network
+        self._carried: dict[fx.Node, Grid] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        if n.op == "call_module":
+            return self._opaque(n)
+        if n.op != "call_function" or not any(used in self._carried for used in n.all_input_nodes):
+            return super().run_node(n)
+        assert callable(n.target)
+        tensors = [used for used in n.all_input_nodes if isinstance(self.env[used], Tensor)]
+        if getattr(n.target, "overloadpacket", None) in MOVES and all(used in self._carried for used in tensors):
+            grid = self._carried[n] = self._carried[tensors[0]]
+            args, kwargs = self.fetch_args_kwargs_from_env(n)
+            if n.target is _aten.constant_pad_nd.default:
+                args = (args[0], args[1], grid.zero_point)
+            return n.target(*args, **kwargs)
+        args, kwargs = fx.node.map_arg((n.args, n.kwargs), self._number)
+        return n.target(*args, **kwargs)
+
+    def _number(self, node: fx.Node) -> Any:
+        """The value of a node, with carried codes as the numbers that they are."""
+        value, grid = self.env[node], self._carried.get(node)
+        return value if grid is None else opaque(node, "Centre", grid.name, value, torch.float32, value.shape)
+
+    def _opaque(self, node: fx.Node) -> Tensor:
+        kind, _, key = str(node.target).partition(".")
+        name = key[1:].replace("/", ".")
+        source = node.args[0]
+        assert isinstance(source, fx.Node)
+        x: Tensor = self.env[source]
+        if kind == "layers":
+            return self._layer(node, self.network.layer(name), x, source)
+        grid = self.network.grid(name)
+        if kind == "quantizers":
+            carry = grid.carrier == "uint8"
+            if carry:
+                self._carried[node] = grid
+            return opaque(node, "Quantize", name, x, torch.uint8 if carry else torch.float32, x.shape)
+        if source in self._carried:
+            return opaque(node, "Dequantize", name, x, torch.float32, x.shape)
+        return opaque(node, "Scale", name, x, torch.float32, x.shape)
+
+    def _layer(self, node: fx.Node, layer: IntegerLayer, x: Tensor, source: fx.Node) -> Tensor:
+        if layer.arithmetic == "integer" and source not in self._carried:
+            assert layer.input is not None
+            x = opaque(node, "Carry", layer.input, x, torch.uint8, x.shape)
+        if layer.output is not None:
+            self._carried[node] = self.network.grid(layer.output)
+        return opaque(
+            node, "Layer", layer.name, x, torch.float32 if layer.output is None else torch.uint8, _shape(layer, x)
+        )
+
+
+def opaque(node: fx.Node, kind: str, name: str, x: Tensor, dtype: torch.dtype, shape: Sequence[Any]) -> Tensor:
+    """A node of our own domain, which names a layer or grid of the network and the node of the program."""
+    result: Tensor = torch.onnx.ops.symbolic(
+        f"{DOMAIN}::{kind}", (x,), {"of": name, "node": node.name}, dtype=dtype, shape=list(shape), version=1
+    )
+    return result
+
+
+def _shape(layer: IntegerLayer, x: Tensor) -> list[Any]:
+    """The shape of what a layer returns."""
+    if layer.kind == "linear":
+        return [*x.shape[:-1], layer.weight_shape[0]]
+    axes = len(layer.weight_shape) - 2
+    window = [d * (k - 1) for d, k in zip(layer.dilation, layer.weight_shape[2:], strict=True)]
+    sizes = list(zip(x.shape[-axes:], layer.stride, layer.padding, window, strict=True))
+    if layer.kind == "conv":
+        return [*x.shape[: -axes - 1], layer.weight_shape[0], *((n + 2 * p - w - 1) // s + 1 for n, s, p, w in sizes)]
+    extra = layer.output_padding
+    spatial = [(n - 1) * s - 2 * p + w + 1 + e for (n, s, p, w), e in zip(sizes, extra, strict=True)]
+    return [*x.shape[: -axes - 1], layer.weight_shape[1] * layer.groups, *spatial]
+
+
+class _Opaque(nn.Module):
+    """What is given to the exporter."""
+
+    def __init__(self, program: fx.GraphModule, network: IntegerNetwork) -> None:
+        super().__init__()
+        self.program, self.network = program, network
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return Carrying(self.program, self.network).run(*inputs)
+
+
+def export_opaque(
+    program: fx.GraphModule, network: IntegerNetwork, inputs: tuple[Tensor, ...], opset: int
+) -> ModelProto:
+    """The ONNX graph with opaque nodes, for batches of any size where the network takes them."""
+    dynamic = network.structure.dynamic_batch
+    if dynamic:  # a size of 1 would be taken for a constant
+        batch = inputs[0].shape[0]
+        inputs = tuple(torch.cat([x, x]) if x.dim() and x.shape[0] == batch == 1 else x for x in inputs)
+        batch = inputs[0].shape[0]
+    shapes = tuple({0: Dim.AUTO} if dynamic and x.dim() and x.shape[0] == batch else None for x in inputs)
+    module = _Opaque(program, network).eval()
+    with _quiet(), torch.no_grad():
+        exported = torch.export.export(module, inputs, dynamic_shapes=(shapes,), strict=False)
+        translated = torch.onnx.export(
+            exported,
+            dynamo=True,
+            opset_version=opset,
+            input_names=list(network.structure.inputs),
+            output_names=[output_name(key) for key in network.structure.outputs],
+            verbose=False,
+        )
+    assert translated is not None
+    model: ModelProto = translated.model_proto
+    return model
+
+
+def output_name(key: str) -> str:
+    """What an output is called in the file: by its key, and "output" where there is one without."""
+    return f"output{key}" if key == "" or key.isdigit() else key
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what torch's exporter says about itself and about packages that it would know, too."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
