@@ -1,15 +1,16 @@
 """What layers and quantizers are in an ONNX file: quantize and dequantize nodes that onnxruntime turns into kernels.
 
-All of it was measured, bit by bit, and chosen so that two things hold at once: with default options the runtime runs the
-layer in integers, and what it computes can be said exactly.
+All of it was measured bit by bit, and chosen so that two things hold at once: with default options the runtime runs
+the layer in integers, and what it computes can be said exactly.
 
 - A layer that emits codes is DequantizeLinear -> Conv or Gemm -> QuantizeLinear -> integer Clip, which becomes
-  QLinearConv or QGemm. A float Clip or a ReLU in front of QuantizeLinear would prevent that; the integer Clip does it all.
+  QLinearConv or QGemm. A float Clip in front of QuantizeLinear would prevent that; the integer Clip does it all.
 - A linear layer that emits numbers is the same without QuantizeLinear (QGemm with float output); a convolution would
-  then run in float, so ConvInteger, the addition of the bias, and the scale are written out.
+  then run in float, so ConvInteger, the addition of the bias, and the scale are written out. So are linear layers that
+  are called several times: a quantizer behind one call would be fused with it and round differently.
 - Codes that float operations read become numbers by Cast, Sub and Mul. Behind DequantizeLinear the runtime would make
-  QLinearAdd and the like of them, whose rounding depends on the machine. Residual additions alone have it, because it is
-  faster, and are written as Sum, of which the runtime makes nothing else.
+  QLinearAdd and the like of them, whose rounding depends on the machine. Residual additions alone have it, because it
+  is faster, and are written as Sum, of which the runtime makes nothing else.
 - Narrow weights are stored as such and cast to int8, which the runtime does once, when it loads the file.
 """
 
@@ -86,14 +87,16 @@ class Writer:
         """Codes that are numbers to the numbers that they stand for."""
         self.add("Mul", [x, self.constant(f"{grid.name}.step", np.float32(grid.step))], output)
 
-    def layer(self, layer: IntegerLayer, x: str, output: str, name: str, shape: Sequence[int | None]) -> None:
+    def layer(
+        self, layer: IntegerLayer, x: str, output: str, name: str, shape: Sequence[int | None], *, several_calls: bool
+    ) -> None:
         """A layer: of `shape` is what it returns, with None for the size of the batch."""
         if layer.arithmetic == "float":
             self._float_layer(layer, x, output, name, shape)
         elif layer.kind == "conv_transpose":
             self._transposed(layer, x, output, name)
-        elif layer.output is None and layer.kind == "conv":
-            self._convolution_to_numbers(layer, x, output, name)
+        elif layer.output is None and (layer.kind == "conv" or several_calls):
+            self._written_out(layer, x, output, name)
         else:
             self._fused(layer, x, output, name, shape)
 
@@ -124,17 +127,21 @@ class Writer:
         sizes = np.array([-1 if size is None else size for size in shape])
         self.add("Reshape", [x, self.constant(f"{layer.name}.shape", sizes)], output)
 
-    def _convolution_to_numbers(self, layer: IntegerLayer, x: str, output: str, name: str) -> None:
-        zero = self._grid(self._input(layer))[1]
-        operands = [x, self._weight(layer), zero]
-        total = self.add("ConvInteger", operands, f"{name}/sum", name=name, **_window(layer))
-        axes = (1, -1) + (1,) * (len(layer.weight_shape) - 2)
+    def _written_out(self, layer: IntegerLayer, x: str, output: str, name: str) -> None:
+        """Sums of products as integers, and then numbers: nothing that a quantizer behind it could be fused with."""
+        operands = [x, self._weight(layer), self._grid(self._input(layer))[1]]
+        if layer.kind == "conv":
+            total = self.add("ConvInteger", operands, f"{name}/sum", name=name, **_window(layer))
+        else:
+            operands[1] = self.add("Transpose", [operands[1]], f"{name}/turned", perm=[1, 0])
+            total = self.add("MatMulInteger", operands, f"{name}/sum", name=name)
+        axes = (-1,) + (1,) * (len(layer.weight_shape) - 2)
         if layer.bias:
             bias = self.constant(f"{layer.name}.bias", self._tensor(layer, "bias").reshape(axes))
             total = self.add("Add", [total, bias], f"{name}/biased")
         number = self.add("Cast", [total], f"{name}/number", to=TensorProto.FLOAT)
         steps = self._accumulator_steps(layer)
-        steps = steps if steps.size == 1 else steps.reshape(axes)
+        steps = steps.reshape(axes if steps.size > 1 else ())
         self.add("Mul", [number, self.constant(f"{layer.name}.scale", steps)], output)
 
     def _transposed(self, layer: IntegerLayer, x: str, output: str, name: str) -> None:
@@ -142,7 +149,7 @@ class Writer:
         codes = self.centre(self._input(layer), x, f"{name}/input")
         weight = self.add("Cast", [self._weight(layer)], f"{name}/weight", to=TensorProto.FLOAT)
         total = self.add("ConvTranspose", [codes, weight], f"{name}/sum", name=name, **_window(layer))
-        axes = (1, -1) + (1,) * (len(layer.weight_shape) - 2)
+        axes = (-1,) + (1,) * (len(layer.weight_shape) - 2)
         if layer.bias:
             bias = self.constant(f"{layer.name}.bias", self._tensor(layer, "bias").reshape(axes))
             number = self.add("Cast", [bias], f"{name}/bias", to=TensorProto.FLOAT)

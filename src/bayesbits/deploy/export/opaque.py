@@ -1,13 +1,14 @@
 """The deployed network as an ONNX graph in which layers and quantizers are still opaque nodes.
 
-torch's own exporter translates whatever stays float (softmax, normalisation, attention). It meets every layer, quantizer
-and dequantizer as one node of our own domain, which only names it; `nodes` writes what those compute. In between,
-codes travel as unsigned integers of 8 bits, as the runtime carries them: the code plus the zero point of its grid.
+torch's own exporter translates whatever stays float (softmax, normalisation, attention). It meets every layer,
+quantizer and dequantizer as one node of our own domain, which only names it; `nodes` writes what those compute. In
+between, codes travel as unsigned integers of 8 bits, as the runtime carries them: code plus zero point of its grid.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,37 +18,16 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim
 
+from bayesbits.graph.exported import operation
+from bayesbits.graph.rules import MOVES, PADS, SAME
 from bayesbits.integer import Grid, IntegerLayer, IntegerNetwork
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
 DOMAIN = "bayesbits"
-_aten = torch.ops.aten
 
-# Operations that only move values or choose among them: they do the same to carried codes.
-MOVES = frozenset(
-    {
-        _aten.view,
-        _aten._unsafe_view,
-        _aten.reshape,
-        _aten.flatten,
-        _aten.permute,
-        _aten.transpose,
-        _aten.t,
-        _aten.squeeze,
-        _aten.unsqueeze,
-        _aten.slice,
-        _aten.select,
-        _aten.expand,
-        _aten.cat,
-        _aten.clone,
-        _aten.alias,
-        _aten.max_pool2d,
-        _aten.max_pool1d,
-        _aten.constant_pad_nd,
-    }
-)
+_CHOICES = re.compile(r"cat|index_select|getitem|amax|max_pool\dd")
 
 
 class Carrying(fx.Interpreter):
@@ -63,16 +43,25 @@ class Carrying(fx.Interpreter):
             return self._opaque(n)
         if n.op != "call_function" or not any(used in self._carried for used in n.all_input_nodes):
             return super().run_node(n)
-        assert callable(n.target)
-        tensors = [used for used in n.all_input_nodes if isinstance(self.env[used], Tensor)]
-        if getattr(n.target, "overloadpacket", None) in MOVES and all(used in self._carried for used in tensors):
+        tensors = [used for used in n.all_input_nodes if isinstance(self.env[used], Tensor | list | tuple)]
+        if _moves(n) and tensors[0] in self._carried and not _mixed([used in self._carried for used in tensors], n):
             grid = self._carried[n] = self._carried[tensors[0]]
-            args, kwargs = self.fetch_args_kwargs_from_env(n)
-            if n.target is _aten.constant_pad_nd.default:
-                args = (args[0], args[1], grid.zero_point)
-            return n.target(*args, **kwargs)
+            return self._moved(n, grid)
+        assert callable(n.target)
         args, kwargs = fx.node.map_arg((n.args, n.kwargs), self._number)
         return n.target(*args, **kwargs)
+
+    def _moved(self, node: fx.Node, grid: Grid) -> Any:
+        """What an operation that only moves values does to carried codes: the same, but that zero is a zero point."""
+        args, kwargs = self.fetch_args_kwargs_from_env(node)
+        name = operation(node)
+        if name in SAME:
+            return args[0]
+        if name in PADS and grid.zero_point:
+            mode = [] if name == "constant_pad_nd" else ["constant"]
+            args, kwargs = (*args[:2], *mode, grid.zero_point), {}
+        assert callable(node.target)
+        return node.target(*args, **kwargs)
 
     def _number(self, node: fx.Node) -> Any:
         """The value of a node, with carried codes as the numbers that they are."""
@@ -114,6 +103,19 @@ def opaque(node: fx.Node, kind: str, name: str, x: Tensor, dtype: torch.dtype, s
         f"{DOMAIN}::{kind}", (x,), {"of": name, "node": node.name}, dtype=dtype, shape=list(shape), version=1
     )
     return result
+
+
+def _moves(node: fx.Node) -> bool:
+    """Whether an operation only moves values, or chooses among them: it does the same to carried codes."""
+    name = operation(node)
+    if name == "pad" and len(node.args) > 2 and node.args[2] != "constant":
+        return False
+    return name in MOVES or name in SAME or name in PADS or _CHOICES.fullmatch(name) is not None
+
+
+def _mixed(carried: list[bool], node: fx.Node) -> bool:
+    """Whether codes meet something else; the positions that index_select reads are none."""
+    return operation(node) != "index_select" and not all(carried)
 
 
 def _shape(layer: IntegerLayer, x: Tensor) -> list[Any]:

@@ -20,7 +20,7 @@ class Checkpoint:
     node: str
     """The node of the deployed program that makes it."""
     kind: str
-    """What makes it: "Layer", "Quantize", "Dequantize" or "Scale"."""
+    """What makes it: "Layer" or "Quantize"."""
     of: str
     """The layer's or grid's name."""
     value: str

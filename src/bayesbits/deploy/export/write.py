@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bayesbits.deploy.export.opaque import export_opaque
+from bayesbits.deploy.export.optional import require
 from bayesbits.deploy.network import DeployedNetwork
-from bayesbits.deploy.onnx.opaque import export_opaque
-from bayesbits.deploy.onnx.optional import require
+from bayesbits.graph.trace import split_inputs
 from bayesbits.integer import IntegerNetwork
 
 if TYPE_CHECKING:
@@ -40,10 +41,10 @@ def export_onnx(small: DeployedNetwork, example_inputs: Any, path: str | Path, f
 
 def to_onnx(small: DeployedNetwork, example_inputs: Any, form: str) -> ModelProto:
     """The ONNX model of a deployed network."""
-    from bayesbits.deploy.onnx.expand import expand
+    from bayesbits.deploy.export.expand import expand
 
     opset, ir_version = _versions(small.integer, form)
-    model = export_opaque(small.program, small.integer, small.flat_inputs(example_inputs), opset)
+    model = export_opaque(small.program, small.integer, tuple(small.bind(*split_inputs(example_inputs))), opset)
     model.ir_version = ir_version
     expand(model, small.integer, compact=form == "compact")
     return model

@@ -6,9 +6,9 @@ from collections import Counter
 
 from onnx import GraphProto, ModelProto, NodeProto, helper
 
-from bayesbits.deploy.onnx.checkpoints import Checkpoint, write_checkpoints
-from bayesbits.deploy.onnx.nodes import Writer
-from bayesbits.deploy.onnx.opaque import DOMAIN
+from bayesbits.deploy.export.checkpoints import Checkpoint, write_checkpoints
+from bayesbits.deploy.export.nodes import Writer
+from bayesbits.deploy.export.opaque import DOMAIN
 from bayesbits.integer import IntegerNetwork
 
 SUFFIX = {"Layer": "numbers", "Quantize": "quantized", "Dequantize": "dequantized", "Scale": "dequantized"}
@@ -44,6 +44,7 @@ class _Expansion:
         for node in graph.node:
             for name in node.input:
                 self._readers.setdefault(name, []).append(node)
+        self._count = Counter(_attribute(node, "of") for node in graph.node if node.op_type == "Layer")
         self._names: dict[str, str] = {}
         self._calls: Counter[tuple[str, str]] = Counter()
         self._sums: set[str] = set()
@@ -60,16 +61,17 @@ class _Expansion:
                 copied.op_type = "Sum"
             self.writer.nodes.append(copied)
             return
-        of, program_node = (helper.get_node_attr_value(node, key).decode() for key in ("of", "node"))
+        of, program_node = _attribute(node, "of"), _attribute(node, "node")
         output = self._output(node, of)
         self._write(node, of, inputs[0], output)
-        if node.op_type in SUFFIX:
+        if node.op_type in ("Layer", "Quantize"):
             self.checkpoints.append(Checkpoint(program_node, node.op_type, of, output, self._zero_point(node, of)))
 
     def _write(self, node: NodeProto, of: str, x: str, output: str) -> None:
         writer = self.writer
         if node.op_type == "Layer":
-            writer.layer(self.network.layer(of), x, output, self._numbered("", of), self._shapes[node.output[0]])
+            shape, name = self._shapes[node.output[0]], self._numbered("", of)
+            writer.layer(self.network.layer(of), x, output, name, shape, several_calls=self._count[of] > 1)
             return
         grid = self.network.grid(of)
         if node.op_type == "Quantize":
@@ -103,7 +105,10 @@ class _Expansion:
 
     def _zero_point(self, node: NodeProto, of: str) -> int | None:
         name = self.network.layer(of).output if node.op_type == "Layer" else of
-        if name is None or node.op_type not in ("Layer", "Quantize"):
-            return None
-        grid = self.network.grid(name)
-        return grid.zero_point if grid.carrier == "uint8" else None
+        grid = None if name is None else self.network.grid(name)
+        return grid.zero_point if grid is not None and grid.carrier == "uint8" else None
+
+
+def _attribute(node: NodeProto, key: str) -> str:
+    value: bytes = helper.get_node_attr_value(node, key)
+    return value.decode()

@@ -1,0 +1,88 @@
+"""onnxruntime with its default options: sessions, the graph that it really runs, and the machine."""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+from onnx import ModelProto
+
+from bayesbits.deploy.verification.record import Kernel, Machine
+from bayesbits.integer import IntegerLayer, IntegerNetwork
+
+Array = NDArray[Any]
+
+INTEGER_KERNELS = frozenset(
+    {"QLinearConv", "QGemm", "QLinearMatMul", "MatMulIntegerToFloat", "ConvInteger", "MatMulInteger"}
+)
+_INSTRUCTIONS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "amx_int8", "asimddp", "i8mm")
+_ERRORS_ONLY = 3
+
+
+class Session:
+    """A model loaded with default options."""
+
+    def __init__(self, model: ModelProto | str | Path, *, threads: int | None = None, optimised: Path | None = None):
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = _ERRORS_ONLY  # it warns that an optimised graph belongs to one kind of machine
+        if threads is not None:
+            options.intra_op_num_threads = threads
+        if optimised is not None:
+            options.optimized_model_filepath = str(optimised)
+        source = model.SerializeToString() if isinstance(model, ModelProto) else str(model)
+        self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        self.inputs = [value.name for value in self._session.get_inputs()]
+        self.outputs = [value.name for value in self._session.get_outputs()]
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """All outputs by name."""
+        results = self._session.run(None, dict(feeds))
+        return dict(zip(self.outputs, map(np.asarray, results), strict=True))
+
+
+def optimised_graph(model: ModelProto) -> ModelProto:
+    """What the runtime makes of a model."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "optimised.onnx"
+        Session(model, optimised=path)
+        return onnx.load(str(path))
+
+
+def kernels(optimised: ModelProto, network: IntegerNetwork) -> tuple[Kernel, ...]:
+    """Which operation every layer became; the runtime keeps the name of the node that it fuses others into."""
+    operations = {node.name: node.op_type for node in optimised.graph.node}
+    return tuple(_kernel(layer, operations.get(layer.name, "gone")) for layer in network.layers)
+
+
+def _kernel(layer: IntegerLayer, operation: str) -> Kernel:
+    if operation in INTEGER_KERNELS:
+        return Kernel(layer.name, operation, True, None)
+    if layer.arithmetic == "float":
+        reason = layer.reason
+    elif layer.kind == "conv_transpose":
+        reason = "onnxruntime has no integer kernel for transposed convolutions; whole numbers in float, exact"
+    else:
+        reason = "onnxruntime did not fuse it"
+    return Kernel(layer.name, operation, False, reason)
+
+
+def machine() -> Machine:
+    """The processor and the runtime."""
+    name, flags = platform.processor() or platform.machine(), set[str]()
+    information = Path("/proc/cpuinfo")
+    if information.exists():
+        for line in information.read_text().splitlines():
+            field, _, value = line.partition(":")
+            if field.strip() == "model name":
+                name = value.strip()
+            elif field.strip() in ("flags", "Features"):
+                flags = set(value.split())
+    instructions = tuple(flag for flag in _INSTRUCTIONS if flag in flags)
+    return Machine(name, instructions, f"onnxruntime {onnxruntime.__version__}")
