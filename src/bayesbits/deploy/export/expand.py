@@ -77,17 +77,22 @@ class _Expansion:
         if node.op_type == "Quantize":
             writer.quantize(grid, x, output)
         elif node.op_type == "Dequantize":
-            readers = self._readers.get(node.output[0], [])
-            additions = bool(readers) and all(reader.op_type == "Add" for reader in readers)
-            if additions:
-                self._sums.update(name for reader in readers for name in reader.output)
-            writer.dequantize(grid, x, output, for_additions=additions)
+            writer.dequantize(grid, x, output, for_additions=self._only_added(node))
         elif node.op_type == "Scale":
             writer.scale(grid, x, output)
         elif node.op_type == "Centre":
             writer.centre(grid, x, output)
         else:
             writer.carry(grid, x, output)
+
+    def _only_added(self, node: NodeProto) -> bool:
+        """Whether numbers are operands of additions, and quantized again at most; the additions become sums."""
+        readers = self._readers.get(node.output[0], [])
+        added = [reader for reader in readers if reader.op_type == "Add"]
+        if not added or any(reader.op_type not in ("Add", "Quantize") for reader in readers):
+            return False
+        self._sums.update(name for reader in added for name in reader.output)
+        return True
 
     def _output(self, node: NodeProto, of: str) -> str:
         """A name that says what the tensor is, but where it is an output of the network."""

@@ -76,8 +76,8 @@ class Comparison:
         for name in self._outputs:
             if not np.array_equal(plain[name], exposed[name]):
                 raise VerificationError(
-                    f"{name}: onnxruntime computes something else when inner tensors are read as well, so that what was "
-                    "compared is not what runs"
+                    f"{name}: onnxruntime computes something else when inner tensors are read as well, so that what "
+                    "was compared is not what runs"
                 )
         for segment, counts, exact in zip(self.segments, self._counts, self._exact_from_inputs, strict=True):
             differing = int((exposed[segment.value] != known[segment.value]).sum())

@@ -19,8 +19,8 @@ class Machine:
     cpu: str
     """The processor's model."""
     integer_instructions: tuple[str, ...]
-    """Those of its instructions that matter for integer kernels, such as "avx512_vnni"; without a kind of VNNI, products
-    of unsigned and signed bytes may saturate."""
+    """Those of its instructions that integer kernels use, such as "avx512_vnni"; without a kind of VNNI, products of
+    unsigned and signed bytes may saturate."""
     runtime: str
     """The runtime and its version."""
 
@@ -70,7 +70,9 @@ class Simulated:
     flipped: int
     """How many decisions differ."""
     largest_flipped_margin: float
-    """Of the flipped decisions, how far the best was in front of the second."""
+    """Of the flipped decisions, how far the best was in front of the second in the simulation."""
+    margin_error: float
+    """Where decisions agree, by how much the distance between two outputs of an input is off at most."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class Verification(Record):
         close = [place for place in self.places if not place.exact]
         sim, machine = self.simulated, self.machine
         lines = [
-            f"{machine.runtime} on {machine.cpu} ({', '.join(machine.integer_instructions) or 'no integer extensions'})",
+            f"{machine.runtime} on {machine.cpu} ({', '.join(machine.integer_instructions) or 'nothing special'})",
             f"weights            {self.weights:,} codes and {self.biases:,} biases in the file, all equal",
             f"exact places       {len(exact)} with {sum(place.values for place in exact):,} values, "
             f"{sum(place.differing for place in exact)} differ",

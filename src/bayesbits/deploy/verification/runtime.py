@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ INTEGER_KERNELS = frozenset(
 )
 _INSTRUCTIONS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "amx_int8", "asimddp", "i8mm")
 _ERRORS_ONLY = 3
+_MARK = re.compile(r"_token_\d+$")
 
 
 class Session:
@@ -56,14 +58,23 @@ def optimised_graph(model: ModelProto) -> ModelProto:
 
 
 def kernels(optimised: ModelProto, network: IntegerNetwork) -> tuple[Kernel, ...]:
-    """Which operation every layer became; the runtime keeps the name of the node that it fuses others into."""
-    operations = {node.name: node.op_type for node in optimised.graph.node}
-    return tuple(_kernel(layer, operations.get(layer.name, "gone")) for layer in network.layers)
+    """Which operation every layer became.
+
+    The runtime keeps the name of the node that it fuses others into, and may put a mark behind it; calls of a layer
+    after the first have a number there. Where not all calls became the same, the one that is no integer kernel counts.
+    """
+    operations: dict[str, set[str]] = {}
+    for node in optimised.graph.node:
+        name = _MARK.sub("", node.name).partition("#")[0]
+        operations.setdefault(name, set()).add(node.op_type)
+    return tuple(_kernel(layer, operations.get(layer.name, set())) for layer in network.layers)
 
 
-def _kernel(layer: IntegerLayer, operation: str) -> Kernel:
-    if operation in INTEGER_KERNELS:
-        return Kernel(layer.name, operation, True, None)
+def _kernel(layer: IntegerLayer, operations: set[str]) -> Kernel:
+    others = sorted(operations - INTEGER_KERNELS)
+    if operations and not others:
+        return Kernel(layer.name, sorted(operations)[0], True, None)
+    operation = others[0] if others else "not found"
     if layer.arithmetic == "float":
         reason = layer.reason
     elif layer.kind == "conv_transpose":

@@ -15,8 +15,8 @@ from bayesbits.deploy.export.checkpoints import Checkpoint
 
 # fmt: off
 MOVES = frozenset((
-    "Cast", "Concat", "Expand", "Flatten", "Gather", "Identity", "MaxPool", "Pad", "ReduceMax", "Reshape", "Shape", "Slice",
-    "Split", "Squeeze", "Sub", "Transpose", "Unsqueeze",
+    "Cast", "Concat", "Expand", "Flatten", "Gather", "Identity", "MaxPool", "Pad", "ReduceMax", "Reshape", "Shape",
+    "Slice", "Split", "Squeeze", "Sub", "Transpose", "Unsqueeze",
 ))
 # Element-wise operations of IEEE arithmetic, which leave no choice, beside those that move values.
 EXACT = MOVES | frozenset((
