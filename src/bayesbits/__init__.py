@@ -4,7 +4,16 @@ from bayesbits import baselines
 from bayesbits.calibration import METHODS as CALIBRATION_METHODS
 from bayesbits.compressor import Compressor, attach
 from bayesbits.cost import Cost
-from bayesbits.deploy import DeployedNetwork, deploy, load, save
+from bayesbits.deploy import (
+    DeployedNetwork,
+    Verification,
+    VerificationError,
+    deploy,
+    export_onnx,
+    load,
+    save,
+    verify,
+)
 from bayesbits.diagnosis import Diagnosis
 from bayesbits.graph.trace import trace
 from bayesbits.integer import IntegerNetwork
@@ -41,12 +50,16 @@ __all__ = [
     "Spec",
     "Topology",
     "TrainingError",
+    "Verification",
+    "VerificationError",
     "attach",
     "baselines",
     "deploy",
+    "export_onnx",
     "finetune",
     "load",
     "save",
     "search",
     "trace",
+    "verify",
 ]

@@ -1,7 +1,10 @@
 """From a compressor to a network that is really smaller, computes with integers, and can be stored."""
 
 from bayesbits.deploy.deploying import deploy
+from bayesbits.deploy.export.write import export_onnx
 from bayesbits.deploy.files import load, save
 from bayesbits.deploy.network import DeployedNetwork
+from bayesbits.deploy.verification.record import Verification, VerificationError
+from bayesbits.deploy.verification.verifying import verify
 
-__all__ = ["DeployedNetwork", "deploy", "load", "save"]
+__all__ = ["DeployedNetwork", "Verification", "VerificationError", "deploy", "export_onnx", "load", "save", "verify"]

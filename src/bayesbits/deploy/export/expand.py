@@ -115,5 +115,4 @@ class _Expansion:
 
 
 def _attribute(node: NodeProto, key: str) -> str:
-    value: bytes = helper.get_node_attr_value(node, key)
-    return value.decode()
+    return bytes(helper.get_node_attr_value(node, key)).decode()

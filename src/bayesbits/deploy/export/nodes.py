@@ -44,10 +44,10 @@ class Writer:
         self.nodes.append(helper.make_node(operation, list(inputs), [output], name=name or output, **attributes))
         return output
 
-    def constant(self, name: str, value: Array) -> str:
+    def constant(self, name: str, value: Array | np.generic) -> str:
         """Add a constant, or find the one of this name."""
         if name not in self.constants:
-            self.constants[name] = numpy_helper.from_array(np.ascontiguousarray(value), name)
+            self.constants[name] = numpy_helper.from_array(np.asarray(value, order="C"), name)
         return name
 
     def quantize(self, grid: Grid, x: str, output: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from bayesbits.deploy.export.checkpoints import Checkpoint
 
@@ -132,11 +132,11 @@ class Cutter:
         model.graph.output.extend(_value(name, self._types[name]) for name in dict.fromkeys(places))
         return model
 
-    def _model(self, graph: object) -> ModelProto:
-        model = helper.make_model(graph, opset_imports=self.model.opset_import)  # type: ignore[arg-type]
+    def _model(self, graph: GraphProto) -> ModelProto:
+        model = helper.make_model(graph, opset_imports=self.model.opset_import)
         model.ir_version = self.model.ir_version
         return model
 
 
-def _value(name: str, element_type: int) -> object:
+def _value(name: str, element_type: int) -> ValueInfoProto:
     return helper.make_tensor_value_info(name, element_type, None)

@@ -23,10 +23,12 @@ def verify(compressor: Compressor, small: DeployedNetwork, path: str | Path, inp
     """Prove that simulation, deployed network and ONNX file agree on these inputs; raises where they do not.
 
     Weight codes and biases in the file are those of the deployed network. Where there are only integers and
-    element-wise arithmetic, every value of the deployed network and of onnxruntime with default options is equal, of
+    element-wise arithmetic, every value of the deployed network and of onnxruntime with default options is equal: of
     every layer by itself, fed the deployed network's own values, and of the whole. Behind other float operations
     numbers agree to 1e-4 of the largest. Against the simulation, a decision may flip only where its margin is below the
-    error of margins that is measured where decisions agree. `inputs` are as for `attach`, with as many examples as are to be compared.
+    error of margins that is measured where decisions agree.
+
+    `inputs` are as for `attach`, with as many examples as are to be compared.
     """
     require("verify")
     import onnx
