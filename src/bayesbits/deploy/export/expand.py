@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from onnx import GraphProto, ModelProto, NodeProto, helper
+from onnx import GraphProto, ModelProto, NodeProto
 
 from bayesbits.deploy.export.checkpoints import Checkpoint, write_checkpoints
 from bayesbits.deploy.export.nodes import Writer
@@ -96,11 +96,12 @@ class _Expansion:
 
     def _output(self, node: NodeProto, of: str) -> str:
         """A name that says what the tensor is, but where it is an output of the network."""
-        name = node.output[0]
+        name: str = node.output[0]
         if name not in self._outputs and node.op_type in SUFFIX:
             codes = node.op_type == "Layer" and self.network.layer(of).output is not None
             self._names[name] = self._numbered("codes" if codes else SUFFIX[node.op_type], of)
-        return self._names.get(name, name)
+            name = self._names[name]
+        return name
 
     def _numbered(self, suffix: str, of: str) -> str:
         self._calls[suffix, of] += 1
@@ -115,4 +116,5 @@ class _Expansion:
 
 
 def _attribute(node: NodeProto, key: str) -> str:
-    return bytes(helper.get_node_attr_value(node, key)).decode()
+    value: bytes = next(attribute.s for attribute in node.attribute if attribute.name == key)
+    return value.decode()

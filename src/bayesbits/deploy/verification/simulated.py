@@ -12,15 +12,50 @@ from bayesbits.deploy.verification.record import Simulated, VerificationError
 from bayesbits.deploy.verification.reference import Simulation, layer_inputs, run_deployed
 
 
+class Decisions:
+    """Counts decisions that flipped, and judges them by how much others were off."""
+
+    def __init__(self) -> None:
+        self.inputs = self.flipped = 0
+        self.largest_error = 0.0
+        self.margin_error = 0.0
+        """Where decisions agree, by how much the distance between two outputs of an input is off at most."""
+        self.flipped_margin = 0.0
+        """The largest distance between best and second, in the simulation, of a decision that flipped."""
+
+    def add(self, simulated: Tensor, deployed: Tensor) -> None:
+        """Count a batch of outputs; those without two values to decide between only have an error."""
+        self.inputs += len(simulated)
+        errors = deployed - simulated
+        self.largest_error = max(self.largest_error, float(errors.abs().max()))
+        if simulated.dim() < 2 or simulated.shape[-1] < 2:
+            return
+        best = simulated.topk(2, dim=-1).values
+        flipped = simulated.argmax(-1) != deployed.argmax(-1)
+        self.flipped += int(flipped.sum())
+        if flipped.any():
+            self.flipped_margin = max(self.flipped_margin, float((best[..., 0] - best[..., 1])[flipped].max()))
+        if not flipped.all():
+            spread = errors.amax(-1) - errors.amin(-1)
+            self.margin_error = max(self.margin_error, float(spread[~flipped].max()))
+
+    def check(self) -> None:
+        """Raise where a decision flipped that was clearer than what others were off by."""
+        if self.flipped_margin > self.margin_error:
+            raise VerificationError(
+                f"output: the simulation decided by a margin of {self.flipped_margin:.3g} what the deployed network "
+                f"decides otherwise, and where decisions agree margins are off by at most {self.margin_error:.3g}"
+            )
+
+
 class SimulationCounts:
-    """Counts over batches."""
+    """Runs both, and counts over batches."""
 
     def __init__(self, compressor: Compressor, small: DeployedNetwork) -> None:
         self.small, self.simulation = small, Simulation(compressor, small)
+        self.decisions = Decisions()
         self._reads = layer_inputs(small)
-        self._inputs = self._codes = self._differing = 0
-        self._error = self._margin_error = 0.0
-        self._flipped_margins: list[float] = []
+        self._codes = self._differing = 0
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Run a batch through both."""
@@ -33,35 +68,17 @@ class SimulationCounts:
                 if mine.shape == theirs.shape:  # what a layer pads by itself is in front of it when deployed
                     self._codes += mine.numel()
                     self._differing += int((mine != theirs).sum())
-        for left, right in zip(simulated, deployed, strict=True):
-            self._error = max(self._error, float((left - right).abs().max()))
-        self._decide(simulated[0], deployed[0])
-
-    def _decide(self, simulated: Tensor, deployed: Tensor) -> None:
-        self._inputs += len(simulated)
-        if simulated.dim() < 2 or simulated.shape[-1] < 2:
-            return
-        best = simulated.topk(2, dim=-1).values
-        flipped = simulated.argmax(-1) != deployed.argmax(-1)
-        self._flipped_margins += (best[..., 0] - best[..., 1])[flipped].tolist()
-        errors = (deployed - simulated)[~flipped]
-        if errors.numel():  # by how much the distance between two outputs is off where nothing flipped
-            self._margin_error = max(self._margin_error, float((errors.amax(-1) - errors.amin(-1)).max()))
+        self.decisions.add(simulated[0], deployed[0])
 
     def judged(self) -> Simulated:
         """What was counted; raises where a clear decision flipped."""
-        margin = max(self._flipped_margins, default=0.0)
-        if margin > self._margin_error:
-            raise VerificationError(
-                f"output: the simulation decided by a margin of {margin:.3g} what the deployed network decides "
-                f"otherwise, and where decisions agree such distances are off by at most {self._margin_error:.3g}"
-            )
+        self.decisions.check()
         return Simulated(
-            inputs=self._inputs,
+            inputs=self.decisions.inputs,
             codes=self._codes,
             differing_codes=self._differing,
-            largest_error=self._error,
-            flipped=len(self._flipped_margins),
-            largest_flipped_margin=margin,
-            margin_error=self._margin_error,
+            largest_error=self.decisions.largest_error,
+            flipped=self.decisions.flipped,
+            largest_flipped_margin=self.decisions.flipped_margin,
+            margin_error=self.decisions.margin_error,
         )
