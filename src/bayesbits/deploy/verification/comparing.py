@@ -41,7 +41,7 @@ class Comparison:
         cutter = Cutter(model, checkpoints, integer)
         self.segments = cutter.segments
         self._places = {checkpoint.value: checkpoint for checkpoint in checkpoints}
-        self._pieces = [Session(cutter.piece(segment)) for segment in self.segments]
+        self._pieces = [Session(cutter.piece(segment), threads=1) for segment in self.segments]
         self._whole, self._exposed = Session(model), Session(cutter.exposed())
         self._inputs = [value.name for value in model.graph.input]
         self._outputs = [value.name for value in model.graph.output]

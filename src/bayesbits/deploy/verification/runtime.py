@@ -25,7 +25,7 @@ INTEGER_KERNELS = frozenset(
 )
 _INSTRUCTIONS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "amx_int8", "asimddp", "i8mm")
 _ERRORS_ONLY = 3
-_MARK = re.compile(r"_token_\d+$")
+_MARKS = re.compile(r"(#\d+)?(_token_\d+)?$")
 
 
 class Session:
@@ -65,9 +65,13 @@ def kernels(optimised: ModelProto, network: IntegerNetwork) -> tuple[Kernel, ...
     """
     operations: dict[str, set[str]] = {}
     for node in optimised.graph.node:
-        name = _MARK.sub("", node.name).partition("#")[0]
-        operations.setdefault(name, set()).add(node.op_type)
+        operations.setdefault(layer_of(node.name), set()).add(node.op_type)
     return tuple(_kernel(layer, operations.get(layer.name, set())) for layer in network.layers)
+
+
+def layer_of(node: str) -> str:
+    """The layer that a node of this name computes, if it computes one."""
+    return _MARKS.sub("", node)
 
 
 def _kernel(layer: IntegerLayer, operations: set[str]) -> Kernel:

@@ -12,6 +12,7 @@ from functools import cached_property
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from bayesbits.deploy.export.checkpoints import Checkpoint
+from bayesbits.deploy.verification.runtime import layer_of
 
 # fmt: off
 MOVES = frozenset((
@@ -52,7 +53,7 @@ class Segment:
 
         return all(
             node.op_type in EXACT
-            or node.name.partition("#")[0] in self.integer_layers
+            or layer_of(node.name) in self.integer_layers
             or (node.op_type in AVERAGES and of_codes(node.input[0]))
             for node in self.nodes
         )

@@ -24,11 +24,11 @@ class Decisions:
         """The largest distance between best and second, in the simulation, of a decision that flipped."""
 
     def add(self, simulated: Tensor, deployed: Tensor) -> None:
-        """Count a batch of outputs; those without two values to decide between only have an error."""
+        """Count a batch of outputs; what is no row of classes for each input only has an error, and decides nothing."""
         self.inputs += len(simulated)
         errors = deployed - simulated
         self.largest_error = max(self.largest_error, float(errors.abs().max()))
-        if simulated.dim() < 2 or simulated.shape[-1] < 2:
+        if simulated.dim() != 2 or simulated.shape[-1] < 2:
             return
         best = simulated.topk(2, dim=-1).values
         flipped = simulated.argmax(-1) != deployed.argmax(-1)
@@ -63,6 +63,8 @@ class SimulationCounts:
         values, deployed = run_deployed(self.small, self.small.bind(args, kwargs), nodes)
         codes, simulated = self.simulation.run(args, kwargs)
         for layer, calls in codes.items():
+            if len(calls) != len(self._reads[layer]):
+                continue  # calls whose result nobody reads are not deployed, and nothing says which these are
             for mine, node in zip(calls, self._reads[layer], strict=True):
                 theirs = values[node]
                 if mine.shape == theirs.shape:  # what a layer pads by itself is in front of it when deployed

@@ -1,0 +1,67 @@
+"""What the tests of exporting and verifying share: networks with final plans, deployed and written to a file."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+import bayesbits as bb
+from tests.deploy.comparison import mixed_plan
+from tests.graph.networks import randomize
+
+
+@dataclass
+class Exported:
+    """A compressor, what it was deployed to, and inputs that reach beyond both ends of every range."""
+
+    compressor: bb.Compressor
+    small: bb.DeployedNetwork
+    example: Any
+    inputs: Any
+
+    def write(self, path: Path, form: str = "fast") -> Path:
+        """Export to a file."""
+        bb.export_onnx(self.small, self.example, path, form)
+        return path
+
+    def verify(self, path: Path) -> bb.Verification:
+        """Verify a file."""
+        return bb.verify(self.compressor, self.small, path, self.inputs)
+
+
+def exported(
+    model: nn.Module,
+    example: Any,
+    *,
+    spec: bb.Spec | None = None,
+    bits: tuple[int, ...] = (2, 4, 8),
+    drop: float = 0.3,
+    seed: int = 0,
+    count: int = 64,
+) -> Exported:
+    """A network with random weights and biases under a random plan, deployed."""
+    compressor = bb.attach(randomize(model, seed).eval(), example, spec or bb.Spec(bits=(2, 4, 8)))
+    generator = torch.Generator().manual_seed(seed)
+    tensors = [x for x in _leaves(example) if x.is_floating_point()]
+    batch = tensors[0].shape[0] if tensors else 2
+
+    def examples(x: Tensor, scale: float) -> Tensor:
+        shape = (count // batch * batch, *x.shape[1:])
+        if not x.is_floating_point():
+            return torch.randint(0, 20, shape, generator=generator)
+        return scale * torch.randn(shape, generator=generator)
+
+    inputs = tree_map_only(Tensor, lambda x: examples(x, 1.0), example)
+    first = tree_map_only(Tensor, lambda x: x[:batch], inputs)
+    compressor.calibrate([first])
+    compressor.fix(mixed_plan(compressor.topology, bits=bits, drop=drop, seed=seed))
+    wide = tree_map_only(Tensor, lambda x: examples(x, 2.0), example)
+    return Exported(compressor, bb.deploy(compressor), example, wide)
+
+
+def _leaves(value: Any) -> list[Tensor]:
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else [value]
+    return list(items)

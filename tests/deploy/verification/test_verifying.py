@@ -1,0 +1,127 @@
+"""`verify` catches what is wrong, and says where."""
+
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+from torch import Tensor, nn
+
+import bayesbits as bb
+from bayesbits.deploy.verification.simulated import Decisions
+from tests.deploy.exported import Exported, exported
+
+
+class Small(nn.Module):
+    """Two convolutions with a residual way round, a pool and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.second = nn.Conv2d(8, 8, 3, padding=1)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.relu6(self.first(x))
+        x = nn.functional.max_pool2d(x + self.second(x), 2)
+        return self.head(x.mean((2, 3)))
+
+
+@pytest.fixture(scope="module")
+def case() -> Exported:
+    return exported(Small(), torch.zeros(1, 3, 8, 8), bits=(4,), drop=0.25)
+
+
+@pytest.fixture(scope="module")
+def file(case: Exported, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return case.write(tmp_path_factory.mktemp("file") / "network.onnx")
+
+
+def change(file: Path, path: Path, name: str, move) -> Path:
+    """A copy of the file in which a constant is another."""
+    model = onnx.load(str(file))
+    tensor = next(tensor for tensor in model.graph.initializer if tensor.name == name)
+    value = numpy_helper.to_array(tensor).copy()
+    value.flat[0] = move(value.flat[0])
+    tensor.CopyFrom(numpy_helper.from_array(value, name))
+    onnx.save(model, str(path))
+    return path
+
+
+def test_everything_agrees(case, file):
+    found = case.verify(file)
+    assert found.integer_layers == ("first", "second", "head")
+    assert found.simulated.inputs == 64
+    assert found.weights == sum(layer.parameters for layer in _sizes(case))
+    assert "3 of 3 layers" in str(found)
+    assert "onnxruntime" in found.machine.runtime
+    assert bb.Verification.from_json(found.to_json()) == found
+
+
+def _sizes(case):
+    class Size:
+        def __init__(self, parameters: int) -> None:
+            self.parameters = parameters
+
+    return [Size(case.small.integer.codes(layer.name).numel()) for layer in case.small.integer.layers]
+
+
+@pytest.mark.parametrize(
+    ("constant", "move", "layer"),
+    [
+        ("second.weight", lambda code: -code if code else 1, "second"),
+        ("first.bias", lambda bias: bias + 1, "first"),
+        ("head.weight.step", lambda step: step * (1 + 1e-6), "head"),
+        ("second.input.step", lambda step: step * (1 + 1e-6), "second.input"),
+        ("first.codes.high", lambda code: code - 1, "first"),
+    ],
+)
+def test_a_changed_constant_is_found(constant, move, layer, case, file, tmp_path):
+    with pytest.raises(bb.VerificationError, match=f"^{layer}: "):
+        case.verify(change(file, tmp_path / "changed.onnx", constant, move))
+
+
+def test_a_missing_clip_is_found(case, file, tmp_path):
+    model = onnx.load(str(file))
+    clip = next(node for node in model.graph.node if node.op_type == "Clip" and node.output[0].startswith("first."))
+    before = clip.input[0]
+    for node in model.graph.node:
+        node.output[:] = [clip.output[0] if name == before else name for name in node.output]
+    model.graph.node.remove(clip)
+    onnx.save(model, str(tmp_path / "changed.onnx"))
+    with pytest.raises(bb.VerificationError, match=r"^first: .* codes of the layer differ, fed the same values"):
+        case.verify(tmp_path / "changed.onnx")
+
+
+def test_a_wrong_scale_under_another_name_is_found_at_its_layer(case, file, tmp_path):
+    """Constants are all as they should be, but one node reads another: only running tells."""
+    model = onnx.load(str(file))
+    step = next(tensor for tensor in model.graph.initializer if tensor.name == "second.weight.step")
+    model.graph.initializer.append(numpy_helper.from_array(numpy_helper.to_array(step) * 1.05, "elsewhere"))
+    node = next(node for node in model.graph.node if "second.weight.step" in node.input)
+    node.input[1] = "elsewhere"
+    onnx.save(model, str(tmp_path / "changed.onnx"))
+    with pytest.raises(bb.VerificationError, match=r"^second: "):
+        case.verify(tmp_path / "changed.onnx")
+
+
+def test_a_file_of_another_network_is_refused(case, tmp_path):
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "other", [value], [])
+    onnx.save(onnx.helper.make_model(graph), str(tmp_path / "other.onnx"))
+    with pytest.raises(bb.VerificationError, match=r"first: the ONNX file has no constant first\.weight"):
+        case.verify(tmp_path / "other.onnx")
+
+
+def test_a_decision_may_flip_only_inside_the_error_of_others():
+    simulated = torch.tensor([[1.0, 0.0], [0.3, 0.2], [0.0, 2.0]])
+    decisions = Decisions()
+    decisions.add(simulated, torch.tensor([[0.9, 0.1], [0.2, 0.25], [0.0, 2.0]]))
+    decisions.check()
+    assert (decisions.inputs, decisions.flipped) == (3, 1)
+    assert decisions.flipped_margin == pytest.approx(0.1)
+    assert decisions.margin_error == pytest.approx(0.2)
+    decisions.add(simulated, torch.tensor([[0.0, 1.0], [0.3, 0.2], [0.0, 2.0]]))
+    with pytest.raises(bb.VerificationError, match="margin of 1 what the deployed network decides otherwise"):
+        decisions.check()
