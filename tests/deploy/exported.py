@@ -57,9 +57,17 @@ def exported(
     inputs = tree_map_only(Tensor, lambda x: examples(x, 1.0), example)
     first = tree_map_only(Tensor, lambda x: x[:batch], inputs)
     compressor.calibrate([first])
-    compressor.fix(mixed_plan(compressor.topology, bits=bits, drop=drop, seed=seed))
+    plan = mixed_plan(compressor.topology, bits=bits, drop=drop, seed=seed)
+    compressor.fix(bb.Plan(_within_rules(compressor, plan), plan.kept))
     wide = tree_map_only(Tensor, lambda x: examples(x, 2.0), example)
     return Exported(compressor, bb.deploy(compressor), example, wide)
+
+
+def _within_rules(compressor: bb.Compressor, plan: bb.Plan) -> dict[str, int]:
+    """The widths of a plan, but for tensors that the spec's rules leave in float or pin."""
+    quantizers = compressor.attachment.quantizers
+    pinned = {name: quantizer.bits[0] for name, quantizer in quantizers.items() if len(quantizer.bits) == 1}
+    return {name: pinned.get(name, width) if name in quantizers else 32 for name, width in plan.bits.items()}
 
 
 def _leaves(value: Any) -> list[Tensor]:
