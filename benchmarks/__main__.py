@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import quantizer, training
+from benchmarks import deployed, quantizer, training
 from benchmarks.quantizer import Row
 
 BENCHMARKS = {
@@ -16,6 +16,7 @@ BENCHMARKS = {
     "quantizer": quantizer.against_peers,
     "training": training.training,
     "scaling": training.scaling,
+    "deployed": deployed.deployed,
 }
 
 

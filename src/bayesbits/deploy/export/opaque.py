@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 DOMAIN = "bayesbits"
+OPSET, IR_VERSION = 21, 10
 
 _CHOICES = re.compile(r"cat|index_select|getitem|amax|max_pool\dd")
 
@@ -154,7 +155,7 @@ def export_opaque(
         batch = inputs[0].shape[0]
     shapes = tuple({0: Dim.AUTO} if dynamic and x.dim() and x.shape[0] == batch else None for x in inputs)
     module = _Opaque(program, network).eval()
-    with _quiet(), torch.no_grad():
+    with quiet(), torch.no_grad():
         exported = torch.export.export(module, inputs, dynamic_shapes=(shapes,), strict=False)
         translated = torch.onnx.export(
             exported,
@@ -175,7 +176,7 @@ def output_name(key: str) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without what torch's exporter says about itself and about packages that it would know, too."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayesbits.deploy.export.opaque import export_opaque
+from bayesbits.deploy.export.opaque import IR_VERSION, OPSET, export_opaque
 from bayesbits.deploy.export.optional import require
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.graph.trace import split_inputs
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 FORMS = ("fast", "compact")
-OPSET, IR_VERSION = 21, 10
 INT2_OPSET, INT2_IR_VERSION = 25, 13  # the first that know integers of 2 bits
 
 
