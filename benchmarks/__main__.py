@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import deployed, quantizer, training
+from benchmarks import deployed, equality, quantizer, training
 from benchmarks.quantizer import Row
 
 BENCHMARKS = {
@@ -17,6 +17,7 @@ BENCHMARKS = {
     "training": training.training,
     "scaling": training.scaling,
     "deployed": deployed.deployed,
+    "equality": equality.equality,
 }
 
 

@@ -47,7 +47,7 @@ def _network(name: str, make: Callable[[], nn.Module], example: Tensor, rounds: 
             compressor = bb.attach(make().eval(), example, bb.Spec.for_backend("onnxruntime"))
             compressor.calibrate([example])
             whole = compressor.cost().macs
-            compressor.fix(_plan(compressor.topology, widths, drop))
+            compressor.fix(random_plan(compressor.topology, widths, drop))
             small = bb.deploy(compressor)
             relative[title] = (compressor.cost().relative_bops, small.macs / whole)
             files[title] = Path(folder) / f"{len(files)}.onnx"
@@ -73,7 +73,7 @@ def _rows(network: str, latencies: list[Latency], relative: dict[str, tuple[floa
     ]
 
 
-def _plan(topology: bb.Topology, widths: tuple[int, ...], drop: float) -> bb.Plan:
+def random_plan(topology: bb.Topology, widths: tuple[int, ...], drop: float) -> bb.Plan:
     """Widths at random, 8 bits for inputs and operands of additions, and the last part of every group gone."""
     choose = random.Random(0)
     plan = bb.Plan.uniform(topology, residual_bits=8)
