@@ -37,7 +37,7 @@ ALLOWED = {
     "baselines": {"compressor", "graph", "topology", "plan", "functional", "nn", "calibration"},
     "zoo": set(),
     "recipes": {"training", "compressor", "cost", "plan", "spec", "topology", "zoo"},
-    "cli": {"recipes", "training", "graph", "cost", "plan", "topology", "zoo"},
+    "cli": {"recipes", "training", "deploy", "graph", "cost", "plan", "topology", "zoo"},
     "__main__": {"cli"},
 }
 

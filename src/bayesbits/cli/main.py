@@ -6,6 +6,7 @@ import typer
 
 import bayesbits
 from bayesbits.cli.demo import demo
+from bayesbits.cli.deployed import bench, export, verify
 from bayesbits.cli.errors import Commands
 from bayesbits.cli.inspect import inspect
 from bayesbits.cli.plan import plan
@@ -20,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, recipes, inspect, search, plan):
+for command in (demo, recipes, inspect, search, plan, export, verify, bench):
     app.command()(command)
 
 

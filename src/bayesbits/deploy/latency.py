@@ -57,8 +57,7 @@ def measure_latencies(
                     if step:  # the first round only warms up
                         times[name].append(time.perf_counter() - start)
             results += [
-                Latency(name, count, batch, min(times[name]), Path(path).stat().st_size)
-                for name, path in files.items()
+                Latency(name, count, batch, min(times[name]), Path(path).stat().st_size) for name, path in files.items()
             ]
     return results
 

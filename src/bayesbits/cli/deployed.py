@@ -1,0 +1,84 @@
+"""`bayesbits export`, `verify` and `bench`: from the folder of a run to files that run in integers."""
+
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.table import Table
+
+from bayesbits.cli.console import results, say
+from bayesbits.deploy import DeployedNetwork, deploy, export_onnx, save
+from bayesbits.deploy import verify as verify_file
+from bayesbits.deploy.export.plain import export_float_onnx
+from bayesbits.deploy.export.write import FORMS
+from bayesbits.deploy.latency import measure_latencies
+from bayesbits.recipes.run import FinishedRun, restore
+
+DEPLOYED, VERIFICATION, FLOAT = "deployed", "verification.json", "float.onnx"
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")]
+
+
+def export(folder: Folder) -> None:
+    """Write the integer network of a run: DIR/deployed, DIR/fast.onnx and DIR/compact.onnx."""
+    _, small = _write(folder)
+    results().print(str(small), highlight=False, markup=False)
+
+
+def verify(
+    folder: Folder, inputs: Annotated[int, typer.Option(help="How many test inputs to compare.")] = 1000
+) -> None:
+    """Prove on test inputs that the trained network, the integer network and both ONNX files agree.
+
+    Ends with an error that names the first layer that differs; otherwise writes DIR/verification.json.
+    """
+    run, small = _write(folder)
+    batch = _test_inputs(run, inputs)
+    for form in FORMS:
+        found = verify_file(run.compressor, small, _file(folder, form), batch)
+        results().print(f"{form}\n{found}\n", highlight=False, markup=False)
+    found.save(folder / VERIFICATION)
+
+
+def bench(folder: Folder, rounds: Annotated[int, typer.Option(help="How often every file runs.")] = 20) -> None:
+    """Time and size of the float network and of both ONNX files of a run in onnxruntime."""
+    run, _ = _write(folder)
+    example = run.loaders.example.cpu()
+    files = {"float": folder / FLOAT} | {form: _file(folder, form) for form in FORMS}
+    relative = run.compressor.cost(run.plan).relative_bops
+    export_float_onnx(run.compressor.detach().cpu(), example, files["float"])
+    latencies = measure_latencies(files, example, rounds=rounds)
+    base = {(one.threads, one.batch): one.seconds for one in latencies if one.name == "float"}
+    table = Table("file", "threads", "batch", "ms", "times float", "MB", "% of BOPs")
+    for one in latencies:
+        bops = 100.0 if one.name == "float" else relative
+        speed = base[one.threads, one.batch] / one.seconds
+        numbers = (f"{one.seconds * 1e3:.2f}", f"{speed:.2f}", f"{one.bytes / 1e6:.2f}", f"{bops:.3g}")
+        table.add_row(one.name, str(one.threads or "all"), str(one.batch), *numbers)
+    results().print(table)
+
+
+def _write(folder: Path) -> tuple[FinishedRun, DeployedNetwork]:
+    run = restore(folder, "cpu")
+    small = deploy(run.compressor)
+    save(small, folder / DEPLOYED)
+    for form in FORMS:
+        export_onnx(small, run.loaders.example, _file(folder, form), form)
+        say(f"wrote {_file(folder, form)}")
+    return run, small
+
+
+def _file(folder: Path, form: str) -> Path:
+    return folder / f"{form}.onnx"
+
+
+def _test_inputs(run: FinishedRun, count: int) -> Any:
+    """The first inputs of the test set."""
+    found: list[torch.Tensor] = []
+    for inputs, _ in islice(run.loaders.test, count):
+        found.append(inputs)
+        if sum(map(len, found)) >= count:
+            break
+    return torch.cat(found)[:count]

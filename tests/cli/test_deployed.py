@@ -1,0 +1,36 @@
+"""From the folder of a run to files that run in integers, on the command line."""
+
+import pytest
+from typer.testing import CliRunner
+
+import bayesbits as bb
+from bayesbits.cli.main import app
+from tests.recipes.made_data import SHORT_DIGITS
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A finished run of a few steps."""
+    place = tmp_path_factory.mktemp("run") / "digits"
+    settings = [part for override in SHORT_DIGITS for part in ("--set", override)]
+    call("search", "digits-lenet5", *settings, "--device", "cpu", "--out", place)
+    return place
+
+
+def call(*arguments, code=0):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_a_run_is_exported_verified_and_measured(folder):
+    assert "parameters" in call("export", folder)
+    assert (folder / "fast.onnx").stat().st_size >= (folder / "compact.onnx").stat().st_size
+    assert isinstance(bb.load(folder / "deployed"), bb.DeployedNetwork)
+    assert "integer kernels    4 of 4 layers" in call("verify", folder, "--inputs", 32)
+    assert bb.Verification.load(folder / "verification.json").simulated.inputs == 32
+    assert "times float" in call("bench", folder, "--rounds", 1)
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    assert "holds no finished run" in call("verify", tmp_path, code=1)
