@@ -12,7 +12,7 @@ from tests.recipes.made_data import SHORT_DIGITS
 def folder(tmp_path_factory):
     """A finished run of a few steps."""
     place = tmp_path_factory.mktemp("run") / "digits"
-    settings = [part for override in SHORT_DIGITS for part in ("--set", override)]
+    settings = [part for override in (*SHORT_DIGITS, "spec.bits=[4, 8]") for part in ("--set", override)]
     call("search", "digits-lenet5", *settings, "--device", "cpu", "--out", place)
     return place
 
