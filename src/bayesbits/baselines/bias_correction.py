@@ -33,7 +33,7 @@ from bayesbits.calibration import run_on
 from bayesbits.compressor import Compressor
 from bayesbits.graph.between import read_between
 from bayesbits.graph.exported import evaluation_form
-from bayesbits.nn.attached import AttachedLayer
+from bayesbits.nn.attached import AttachedLayer, on_grid
 from bayesbits.plan import Plan
 from bayesbits.topology import Layer
 
@@ -177,6 +177,9 @@ def _float_means(reference: nn.Module, layers: Iterable[Layer], batches: list[An
 def _take_back(compressor: Compressor, layer: Layer, module: AttachedLayer, shift: Tensor) -> CorrectedLayer:
     """Subtract a shift of a layer's output from its bias, or through the factor of its batch norm from that one's."""
     if module.bias is not None:
+        step = module.bias_step() if module.parts.rounds_bias else None
+        if step is not None:
+            module.bias.copy_(on_grid(module.bias, step))  # what was measured has the rounded one in it
         module.bias.sub_(shift.to(module.bias.dtype))
         name = f"{layer.name}.bias"
     else:
