@@ -44,7 +44,6 @@ class _Expansion:
         for node in graph.node:
             for name in node.input:
                 self._readers.setdefault(name, []).append(node)
-        self._count = Counter(_attribute(node, "of") for node in graph.node if node.op_type == "Layer")
         self._names: dict[str, str] = {}
         self._calls: Counter[tuple[str, str]] = Counter()
         self._sums: set[str] = set()
@@ -71,7 +70,7 @@ class _Expansion:
         writer = self.writer
         if node.op_type == "Layer":
             shape, name = self._shapes[node.output[0]], self._numbered("", of)
-            writer.layer(self.network.layer(of), x, output, name, shape, several_calls=self._count[of] > 1)
+            writer.layer(self.network.layer(of), x, output, name, shape)
             return
         grid = self.network.grid(of)
         if node.op_type == "Quantize":

@@ -87,15 +87,13 @@ class Writer:
         """Codes that are numbers to the numbers that they stand for."""
         self.add("Mul", [x, self.constant(f"{grid.name}.step", np.float32(grid.step))], output)
 
-    def layer(
-        self, layer: IntegerLayer, x: str, output: str, name: str, shape: Sequence[int | None], *, several_calls: bool
-    ) -> None:
+    def layer(self, layer: IntegerLayer, x: str, output: str, name: str, shape: Sequence[int | None]) -> None:
         """A layer: of `shape` is what it returns, with None for the size of the batch."""
         if layer.arithmetic == "float":
             self._float_layer(layer, x, output, name, shape)
         elif layer.kind == "conv_transpose":
             self._transposed(layer, x, output, name)
-        elif layer.output is None and (layer.kind == "conv" or several_calls):
+        elif layer.output is None:
             self._written_out(layer, x, output, name)
         else:
             self._fused(layer, x, output, name, shape)
@@ -113,22 +111,24 @@ class Writer:
             bias = self.constant(f"{layer.name}.bias", self._tensor(layer, "bias"))
             operands.append(self._dequantized(layer, "bias", bias, f"{name}/bias", self._accumulator_steps(layer)))
         operation, attributes = ("Conv", _window(layer)) if layer.kind == "conv" else ("Gemm", {"transB": 1})
-        last = output if layer.output is None and not folded else f"{name}/sum"
-        result = self.add(operation, operands, last, name=name, **attributes)
-        if layer.output is not None:
-            target = f"{name}/codes" if folded else output
-            grid = self.network.grid(layer.output)
-            self._carried_codes(grid, result, target, layer.output_low, layer.output_high, f"{layer.name}.codes")
-            result = target
+        result = self.add(operation, operands, f"{name}/sum", name=name, **attributes)
+        assert layer.output is not None
+        target = f"{name}/codes" if folded else output
+        grid = self.network.grid(layer.output)
+        self._carried_codes(grid, result, target, layer.output_low, layer.output_high, f"{layer.name}.codes")
         if folded:
-            self._unfold(layer, result, output, shape)
+            self._unfold(layer, target, output, shape)
 
     def _unfold(self, layer: IntegerLayer, x: str, output: str, shape: Sequence[int | None]) -> None:
         sizes = np.array([-1 if size is None else size for size in shape])
         self.add("Reshape", [x, self.constant(f"{layer.name}.shape", sizes)], output)
 
     def _written_out(self, layer: IntegerLayer, x: str, output: str, name: str) -> None:
-        """Sums of products as integers, and then numbers: nothing that a quantizer behind it could be fused with."""
+        """Sums of products as integers, and then numbers.
+
+        For layers whose numbers are not quantized at once: of a Conv or Gemm with a function behind it the runtime
+        makes a float kernel before it looks at what was dequantized.
+        """
         operands = [x, self._weight(layer), self._grid(self._input(layer))[1]]
         if layer.kind == "conv":
             total = self.add("ConvInteger", operands, f"{name}/sum", name=name, **_window(layer))
