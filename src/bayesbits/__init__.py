@@ -15,9 +15,11 @@ from bayesbits.deploy import (
     verify,
 )
 from bayesbits.diagnosis import Diagnosis
+from bayesbits.front import Front
 from bayesbits.graph.trace import trace
 from bayesbits.integer import IntegerNetwork
 from bayesbits.plan import Plan
+from bayesbits.posttraining import PosttrainConfig, posttrain, restore
 from bayesbits.spec import Rule, Spec
 from bayesbits.topology import Topology
 from bayesbits.training import (
@@ -41,10 +43,12 @@ __all__ = [
     "Diagnosis",
     "Feed",
     "FinetuneConfig",
+    "Front",
     "IntegerNetwork",
     "Interrupted",
     "OptimizerConfig",
     "Plan",
+    "PosttrainConfig",
     "Rule",
     "SearchConfig",
     "Spec",
@@ -58,6 +62,8 @@ __all__ = [
     "export_onnx",
     "finetune",
     "load",
+    "posttrain",
+    "restore",
     "save",
     "search",
     "trace",

@@ -41,8 +41,10 @@ class Record:
         return _read_fields(cls, data, name)
 
     def save(self, path: str | Path) -> None:
-        """Write the JSON form to a file."""
-        Path(path).write_text(self.to_json(), encoding="utf-8")
+        """Write the JSON form to a file; whatever happens meanwhile, the file is the old one or the new one."""
+        partial = Path(path).with_name(Path(path).name + ".partial")
+        partial.write_text(self.to_json(), encoding="utf-8")
+        partial.replace(path)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

@@ -1,0 +1,113 @@
+"""Scores of a network at many settings of its widths, batch by batch, and a file to go on from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from bayesbits.baselines.replay import Replay
+from bayesbits.compressor import Compressor
+from bayesbits.posttraining.examples import count_examples
+from bayesbits.records import Record
+
+ScoreFunction = Callable[[Any, Any], Tensor]
+Widths = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Measured(Record):
+    """What was measured so far."""
+
+    VERSION: ClassVar[int] = 1
+
+    digest: str
+    """Of everything that the scores depend on: the network, its ranges, the examples and the widths."""
+    alone: tuple[tuple[float, ...], ...] = ()
+    """For every batch that was done the scores of the settings in which one tensor is changed."""
+    path: tuple[tuple[float, ...], ...] = ()
+    """The same for the settings in which changes add up."""
+    version: int = VERSION
+    """The version of the JSON form."""
+
+
+class Measurement:
+    """Scores settings on all batches, and remembers them in a file where one is given."""
+
+    def __init__(
+        self,
+        compressor: Compressor,
+        inputs: list[Any],
+        targets: list[Any],
+        score_fn: ScoreFunction,
+        *,
+        about: str,
+        path: Path | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        """`about` says in words what else the scores depend on."""
+        self.compressor, self.inputs, self.targets, self.score_fn = compressor, inputs, targets, score_fn
+        self.path, self.progress = path, progress
+        self.measured = Measured(_digest(compressor, [*inputs, *targets], about))
+        if path is not None and path.exists():
+            found = Measured.load(path)
+            if found.digest != self.measured.digest:
+                raise ValueError(
+                    f"{path} holds measurements of another network, other examples or other widths: "
+                    "delete it, or give another file"
+                )
+            self.measured = found
+
+    def scores(self, kind: str, settings: Sequence[Widths]) -> list[float]:
+        """The score of every setting, averaged over the examples. `kind` is "alone" or "path", as in `Measured`."""
+        for number in range(len(getattr(self.measured, kind)), len(self.inputs)):
+            done = (*getattr(self.measured, kind), self._batch_scores(number, settings, chain=kind == "path"))
+            self.measured = replace(self.measured, alone=done) if kind == "alone" else replace(self.measured, path=done)
+            if self.path is not None:
+                self.measured.save(self.path)
+            if self.progress is not None:
+                words = {"alone": "each tensor alone", "path": "one after the other"}[kind]
+                self.progress(f"{words}: {len(done)} of {len(self.inputs)} batches, {len(settings)} settings each")
+        counts = torch.tensor([count_examples(batch) for batch in self.inputs], dtype=torch.float64)
+        by_batch = torch.tensor(getattr(self.measured, kind), dtype=torch.float64)
+        return (counts @ by_batch / counts.sum()).tolist()
+
+    def _batch_scores(self, number: int, settings: Sequence[Widths], *, chain: bool) -> tuple[float, ...]:
+        """The scores on one batch. With `chain` each run replays the one before it, otherwise the first."""
+        quantizers = self.compressor.attachment.quantizers
+        replay = Replay(self.compressor.model, self.inputs[number])
+        recorded: Widths | None = None
+        scores = []
+        with torch.no_grad():
+            for widths in settings:
+                for name, bits in widths.items():
+                    quantizers[name].enter("fixed", bits)
+                changed = None
+                if recorded is not None:
+                    changed = {quantizers[name] for name, bits in widths.items() if recorded[name] != bits}
+                record = chain or recorded is None
+                output = replay.run(changed, record=record)
+                recorded = widths if record else recorded
+                scores.append(self.score_fn(output, self.targets[number]))
+        return tuple(torch.stack(scores).double().tolist())
+
+
+def _digest(compressor: Compressor, examples: list[Any], about: str) -> str:
+    """Of the network's weights and statistics, of its ranges, and of the examples; gates play no part."""
+    model, attachment = compressor.model, compressor.attachment
+    attached = {id(tensor) for tensor in (*attachment.parameters(), *attachment.buffers())}
+    own = [tensor for tensor in (*model.parameters(), *model.buffers()) if id(tensor) not in attached]
+    ranges = [(quantizer.log_beta, torch.tensor(quantizer.signed)) for quantizer in attachment.quantizers.values()]
+    digest = hashlib.sha256(about.encode())
+    for leaf in tree_leaves([own, ranges, examples]):
+        if isinstance(leaf, Tensor):
+            flat = leaf.detach().cpu().contiguous().reshape(-1)
+            digest.update(f"{flat.dtype} {tuple(leaf.shape)}".encode())
+            digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
+    return digest.hexdigest()

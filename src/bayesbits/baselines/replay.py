@@ -1,0 +1,114 @@
+"""Running a network again without computing again what cannot have changed.
+
+The calls of all modules are recorded in the order in which they begin. When a quantizer changes, every call that ended
+before the quantizer's first one has the same inputs as before, and its recorded output is returned instead of
+computing it: of nested modules the outermost such call, so that nothing inside of it runs. What lies between modules is
+computed again. The results are the same bits as those of a run from the start.
+
+The network must be in evaluation and give the same output for the same input. A recorded output that was written into
+afterwards is not used, and a call that writes into its inputs, such as a ReLU in place, is repeated. A record holds the
+outputs of every module for one batch, as much as a training step keeps.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from bayesbits.calibration import run_on
+
+
+@dataclass
+class _Call:
+    """One call of a module."""
+
+    module: nn.Module
+    end: int
+    """The number of the first call behind it that it does not contain."""
+    output: Any = None
+    versions: tuple[int, ...] | None = None
+    """Of the output's tensors when the call ended; a tensor that was written into since then has another. None where
+    the call has to be repeated in any case, as it wrote into its inputs or was not kept."""
+
+    def usable(self) -> bool:
+        return self.versions == _versions(self.output)
+
+
+class Replay:
+    """Runs of one network on one batch, each replaying what it can of the run that was recorded last."""
+
+    def __init__(self, model: nn.Module, batch: Any) -> None:
+        self.model, self.batch = model, batch
+        self.computed = 0
+        """How many calls of modules the latest run computed."""
+        self._calls: list[_Call] = []
+
+    def run(self, changed: Collection[nn.Module] | None = None, *, record: bool = True) -> Any:
+        """The network's output.
+
+        `changed` holds every module that behaves differently from the recorded run; None computes everything. With
+        `record` this run takes the place of the recorded one.
+        """
+        before = self._calls
+        first = 0
+        if changed is not None:
+            numbers = [number for number, call in enumerate(before) if call.module in changed]
+            first = min(numbers, default=len(before))
+        run = _Run(before, first, keep=record)
+        with _intercepted(self.model, run):
+            output = run_on(self.model, self.batch)
+        self.computed = run.computed
+        if record:
+            self._calls = run.calls
+        return output
+
+
+class _Run:
+    """One run: calls that end up to the number `first` of the recorded ones are replayed, and others computed."""
+
+    def __init__(self, before: list[_Call], first: int, *, keep: bool) -> None:
+        self.before, self.first, self.keep = before, first, keep
+        self.calls: list[_Call] = []
+        self.computed = 0
+
+    def call(self, module: nn.Module, forward: Callable[..., Any], arguments: Any, keywords: Any) -> Any:
+        number = len(self.calls)  # the recorded calls up to `first` were the same ones
+        if number < self.first:
+            recorded = self.before[number]
+            if recorded.module is module and recorded.end <= self.first and recorded.usable():
+                self.calls.extend(self.before[number : recorded.end])
+                return recorded.output
+        call = _Call(module, number)
+        self.calls.append(call)
+        self.computed += 1
+        given = _versions((arguments, keywords))
+        output = forward(*arguments, **keywords)
+        call.end = len(self.calls)
+        if self.keep and given == _versions((arguments, keywords)):
+            call.output, call.versions = output, _versions(output)
+        return output
+
+
+@contextmanager
+def _intercepted(model: nn.Module, run: _Run) -> Iterator[None]:
+    """Inside of the block every module of the network asks the run instead of calling its own `forward`."""
+    modules = [module for module in model.modules() if module is not model and "forward" not in module.__dict__]
+
+    def intercept(module: nn.Module) -> Callable[..., Any]:
+        forward = module.forward
+        return lambda *arguments, **keywords: run.call(module, forward, arguments, keywords)
+
+    try:
+        for module in modules:
+            module.forward = intercept(module)
+        yield
+    finally:
+        for module in modules:
+            module.__dict__.pop("forward", None)
+
+
+def _versions(output: Any) -> tuple[int, ...]:
+    return tuple(leaf._version for leaf in tree_leaves(output) if isinstance(leaf, Tensor))

@@ -1,0 +1,30 @@
+"""What a user may choose about post-training."""
+
+import pytest
+
+from bayesbits import PosttrainConfig
+
+
+def test_a_list_of_mus_becomes_a_tuple():
+    assert PosttrainConfig(mus=[0, 1]).mus == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mus": ()}, "mus is"),
+        ({"mus": 0.1}, "it is a tuple of numbers"),
+        ({"mus": (0.1, float("nan"))}, "it is a tuple of numbers"),
+        ({"mus": (0.1, 0.01)}, "they increase"),
+        ({"mus": (-0.1, 0.01)}, "no weight is negative"),
+        ({"loss": "mse"}, "labels, output, layers"),
+        ({"calibration": "max"}, "minmax"),
+        ({"epochs": 0}, "epochs is 0; it is an integer of at least 1"),
+        ({"seed": -1}, "seed"),
+        ({"gate_rate": 0.0}, "positive"),
+        ({"range_rate": True}, "positive"),
+    ],
+)
+def test_wrong_choices_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        PosttrainConfig(**options)

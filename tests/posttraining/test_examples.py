@@ -1,0 +1,46 @@
+"""Examples that nothing can be learned from are refused, with the reason."""
+
+import pytest
+import torch
+
+from bayesbits.posttraining.examples import LEAST_EXAMPLES, count_examples, take_batches
+
+
+def test_inputs_and_labels_are_taken_apart_once_from_any_iterable():
+    x, y = torch.randn(40, 3), torch.arange(40)
+    inputs, labels = take_batches(zip(x.split(16), y.split(16), strict=True), labelled=True)
+    assert [len(batch) for batch in inputs] == [16, 16, 8]
+    assert torch.equal(torch.cat(labels), y)
+    assert take_batches(iter(x.split(16)), labelled=False)[1] == []
+
+
+@pytest.mark.parametrize("batch", [torch.randn(40, 3), (torch.randn(40, 3),), {"x": torch.randn(40, 3)}])
+def test_labels_that_are_missing_are_asked_for(batch):
+    with pytest.raises(ValueError, match=r"batch 1 .* has no labels.*loss='output'"):
+        take_batches([(torch.randn(40, 3), torch.zeros(40)), batch], labelled=True)
+
+
+def test_one_tensor_is_no_batches():
+    with pytest.raises(TypeError, match="pass x.split"):
+        take_batches(torch.randn(64, 3), labelled=False)
+
+
+@pytest.mark.parametrize("count", [0, LEAST_EXAMPLES - 1])
+def test_too_few_examples(count):
+    with pytest.raises(ValueError, match=f"{count} examples are too few"):
+        take_batches(list(torch.randn(count, 3).split(8)) if count else [], labelled=False)
+
+
+@pytest.mark.parametrize("form", [lambda x: x, lambda x: (x, x), lambda x: {"x": x, "mask": torch.ones(len(x))}])
+def test_constant_examples(form):
+    constant = torch.tensor([[1.0, -2.0]]).expand(20, 2)
+    with pytest.raises(ValueError, match="all 40 examples are the same"):
+        take_batches([form(constant), form(constant)], labelled=False)
+    different = constant.clone()
+    different[7, 1] = 0.0
+    assert take_batches([form(constant), form(different)], labelled=False)[0]
+
+
+def test_a_batch_without_a_tensor():
+    with pytest.raises(ValueError, match="no tensor of examples: it is a str"):
+        count_examples("x")

@@ -1,0 +1,153 @@
+"""Post-training: one step by hand, weights untouched, a front that goes down, and clear errors."""
+
+import copy
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import bayesbits as bb
+from tests.posttraining.networks import accuracy, attached, examples
+
+FEW = bb.PosttrainConfig(mus=(0.001, 0.03, 0.3), epochs=12, gate_rate=0.3)
+
+
+def pairs(size: int = 32) -> list:
+    x, y = examples(128)
+    return list(zip(x.split(size), y.split(size), strict=True))
+
+
+def test_one_step_by_hand():
+    """One weight and one input, gates of the kind "sigmoid"; Adam's first step is the rate times the gradient's sign.
+
+    Weight 0.25 in the range 1: Q_2 = 0 and, in steps of 2/15, Q_4 = 4/15, so that y = z 4/15 x with z = sigmoid(phi).
+    With targets t = 0.25 x the gradient of mean (y - t)^2 is 2 (z 4/15 - 1/4) 4/15 z (1 - z) mean x^2: it opens the
+    gate, and the price closes it.
+    """
+    model = nn.Sequential(nn.Linear(2, 1, bias=False)).eval()
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[1.0, 0.25]]))
+    spec = bb.Spec(prune=False, input_bits=32, bits=(2, 4), gates="sigmoid")
+    compressor = bb.attach(model, torch.zeros(1, 2), spec)
+    inputs = torch.stack([torch.zeros(32), torch.linspace(-1, 1, 32)], 1)
+    compressor.calibrate([inputs])
+    quantizer = compressor.attachment.quantizers["0.weight"]
+    phi = 0.5
+    targets = 0.25 * inputs[:, 1:]
+    squared = inputs[:, 1].square().mean().item()
+    z = 1 / (1 + math.exp(-phi))
+    task = 2 * (z * 4 / 15 - 0.25) * 4 / 15 * z * (1 - z) * squared
+    on = 1 / (1 + math.exp(-(phi - 2 / 3 * math.log(0.1 / 1.1))))
+    price = 4 * on * (1 - on)  # lambda = 4 bits, the largest layer
+    assert task < 0 < price
+    for mu, direction in ((0.5 * -task / price, 1.0), (2.0 * -task / price, -1.0)):
+        with torch.no_grad():
+            quantizer.gates.logits.fill_(phi)
+        config = bb.PosttrainConfig(mus=(mu,), epochs=1, gate_rate=0.125)
+        bb.posttrain(compressor, [(inputs, targets)], "gates", config, loss_fn=nn.functional.mse_loss)
+        assert quantizer.gates.logits.item() == pytest.approx(phi + direction * 0.125, abs=1e-5)
+
+
+@pytest.mark.parametrize("learn", ["gates", "gates+ranges"])
+@pytest.mark.parametrize("loss", ["labels", "output", "layers"])
+def test_a_front_goes_down_and_no_weight_changes(learn, loss):
+    compressor = attached(bb.Spec(residual_bits=None))
+    batches = pairs() if loss == "labels" else [x for x, _ in pairs()]
+    compressor.calibrate([x for x, _ in pairs()], "mse")
+    own = {name: value.clone() for name, value in compressor.model.state_dict().items() if "bayesbits" not in name}
+    ranges = {name: q.log_beta.clone() for name, q in compressor.attachment.quantizers.items()}
+    flags = [module.training for module in compressor.model.modules()]
+    lines: list[str] = []
+    config = bb.PosttrainConfig(mus=FEW.mus, epochs=FEW.epochs, gate_rate=FEW.gate_rate, loss=loss)
+    front = bb.posttrain(compressor, batches, learn, config, progress=lines.append)
+    assert [point.mu for point in front.points] == list(FEW.mus)
+    costs = [point.relative_bops for point in front.points]
+    assert 100 > costs[0] > costs[-1]
+    assert [f"mu {point.mu:g}: {point.relative_bops:.4g}% of the bit operations" for point in front.points] == lines
+    for name, value in compressor.model.state_dict().items():
+        assert "bayesbits" in name or torch.equal(value, own[name]), name
+    moved = [name for name, q in compressor.attachment.quantizers.items() if not torch.equal(q.log_beta, ranges[name])]
+    assert bool(moved) == (learn == "gates+ranges")
+    assert compressor.attachment.quantizers["head.weight"].mode == "learning"
+    assert [module.training for module in compressor.model.modules()] == flags
+
+
+def test_every_point_can_be_restored_exactly_from_its_file(tmp_path):
+    compressor = attached(bb.Spec(residual_bits=8))
+    fresh = bb.attach(copy.deepcopy(compressor).detach(), torch.zeros(2, 4), bb.Spec(residual_bits=8))
+    x, _ = examples(16, seed=3)
+    outputs = []
+
+    def evaluate(model: nn.Module) -> float:
+        with torch.no_grad():
+            outputs.append(model(x))
+        return accuracy(model)
+
+    bb.posttrain(compressor, pairs(), "gates+ranges", FEW, evaluate=evaluate).save(tmp_path / "front.json")
+    front = bb.Front.load(tmp_path / "front.json")
+    assert len({point.plan.to_json() for point in front.points}) == 3
+    for point, output in zip(front.points, outputs, strict=True):
+        bb.restore(fresh, point)
+        assert torch.equal(fresh.model(x), output)
+        assert fresh.cost().relative_bops == point.relative_bops
+        assert point.score == accuracy(fresh.model)
+
+
+def test_the_same_seed_gives_the_same_front():
+    fronts = [bb.posttrain(attached(), pairs(), "gates+ranges", FEW) for _ in range(2)]
+    assert fronts[0] == fronts[1]
+
+
+def test_without_ranges_they_come_from_the_batches():
+    one, other = attached(), attached()
+    other.calibrate([x for x, _ in pairs()], "percentile")
+    config = bb.PosttrainConfig(mus=(0.001,), epochs=1, calibration="percentile")
+    assert bb.posttrain(one, pairs(), config=config) == bb.posttrain(other, pairs(), config=config)
+
+
+def test_learned_widths_are_worth_more_than_the_same_price_everywhere():
+    compressor = attached(bb.Spec(prune=False, residual_bits=None))
+    front = bb.posttrain(compressor, pairs(), "gates+ranges", FEW, evaluate=accuracy)
+    everywhere = attached(bb.Spec(prune=False, residual_bits=None))
+    everywhere.calibrate([x for x, _ in pairs()], "mse", reference_bits=2)
+    everywhere.fix(bb.Plan.uniform(everywhere.topology, 2, 2))
+    two_bits = accuracy(everywhere.model)
+    assert max(point.score for point in front.points if point.relative_bops < 6.25) > two_bits + 5
+
+
+def test_errors_say_what_to_do():
+    compressor = attached()
+    with pytest.raises(ValueError, match="learn is 'weights'; it is one of gates, gates\\+ranges"):
+        bb.posttrain(compressor, pairs(), "weights")
+    with pytest.raises(ValueError, match="loss_fn compares with labels"):
+        bb.posttrain(
+            compressor, pairs(), config=bb.PosttrainConfig(loss="output"), loss_fn=nn.functional.cross_entropy
+        )
+    with pytest.raises(ValueError, match="has no labels"):
+        bb.posttrain(compressor, [x for x, _ in pairs()])
+    with pytest.raises(TypeError, match="pass only the inputs"):
+        bb.posttrain(compressor, pairs(), config=bb.PosttrainConfig(loss="output"))
+    compressor.model.train()
+    with pytest.raises(ValueError, match=r"the network is in training mode.*call model.eval\(\) first"):
+        bb.posttrain(compressor, pairs())
+    compressor.model.eval()
+    compressor.calibrate([x for x, _ in pairs()])
+    broken = [(torch.full_like(x, math.nan) + x, y) for x, y in pairs()]
+    with pytest.raises(ValueError, match="the loss became NaN or infinite at mu = 0.0001"):
+        bb.posttrain(compressor, broken)
+    compressor.fix(bb.Plan.uniform(compressor.topology))
+    with pytest.raises(ValueError, match="no gate of this network learns"):
+        bb.posttrain(compressor, pairs())
+
+
+def test_a_point_of_another_network_is_refused():
+    compressor = attached()
+    front = bb.posttrain(compressor, pairs(), config=bb.PosttrainConfig(mus=(0.001,), epochs=1))
+    other = attached(bb.Spec(prune=False, residual_bits=8))
+    with pytest.raises(ValueError, match="has no range for 'stem"):
+        bb.restore(other, dataclasses.replace(front.points[0], ranges={}))
+    channels = attached(bb.Spec(prune=False, residual_bits=None, per_channel_weights=True))
+    with pytest.raises(ValueError, match="1 ranges for 'stem.weight', whose quantizer has 8"):
+        bb.restore(channels, front.points[0])
