@@ -19,7 +19,7 @@ def test_the_best_point_within_a_budget():
     front = Front((point(3, 90), point(1, 70), point(2, 60)))
     assert front.within(2.5).score == 70
     assert front.within(3.0).score == 90
-    with pytest.raises(ValueError, match="no point costs at most 0.5%; the cheapest of them costs 1%"):
+    with pytest.raises(ValueError, match=r"no point costs at most 0\.5%; the cheapest of them costs 1%"):
         front.within(0.5)
 
 

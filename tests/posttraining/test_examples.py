@@ -21,7 +21,7 @@ def test_labels_that_are_missing_are_asked_for(batch):
 
 
 def test_one_tensor_is_no_batches():
-    with pytest.raises(TypeError, match="pass x.split"):
+    with pytest.raises(TypeError, match=r"pass x\.split"):
         take_batches(torch.randn(64, 3), labelled=False)
 
 

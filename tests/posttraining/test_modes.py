@@ -59,7 +59,8 @@ def test_only_what_is_asked_for_learns():
 def test_a_network_in_training_mode_is_refused_by_name():
     compressor = attached()
     compressor.model.norm.train()
-    with pytest.raises(ValueError, match=r"the module norm is in training mode.*model.eval\(\)"), learning(
-        compressor, ("gates",)
+    with (
+        pytest.raises(ValueError, match=r"the module norm is in training mode.*model.eval\(\)"),
+        learning(compressor, ("gates",)),
     ):
         pass

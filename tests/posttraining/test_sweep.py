@@ -122,9 +122,7 @@ def test_errors_say_what_to_do():
     with pytest.raises(ValueError, match="learn is 'weights'; it is one of gates, gates\\+ranges"):
         bb.posttrain(compressor, pairs(), "weights")
     with pytest.raises(ValueError, match="loss_fn compares with labels"):
-        bb.posttrain(
-            compressor, pairs(), config=bb.PosttrainConfig(loss="output"), loss_fn=nn.functional.cross_entropy
-        )
+        bb.posttrain(compressor, pairs(), config=bb.PosttrainConfig(loss="output"), loss_fn=nn.functional.cross_entropy)
     with pytest.raises(ValueError, match="has no labels"):
         bb.posttrain(compressor, [x for x, _ in pairs()])
     with pytest.raises(TypeError, match="pass only the inputs"):
@@ -135,7 +133,7 @@ def test_errors_say_what_to_do():
     compressor.model.eval()
     compressor.calibrate([x for x, _ in pairs()])
     broken = [(torch.full_like(x, math.nan) + x, y) for x, y in pairs()]
-    with pytest.raises(ValueError, match="the loss became NaN or infinite at mu = 0.0001"):
+    with pytest.raises(ValueError, match=r"the loss became NaN or infinite at mu = 0\.0001"):
         bb.posttrain(compressor, broken)
     compressor.fix(bb.Plan.uniform(compressor.topology))
     with pytest.raises(ValueError, match="no gate of this network learns"):
@@ -149,5 +147,5 @@ def test_a_point_of_another_network_is_refused():
     with pytest.raises(ValueError, match="has no range for 'stem"):
         bb.restore(other, dataclasses.replace(front.points[0], ranges={}))
     channels = attached(bb.Spec(prune=False, residual_bits=None, per_channel_weights=True))
-    with pytest.raises(ValueError, match="1 ranges for 'stem.weight', whose quantizer has 8"):
+    with pytest.raises(ValueError, match=r"1 ranges for 'stem\.weight', whose quantizer has 8"):
         bb.restore(channels, front.points[0])

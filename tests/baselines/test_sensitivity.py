@@ -1,0 +1,143 @@
+"""The sensitivity baseline: by hand on one layer, in the order and with the scores of plain runs, and resumable."""
+
+import pytest
+import torch
+from torch import nn
+
+import bayesbits as bb
+from bayesbits.baselines import Sensitivity, sensitivity
+from bayesbits.baselines.measurement import Measured, Measurement
+from bayesbits.baselines.sensitivity import accuracy, cumulative
+from bayesbits.posttraining.losses import divergence
+from tests.posttraining.networks import attached, examples, trained
+
+
+def pairs(count: int = 96) -> list:
+    x, y = examples(count)
+    return list(zip(x.split(40), y.split(40), strict=True))
+
+
+def calibrated(spec: bb.Spec | None = None) -> bb.Compressor:
+    compressor = attached(spec)
+    compressor.calibrate([x for x, _ in pairs()], "mse")
+    return compressor
+
+
+def negative_loss(output, labels):
+    return -nn.functional.cross_entropy(output, labels)
+
+
+def test_by_hand():
+    """A chain y = b a x, of which inputs (0, x) see 0.25 of a = (1, 0.25), and b = 0.6 with the range 0.6.
+
+    At 2 bits there are three values, 0 and two thirds of the range on both sides: a becomes (2/3, 0), and b becomes
+    0.4. The score is minus the squared error. With b alone y is 0.1 x instead of 0.15 x; with a, alone or not, it is 0.
+    """
+    model = nn.Sequential(nn.Linear(2, 1, bias=False), nn.Linear(1, 1, bias=False)).eval()
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[1.0, 0.25]]))
+        model[1].weight.fill_(0.6)
+    rules = {"1.input": {"bits": 32}}
+    compressor = bb.attach(model, torch.zeros(1, 2), bb.Spec(prune=False, input_bits=32, rules=rules))
+    x = torch.stack([torch.zeros(32), torch.linspace(1, 2, 32)], 1)
+    compressor.calibrate([x])
+    size = x[:, 1].square().mean().item()
+    found = sensitivity(compressor, [(x, 0.15 * x[:, 1:])], widths=(2,), score_fn=lambda y, t: -(y - t).square().mean())
+    assert found.reference == pytest.approx(0, abs=1e-6)
+    by_hand = [("1.weight", -((0.25 * 0.4 - 0.15) ** 2) * size), ("0.weight", -(0.15**2) * size)]
+    assert [lowering.tensor for lowering in found.alone] == [name for name, _ in by_hand]
+    assert [lowering.score for lowering in found.alone] == pytest.approx([s for _, s in by_hand], rel=1e-3)
+    assert [point.plan.bits["1.weight"] for point in found.path] == [16, 2, 2]
+    assert [point.plan.bits["0.weight"] for point in found.path] == [16, 16, 2]
+    assert [point.score for point in found.path] == pytest.approx([0, by_hand[0][1], by_hand[1][1]], rel=1e-3, abs=1e-6)
+
+
+def test_changes_add_up_and_a_width_never_rises():
+    steps = cumulative({"a": 16, "b": 16}, [("a", 4), ("b", 8), ("a", 8), ("b", 2)])
+    assert [(step["a"], step["b"]) for step in steps] == [(16, 16), (4, 16), (4, 8), (4, 2)]
+
+
+@pytest.mark.parametrize("loss", ["labels", "output"])
+def test_scores_are_those_of_plain_runs(loss):
+    compressor = calibrated(bb.Spec(residual_bits=8, bits=(2, 4, 8, 16)))
+    state = {name: value.clone() for name, value in compressor.model.state_dict().items()}
+    batches = pairs() if loss == "labels" else [x for x, _ in pairs()]
+    found = sensitivity(
+        compressor, batches, widths=(4, 2), loss=loss, score_fn=negative_loss if loss == "labels" else None
+    )
+    assert all(torch.equal(value, state[name]) for name, value in compressor.model.state_dict().items())
+    x, y = examples(96)
+    with torch.no_grad():
+        target = trained()(x).log_softmax(-1)
+        for point in (*found.path[:3], *found.path[-3:]):
+            bb.restore(compressor, point)
+            output = compressor.model(x)
+            score = negative_loss(output, y) if loss == "labels" else -divergence(output, target)
+            assert point.score == pytest.approx(score.item(), rel=1e-4, abs=1e-5)
+    assert [lowering.score for lowering in found.alone] == sorted((one.score for one in found.alone), reverse=True)
+    assert len(found.alone) == 2 * 5  # three weights and two activations; the input and the operands are fixed
+    assert {point.plan.bits["stem.input"] for point in found.path} == {8}
+    assert set(found.path[-1].plan.bits.values()) == {2, 8}
+    costs = [point.relative_bops for point in found.path]
+    assert costs == sorted(costs, reverse=True)
+    assert all(point in found.path for point in found.front.points)
+    assert Sensitivity.from_json(found.to_json()) == found
+
+
+def test_accuracy_is_in_percent():
+    output = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
+    assert accuracy(output, torch.tensor([0, 0, 1, 0])).item() == 75.0
+
+
+def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch):
+    whole = sensitivity(calibrated(), pairs(), widths=(4,))
+    file = tmp_path / "measured.json"
+    original = Measurement._batch_scores
+    runs: list[int] = []
+
+    def stopping(self, number, settings, *, chain):
+        if len(runs) == 4:
+            raise KeyboardInterrupt
+        runs.append(number)
+        return original(self, number, settings, chain=chain)
+
+    monkeypatch.setattr(Measurement, "_batch_scores", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        sensitivity(calibrated(), pairs(), widths=(4,), path=file)
+    assert (len(Measured.load(file).alone), len(Measured.load(file).path)) == (3, 1)
+    runs.clear()
+    lines: list[str] = []
+    assert sensitivity(calibrated(), pairs(), widths=(4,), path=file, progress=lines.append) == whole
+    assert runs == [1, 2]
+    assert lines == [f"one after the other: {done} of 3 batches, 6 settings each" for done in (2, 3)]
+
+
+def test_a_file_of_something_else_is_refused(tmp_path):
+    file = tmp_path / "measured.json"
+    sensitivity(calibrated(), pairs(), widths=(4,), path=file)
+    with pytest.raises(ValueError, match="holds measurements of another network, other examples or other widths"):
+        sensitivity(calibrated(), pairs(), widths=(2,), path=file)
+    with pytest.raises(ValueError, match="holds measurements of another"):
+        sensitivity(calibrated(), pairs(90), widths=(4,), path=file)
+    other = calibrated()
+    other.attachment.quantizers["head.weight"].set_range(3.0)
+    with pytest.raises(ValueError, match="holds measurements of another"):
+        sensitivity(other, pairs(), widths=(4,), path=file)
+
+
+def test_errors_say_what_to_do():
+    compressor = attached()
+    with pytest.raises(ValueError, match=r"call compressor\.calibrate"):
+        sensitivity(compressor, pairs())
+    compressor.calibrate([x for x, _ in pairs()])
+    with pytest.raises(ValueError, match="loss is 'layers'"):
+        sensitivity(compressor, pairs(), loss="layers")
+    with pytest.raises(ValueError, match="score_fn compares with labels"):
+        sensitivity(compressor, pairs(), loss="output", score_fn=negative_loss)
+    with pytest.raises(ValueError, match="no tensor can be lowered to 3 bits"):
+        sensitivity(compressor, pairs(), widths=(3,))
+    with pytest.raises(ValueError, match="has no labels"):
+        sensitivity(compressor, [x for x, _ in pairs()])
+    compressor.model.train()
+    with pytest.raises(ValueError, match="in training mode"):
+        sensitivity(compressor, pairs())

@@ -1,0 +1,37 @@
+"""The fixed baseline."""
+
+import pytest
+import torch
+
+import bayesbits as bb
+from bayesbits.baselines import uniform
+from tests.posttraining.networks import accuracy, attached, examples, trained
+
+
+def test_widths_and_cost_of_8_8():
+    compressor = attached(bb.Spec(residual_bits=8))
+    plan = uniform(compressor, [examples()[0]])
+    assert plan == bb.Plan.uniform(compressor.topology, residual_bits=8)
+    assert compressor.cost(plan).relative_bops == 6.25
+
+
+def test_what_the_spec_fixes_stays():
+    compressor = attached(bb.Spec(input_bits=4, residual_bits=6, rules={"head": {"skip": True}}))
+    plan = uniform(compressor, [examples()[0]], 3, 5)
+    assert plan.bits == {
+        "stem.weight": 3, "hidden.weight": 3, "head.weight": 32,
+        "stem.input": 4, "hidden.input": 5, "head.input": 32,
+        "hidden.output": 6,
+    }  # fmt: skip
+    compressor.fix(plan)
+
+
+@pytest.mark.parametrize("method", ["minmax", "mse"])
+def test_8_8_has_the_ranges_of_the_method_and_is_as_good_as_float(method):
+    compressor, calibrated = attached(), attached()
+    x, _ = examples()
+    compressor.fix(uniform(compressor, [x], method=method))
+    calibrated.calibrate([x], method, reference_bits=8)
+    for name, quantizer in calibrated.attachment.quantizers.items():
+        assert torch.equal(quantizer.log_beta, compressor.attachment.quantizers[name].log_beta)
+    assert abs(accuracy(compressor.model) - accuracy(trained())) < 2
