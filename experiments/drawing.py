@@ -1,0 +1,32 @@
+"""Fronts as a picture, where matplotlib is installed."""
+
+from pathlib import Path
+from typing import Any
+
+
+def draw(result: dict[str, Any], path: Path) -> Path | None:
+    """Accuracy over cost, a colour for each method and a line for each seed; None without matplotlib."""
+    try:
+        import matplotlib
+    except ImportError:
+        return None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 5))
+    for index, (method, runs) in enumerate(result["methods"].items()):
+        for number, one in enumerate(runs):
+            points = sorted((point["relative_bops"], point["accuracy"]) for point in one["points"])
+            costs, accuracies = zip(*points, strict=True)
+            style = "o" if len(points) == 1 else "o-" if len(points) < 16 else "-"
+            axes.plot(costs, accuracies, style, color=f"C{index}", alpha=0.6, label=None if number else method)
+    axes.axhline(result["float_accuracy"], color="black", linestyle=":", label="float")
+    axes.set_xscale("log")
+    axes.set_xlabel("bit operations, % of 32 x 32 bits")
+    axes.set_ylabel(f"accuracy on {result['images']} {result['tested_on']}, %")
+    axes.set_ylim(max(0.0, result["float_accuracy"] - 25), result["float_accuracy"] + 1)
+    axes.set_title(f"post-training {result['model']}, weights untouched")
+    axes.legend()
+    figure.savefig(path, bbox_inches="tight")
+    pyplot.close(figure)
+    return path
