@@ -104,7 +104,7 @@ def run(bench: Bench, method: str, seed: int) -> Iterator[tuple[str, list[dict[s
     else:
         compressor.calibrate(whole, "mse")
         config = bb.PosttrainConfig(
-            mus=tuple(options.mus), loss=options.loss, epochs=options.epochs, gate_rate=options.gate_rate,
+            mus=tuple(options.mus), loss=options.loss, steps=options.steps, gate_rate=options.gate_rate,
             range_rate=options.range_rate, seed=seed,
         )  # fmt: skip
         inputs = images.split(options.batch)
@@ -199,7 +199,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--gates", default="hard_sigmoid", help="the kind of gates; see bayesbits.Spec")
     add("--loss", choices=("labels", "output", "layers"), default="output")
     add("--mus", nargs="+", type=float, default=defaults.mus)
-    add("--epochs", type=int, default=defaults.epochs)
+    add("--steps", type=int, default=defaults.steps)
     add("--gate-rate", type=float, default=defaults.gate_rate)
     add("--range-rate", type=float, default=defaults.range_rate)
     add("--held-out", action="store_true", help="test on training images that no method sees")

@@ -19,7 +19,7 @@ def test_a_list_of_mus_becomes_a_tuple():
         ({"mus": (-0.1, 0.01)}, "no weight is negative"),
         ({"loss": "mse"}, "labels, output, layers"),
         ({"calibration": "max"}, "minmax"),
-        ({"epochs": 0}, "epochs is 0; it is an integer of at least 1"),
+        ({"steps": 0}, "steps is 0; it is an integer of at least 1"),
         ({"seed": -1}, "seed"),
         ({"gate_rate": 0.0}, "positive"),
         ({"range_rate": True}, "positive"),

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 import bayesbits as bb
+from bayesbits.posttraining.sweep import _order
 from tests.posttraining.networks import accuracy, attached, examples
 
-FEW = bb.PosttrainConfig(mus=(0.001, 0.03, 0.3), epochs=12, gate_rate=0.3)
+FEW = bb.PosttrainConfig(mus=(0.001, 0.03, 0.3), steps=30, gate_rate=0.5)
 
 
 def pairs(size: int = 32) -> list:
@@ -45,7 +46,7 @@ def test_one_step_by_hand():
     for mu, direction in ((0.5 * -task / price, 1.0), (2.0 * -task / price, -1.0)):
         with torch.no_grad():
             quantizer.gates.logits.fill_(phi)
-        config = bb.PosttrainConfig(mus=(mu,), epochs=1, gate_rate=0.125)
+        config = bb.PosttrainConfig(mus=(mu,), steps=1, gate_rate=0.125)
         bb.posttrain(compressor, [(inputs, targets)], "gates", config, loss_fn=nn.functional.mse_loss)
         assert quantizer.gates.logits.item() == pytest.approx(phi + direction * 0.125, abs=1e-5)
 
@@ -60,7 +61,7 @@ def test_a_front_goes_down_and_no_weight_changes(learn, loss):
     ranges = {name: q.log_beta.clone() for name, q in compressor.attachment.quantizers.items()}
     flags = [module.training for module in compressor.model.modules()]
     lines: list[str] = []
-    config = bb.PosttrainConfig(mus=FEW.mus, epochs=FEW.epochs, gate_rate=FEW.gate_rate, loss=loss)
+    config = bb.PosttrainConfig(mus=FEW.mus, steps=FEW.steps, gate_rate=FEW.gate_rate, loss=loss)
     front = bb.posttrain(compressor, batches, learn, config, progress=lines.append)
     assert [point.mu for point in front.points] == list(FEW.mus)
     costs = [point.relative_bops for point in front.points]
@@ -103,7 +104,7 @@ def test_the_same_seed_gives_the_same_front():
 def test_without_ranges_they_come_from_the_batches():
     one, other = attached(), attached()
     other.calibrate([x for x, _ in pairs()], "percentile")
-    config = bb.PosttrainConfig(mus=(0.001,), epochs=1, calibration="percentile")
+    config = bb.PosttrainConfig(mus=(0.001,), steps=1, calibration="percentile")
     assert bb.posttrain(one, pairs(), config=config) == bb.posttrain(other, pairs(), config=config)
 
 
@@ -142,10 +143,17 @@ def test_errors_say_what_to_do():
 
 def test_a_point_of_another_network_is_refused():
     compressor = attached()
-    front = bb.posttrain(compressor, pairs(), config=bb.PosttrainConfig(mus=(0.001,), epochs=1))
+    front = bb.posttrain(compressor, pairs(), config=bb.PosttrainConfig(mus=(0.001,), steps=1))
     other = attached(bb.Spec(prune=False, residual_bits=8))
     with pytest.raises(ValueError, match="has no range for 'stem"):
         bb.restore(other, dataclasses.replace(front.points[0], ranges={}))
     channels = attached(bb.Spec(prune=False, residual_bits=None, per_channel_weights=True))
     with pytest.raises(ValueError, match=r"1 ranges for 'stem\.weight', whose quantizer has 8"):
         bb.restore(channels, front.points[0])
+
+
+def test_every_batch_comes_once_before_any_comes_again():
+    order = _order(4, 10, torch.Generator().manual_seed(0))
+    assert sorted(order[:4]) == sorted(order[4:8]) == [0, 1, 2, 3]
+    assert len(order) == 10
+    assert order[:4] != order[4:8]

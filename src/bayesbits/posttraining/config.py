@@ -23,10 +23,11 @@ class PosttrainConfig:
     """What is asked for beside the price: "labels" (cross-entropy, or the `loss_fn` that is given); without labels,
     "output" (the divergence from the float network's probabilities) or "layers" (the float network's layers' outputs).
     """
-    epochs: int = 4
-    """How often the batches are gone through for each point."""
+    steps: int = 64
+    """How many steps, of a batch each, lead to a point; the batches are gone through in a new order each time."""
     gate_rate: float = 0.2
-    """The learning rate of the gates' logits, of which every one starts at 6 and closes below -0.9."""
+    """The learning rate of the gates' logits. A step moves a logit by about as much, and a gate starts at 6 and closes
+    below -0.9: fewer steps want a higher rate."""
     range_rate: float = 0.01
     """The learning rate of the logarithms of the ranges, where they learn."""
     calibration: str = "mse"
@@ -48,7 +49,7 @@ class PosttrainConfig:
                 raise ValueError(
                     f"PosttrainConfig.{name} is {getattr(self, name)!r}; it is one of {', '.join(allowed)}"
                 )
-        for name, least in (("epochs", 1), ("seed", 0)):
+        for name, least in (("steps", 1), ("seed", 0)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ValueError(f"PosttrainConfig.{name} is {value!r}; it is an integer of at least {least}")

@@ -57,7 +57,7 @@ def posttrain(
     points = []
     for mu in config.mus:
         with learning(compressor, tuple(learn.split("+"))) as groups:
-            _learn_point(compressor, groups, loss, mu, config, _orders(len(inputs), config.epochs, order))
+            _learn_point(compressor, groups, loss, mu, config, _order(len(inputs), config.steps, order))
         score = None
         if evaluate is not None:
             with kept(compressor.attachment):
@@ -99,6 +99,9 @@ def _learn_point(
         )
 
 
-def _orders(batches: int, epochs: int, generator: torch.Generator) -> list[int]:
-    """The numbers of the batches, in a new order in every epoch."""
-    return [int(index) for _ in range(epochs) for index in torch.randperm(batches, generator=generator)]
+def _order(batches: int, steps: int, generator: torch.Generator) -> list[int]:
+    """The numbers of the batches for so many steps: all of them in a new order, again and again."""
+    order: list[int] = []
+    while len(order) < steps:
+        order += torch.randperm(batches, generator=generator).tolist()
+    return order[:steps]
