@@ -25,6 +25,6 @@ def test_points_are_thinned_evenly():
     assert thinned([1, 2], 3) == [1, 2]  # type: ignore[arg-type]
 
 
-def test_the_defaults_are_those_of_the_paper_s_experiment():
-    options = parse(["--data", "here"])
-    assert (options.seeds, options.examples, len(options.mus)) == (3, 1024, 8)
+def test_three_seeds_and_a_thousand_images_unless_others_are_asked_for():
+    options = parse(["--data", "here", "--seeds", "5"])
+    assert (options.seeds, options.examples, options.mus) == (5, 1024, None)

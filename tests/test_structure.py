@@ -50,7 +50,20 @@ ALLOWED = {
     },
     "zoo": set(),
     "recipes": {"training", "compressor", "cost", "plan", "spec", "topology", "zoo"},
-    "cli": {"recipes", "training", "deploy", "graph", "cost", "plan", "topology", "zoo"},
+    "cli": {
+        "recipes",
+        "training",
+        "posttraining",
+        "baselines",
+        "deploy",
+        "compressor",
+        "front",
+        "graph",
+        "cost",
+        "plan",
+        "topology",
+        "zoo",
+    },
     "__main__": {"cli"},
 }
 

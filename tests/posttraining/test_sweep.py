@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import bayesbits as bb
+from bayesbits.functional.gates import KINDS
 from bayesbits.posttraining.sweep import _order
 from tests.posttraining.networks import accuracy, attached, examples
 
@@ -139,6 +140,15 @@ def test_errors_say_what_to_do():
     compressor.fix(bb.Plan.uniform(compressor.topology))
     with pytest.raises(ValueError, match="no gate of this network learns"):
         bb.posttrain(compressor, pairs())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_weights_of_the_penalty_there_are_eight_that_suit_the_gates(kind):
+    compressor = attached(bb.Spec(prune=False, gates=kind))
+    front = bb.posttrain(compressor, pairs(), config=bb.PosttrainConfig(steps=1))
+    mus = [point.mu for point in front.points]
+    assert len(mus) == 8
+    assert (mus[-1] == 0.05) == (kind == "hard_concrete")
 
 
 def test_a_point_of_another_network_is_refused():

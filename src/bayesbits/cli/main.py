@@ -10,8 +10,10 @@ from bayesbits.cli.deployed import bench, export, verify
 from bayesbits.cli.errors import Commands
 from bayesbits.cli.inspect import inspect
 from bayesbits.cli.plan import plan
+from bayesbits.cli.posttrain import posttrain
 from bayesbits.cli.recipes import recipes
 from bayesbits.cli.search import search
+from bayesbits.cli.sensitivity import sensitivity
 
 app = typer.Typer(
     name="bayesbits",
@@ -21,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, recipes, inspect, search, plan, export, verify, bench):
+for command in (demo, recipes, inspect, search, plan, posttrain, sensitivity, export, verify, bench):
     app.command()(command)
 
 

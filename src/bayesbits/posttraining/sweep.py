@@ -15,7 +15,7 @@ from torch import nn
 
 from bayesbits.compressor import Compressor
 from bayesbits.front import Front
-from bayesbits.posttraining.config import LEARN, PosttrainConfig
+from bayesbits.posttraining.config import LEARN, MUS, PosttrainConfig
 from bayesbits.posttraining.examples import take_batches
 from bayesbits.posttraining.losses import BatchLoss, LossFunction, batch_loss
 from bayesbits.posttraining.modes import check_evaluation, kept, learning
@@ -39,8 +39,8 @@ def posttrain(
     lie on the model's device. `evaluate` scores the network as each point decides it, the higher the better.
     `progress` is called with a line for each point.
 
-    Returns a point for each of `config.mus`; `restore(compressor, point)` makes any of them final. The compressor is
-    left where the last point ended, still learning.
+    Returns a point for each weight of the penalty; `restore(compressor, point)` makes any of them final. The compressor
+    is left where the last point ended, still learning.
     """
     config = PosttrainConfig() if config is None else config
     if learn not in LEARN:
@@ -55,7 +55,7 @@ def posttrain(
     order = torch.Generator().manual_seed(config.seed)
     compressor.attachment.bank.counter.copy_(torch.tensor([config.seed, 0]))
     points = []
-    for mu in config.mus:
+    for mu in config.mus or MUS[compressor.spec.gates]:
         with learning(compressor, tuple(learn.split("+"))) as groups:
             _learn_point(compressor, groups, loss, mu, config, _order(len(inputs), config.steps, order))
         score = None

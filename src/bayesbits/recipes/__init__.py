@@ -12,7 +12,7 @@ Those that the package carries lie in `shipped/`; a path reads any other file.
 from bayesbits.recipes.reading import load, names
 from bayesbits.recipes.recipe import DataConfig, FloatConfig, ModelConfig, Recipe
 from bayesbits.recipes.result import Result
-from bayesbits.recipes.run import FinishedRun, restore, run
+from bayesbits.recipes.run import FinishedRun, TrainedNetwork, restore, run, trained_network
 from bayesbits.recipes.writing import to_toml
 
 __all__ = [
@@ -22,9 +22,11 @@ __all__ = [
     "ModelConfig",
     "Recipe",
     "Result",
+    "TrainedNetwork",
     "load",
     "names",
     "restore",
     "run",
     "to_toml",
+    "trained_network",
 ]

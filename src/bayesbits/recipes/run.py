@@ -92,6 +92,37 @@ def restore(folder: str | Path, device: str | None = None) -> FinishedRun:
     return FinishedRun(recipe, compressor, plan, loaders, Result.load(folder / files.RESULT))
 
 
+@dataclass(frozen=True)
+class TrainedNetwork:
+    """Where post-training starts."""
+
+    model: nn.Module
+    """The float network with its trained weights, in evaluation, on the device."""
+    loaders: Loaders
+    accuracy: float
+    """On the test set, in percent."""
+
+
+def trained_network(
+    recipe: Recipe, folder: str | Path, *, device: str | None = None, say: Say = print
+) -> TrainedNetwork:
+    """The float network of a recipe: from its checkpoint, or trained as the recipe says; then the folder keeps it."""
+    folder, machine = Path(folder), find_machine(device)
+    loaders = open_data(recipe.data, machine, recipe.seed)
+    files.prepare(folder, recipe, resume=True)
+    stages = _Stages(recipe, folder, machine, loaders, progress=True, say=say)
+    if recipe.model.checkpoint is None and recipe.float_training is None:
+        raise ValueError(
+            f"the recipe {recipe.name} has no trained weights to start from: say where they are by model.checkpoint "
+            "(on the command line: --checkpoint FILE), or give a [float] table to train them"
+        )
+    model = stages.new_model()
+    float_accuracy = stages.float_network(model)
+    assert float_accuracy is not None
+    # Opened again: the first examples are then the same, whether the network was trained just now or long ago.
+    return TrainedNetwork(model.eval(), open_data(recipe.data, machine, recipe.seed), float_accuracy)
+
+
 class _Stages:
     """The stages of one run, in their order."""
 
