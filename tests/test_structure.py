@@ -50,7 +50,9 @@ ALLOWED = {
     },
     "zoo": set(),
     "recipes": {"training", "compressor", "cost", "plan", "spec", "topology", "zoo"},
+    "report": {"recipes", "deploy", "cost", "plan", "topology"},
     "cli": {
+        "report",
         "recipes",
         "training",
         "posttraining",

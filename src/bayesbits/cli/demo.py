@@ -7,6 +7,7 @@ import typer
 
 from bayesbits.cli.console import say
 from bayesbits.cli.deployed import verify
+from bayesbits.cli.report import report
 from bayesbits.cli.search import run_with_way_on, show
 from bayesbits.recipes import load
 from bayesbits.recipes.folder import RESULT, clear
@@ -29,3 +30,4 @@ def demo(out: Annotated[Path, typer.Option(help="The folder to write to.")] = Pa
     result = run_with_way_on(recipe, out, resume=True)
     show(result, out)
     verify(out, INPUTS)
+    report(out)

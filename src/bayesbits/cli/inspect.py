@@ -9,12 +9,12 @@ from rich.table import Table
 
 from bayesbits.cli.console import results
 from bayesbits.cli.search import Overrides
-from bayesbits.cli.tables import size
 from bayesbits.cost import CostModel
 from bayesbits.graph.trace import trace
 from bayesbits.plan import Plan
 from bayesbits.recipes.networks import build
 from bayesbits.recipes.reading import options_from
+from bayesbits.report.numbers import size
 from bayesbits.topology import Topology
 from bayesbits.zoo import models
 

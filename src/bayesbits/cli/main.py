@@ -12,6 +12,7 @@ from bayesbits.cli.inspect import inspect
 from bayesbits.cli.plan import plan
 from bayesbits.cli.posttrain import posttrain
 from bayesbits.cli.recipes import recipes
+from bayesbits.cli.report import report
 from bayesbits.cli.search import search
 from bayesbits.cli.sensitivity import sensitivity
 
@@ -23,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, recipes, inspect, search, plan, posttrain, sensitivity, export, verify, bench):
+for command in (demo, recipes, inspect, search, plan, report, posttrain, sensitivity, export, verify, bench):
     app.command()(command)
 
 

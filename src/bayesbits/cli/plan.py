@@ -6,12 +6,13 @@ from typing import Annotated
 import typer
 
 from bayesbits.cli.console import results
-from bayesbits.cli.tables import layer_table, result_table, size
+from bayesbits.cli.tables import layer_table, result_table
 from bayesbits.cost import CostModel
 from bayesbits.plan import Plan
 from bayesbits.recipes import Result
 from bayesbits.recipes.folder import PLAN, RESULT, TOPOLOGY
 from bayesbits.recipes.result import layer_rows
+from bayesbits.report.numbers import size
 from bayesbits.topology import Topology
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from bayesbits.cli.console import results, say
+from bayesbits.cli.report import report
 from bayesbits.cli.tables import file_table, layer_table, result_table
 from bayesbits.recipes import Recipe, Result, load, run
 from bayesbits.recipes.machine import is_first_process
@@ -55,6 +56,7 @@ def search(
     loaded = load(recipe, overrides or (), model=model, data=data)
     folder = out or Path("runs") / loaded.name.replace(":", ".")
     show(run_with_way_on(loaded, folder, resume=resume, device=device), folder)
+    report(folder)
 
 
 def run_with_way_on(recipe: Recipe, folder: Path, *, resume: bool, device: str | None = None) -> Result:

@@ -7,8 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from bayesbits.recipes import Result
-
-_UNITS = ("bytes", "kB", "MB", "GB")
+from bayesbits.report.numbers import part_of, size, times
 
 
 def layer_table(layers: Iterable[Mapping[str, Any]]) -> Table:
@@ -21,8 +20,8 @@ def layer_table(layers: Iterable[Mapping[str, Any]]) -> Table:
             layer["name"],
             str(layer["weight_bits"]),
             str(layer["activation_bits"]),
-            _of(layer["kept_in"], layer["channels_in"]),
-            _of(layer["kept_out"], layer["channels_out"]),
+            part_of(layer["kept_in"], layer["channels_in"]),
+            part_of(layer["kept_out"], layer["channels_out"]),
             f"{layer['macs']:,}",
             f"{layer['share']:.1f}%",
             size(layer["weight_bytes"]),
@@ -38,10 +37,10 @@ def result_table(result: Result) -> Table:
     before = None if result.float_accuracy is None else f"{result.float_accuracy:.2f}%"
     gain = None if result.float_accuracy is None else f"{result.accuracy - result.float_accuracy:+.2f} points"
     table.add_row("test accuracy", before or "-", f"{result.accuracy:.2f}%", gain or "")
-    table.add_row("relative BOPs", "100%", f"{result.relative_bops:.3g}%", f"{100 / result.relative_bops:.0f}x fewer")
+    table.add_row("relative BOPs", "100%", f"{result.relative_bops:.3g}%", times(100, result.relative_bops, "fewer"))
     table.add_row(
         "weights", size(result.float_weight_bytes), size(result.weight_bytes),
-        f"{result.float_weight_bytes / result.weight_bytes:.0f}x smaller",
+        times(result.float_weight_bytes, result.weight_bytes, "smaller"),
     )  # fmt: skip
     return table
 
@@ -53,16 +52,3 @@ def file_table(folder: Path) -> Table:
     for path in sorted(folder.iterdir()):
         table.add_row(path.name, size(path.stat().st_size))
     return table
-
-
-def size(number: float) -> str:
-    """Bytes in a unit that reads well."""
-    for unit in _UNITS[:-1]:
-        if number < 1000:
-            return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.3g} {unit}"
-        number /= 1000
-    return f"{number:.3g} {_UNITS[-1]}"
-
-
-def _of(kept: int, number: int) -> str:
-    return str(kept) if kept == number else f"{kept} of {number}"

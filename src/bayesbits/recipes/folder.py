@@ -7,6 +7,8 @@ topology.json        what the network is, for counting costs
 model.safetensors    the final network: weights, ranges and what was fixed
 result.json          accuracy, cost and how they came about
 metrics.jsonl        losses and the like, line by line
+verification.json    what was proven about the deployed network, where it was verified
+report.html          all of it as a page to read
 *.checkpoint         to go on from
 """
 
@@ -33,6 +35,8 @@ TOPOLOGY = "topology.json"
 MODEL = "model.safetensors"
 RESULT = "result.json"
 METRICS = "metrics.jsonl"
+VERIFICATION = "verification.json"
+REPORT = "report.html"
 CHECKPOINTS = ("float.checkpoint", "search.checkpoint", "finetune.checkpoint")
 
 # How a run is watched and where it reads from may change when it goes on; what it computes may not.
@@ -58,7 +62,7 @@ def prepare(folder: Path, recipe: Recipe, *, resume: bool) -> None:
 
 def clear(folder: Path) -> None:
     """Remove the files of a run, and nothing else."""
-    for name in (RESULT, RECIPE, FLOAT, PLAN, TOPOLOGY, MODEL, METRICS, *CHECKPOINTS):
+    for name in (RESULT, RECIPE, FLOAT, PLAN, TOPOLOGY, MODEL, METRICS, VERIFICATION, REPORT, *CHECKPOINTS):
         (folder / name).unlink(missing_ok=True)
 
 

@@ -1,0 +1,92 @@
+"""Everything that the folder of a finished run holds for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isclose
+from pathlib import Path
+from typing import TypeVar
+
+from bayesbits.cost import Cost, CostModel
+from bayesbits.plan import Plan
+from bayesbits.recipes import Recipe, Result, load
+from bayesbits.recipes.folder import METRICS, PLAN, RECIPE, RESULT, TOPOLOGY, VERIFICATION
+from bayesbits.report.course import Stage, read_course
+from bayesbits.report.verification import Verified, read_verification
+from bayesbits.topology import Topology
+
+_SAME = 1e-6  # of relative bit operations that were written and read again
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run."""
+
+    folder: Path
+    """Where it lies."""
+    recipe: Recipe
+    recipe_text: str
+    """The file that makes it again."""
+    result: Result
+    topology: Topology
+    plan: Plan
+    cost: Cost
+    """What the plan costs."""
+    float_cost: Cost
+    """What the float network costs."""
+    course: tuple[Stage, ...]
+    """The training stage by stage; empty where no metrics were kept."""
+    verified: Verified | None
+    """What was proven about the deployed network; None where nothing was."""
+
+
+def read_run(folder: str | Path) -> Run:
+    """The run in a folder; an error that names the file where one is missing, damaged, or of another run."""
+    folder = Path(folder)
+    for name in (RESULT, RECIPE, PLAN, TOPOLOGY):
+        if not (folder / name).is_file():
+            raise FileNotFoundError(
+                f"{folder} holds no finished run: there is no {name}. `bayesbits search` writes it at its end"
+            )
+    result = _checked(folder / RESULT, Result.load)
+    topology, plan = _checked(folder / TOPOLOGY, Topology.load), _checked(folder / PLAN, Plan.load)
+    model = CostModel(topology)
+    cost = _checked(folder / PLAN, lambda _path: model.count(plan))
+    if not isclose(cost.relative_bops, result.relative_bops, rel_tol=_SAME):
+        raise ValueError(
+            f"{folder / PLAN} comes to {cost.relative_bops:.4g}% of the bit operations and {folder / RESULT} says "
+            f"{result.relative_bops:.4g}%: they are of different runs. `bayesbits search` writes both anew"
+        )
+    recipe_text = _checked(folder / RECIPE, lambda path: path.read_text(encoding="utf-8"))
+    epochs = {"float": result.float_epochs, "search": result.epochs, "finetune": result.finetune_epochs}
+    metrics, verification = folder / METRICS, folder / VERIFICATION
+    return Run(
+        folder=folder,
+        recipe=load(folder / RECIPE),
+        recipe_text=recipe_text,
+        result=result,
+        topology=topology,
+        plan=plan,
+        cost=cost,
+        float_cost=model.dense(),
+        course=read_course(metrics, epochs) if metrics.is_file() else (),
+        verified=_of_this_network(verification, topology) if verification.is_file() else None,
+    )
+
+
+def _checked(path: Path, read: Callable[[Path], Part]) -> Part:
+    try:
+        return read(path)
+    except ValueError as error:
+        where = "" if str(path) in str(error) else f"{path} cannot be used: "
+        raise ValueError(f"{where}{error}") from error
+
+
+def _of_this_network(path: Path, topology: Topology) -> Verified:
+    verified = read_verification(path)
+    strange = sorted(set(verified.layers) - {layer.name for layer in topology.layers})
+    if strange:
+        raise ValueError(f"{path} is about another network: it has a layer {strange[0]!r}; verify again, or remove it")
+    return verified
