@@ -63,6 +63,13 @@ def test_a_real_process_searches_and_its_plan_is_shown(here):
     assert "classifier.3" in output
     assert f"{result['relative_bops']:.3g}% of 32 x 32 bits" in output
     assert f"{result['accuracy']:.2f}%" in output
+    assert "report: run/report.html" in process.stdout
+    written = (here / "run/report.html").read_bytes()
+    assert f"{result['accuracy']:.2f}%".encode() in written
+    assert bayesbits("report", "run").stdout == "report: run/report.html\n"
+    assert (here / "run/report.html").read_bytes() == written
+    (here / "run/plan.json").write_text("{")
+    assert "run/plan.json cannot be used: this is not a Plan" in bayesbits("report", "run", code=1).stderr
 
 
 def test_two_processes_come_to_what_one_does_and_one_of_them_talks(here):
@@ -95,6 +102,7 @@ def test_a_demo_that_was_interrupted_goes_on_and_one_that_was_finished_starts_an
     output = bayesbits("demo").stdout
     assert "Before and after" in output
     assert "x fewer" in output
+    assert output.rstrip().endswith("report: runs/demo/report.html")
     first = (here / "runs/demo/result.json").stat().st_mtime_ns
     bayesbits("demo")
     assert (here / "runs/demo/result.json").stat().st_mtime_ns > first
@@ -138,6 +146,7 @@ def test_a_users_network_is_inspected_by_its_shape_or_its_own_example(here):
         (["inspect", "lenet"], 1, "the zoo has no network named 'lenet'"),
         (["inspect", "lenet5", "--set", "stem=cifar"], 1, "the network 'lenet5' does not take these options"),
         (["plan", "nowhere"], 1, "nowhere holds no plan"),
+        (["report", "nowhere"], 1, "nowhere holds no finished run: there is no result.json"),
     ],
 )
 def test_errors_are_one_message_and_an_exit_code(arguments, code, said, monkeypatch):

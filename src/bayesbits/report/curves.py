@@ -9,8 +9,10 @@ from bayesbits.report.course import Point, Stage
 from bayesbits.report.markup import Markup, tag
 from bayesbits.report.svg import WIDTH, label, svg
 
-_HEIGHT, _TOP, _BOTTOM, _LEFT = 270, 48, 222, 56
+_HEIGHT, _TOP, _BOTTOM, _LEFT = 282, 60, 234, 56
 _MOST_MARKS = 12  # points that are marked one by one
+
+Value = Callable[[Point], float | None]
 
 
 def course_figure(stages: Sequence[Stage]) -> Markup | None:
@@ -31,23 +33,30 @@ def course_figure(stages: Sequence[Stage]) -> Markup | None:
 
 
 def _panel(
-    stages: Sequence[Stage], title: str, value: Callable[[Point], float | None], across: tuple[float, float], *,
-    logarithmic: bool,
-) -> Markup | None:  # fmt: skip
-    """One curve for each stage that has the value, in panels that share the axis of epochs."""
-    shown = [stage for stage in stages if any(_is_drawn(value(point), logarithmic) for point in stage.points)]
-    values = [found for stage in shown for point in stage.points if (found := value(point)) is not None]
-    values = [found for found in values if _is_drawn(found, logarithmic)]
+    stages: Sequence[Stage], title: str, value: Value, across: tuple[float, float], *, logarithmic: bool
+) -> Markup | None:
+    """One curve for each stage that has the value, one stage behind the other."""
+    shown = [(stage, points) for stage in stages if (points := _drawn(stage, value, logarithmic))]
+    values = [height for _, points in shown for _, height in points]
     if not values:
         return None
-    epochs = Axis(0.0, float(sum(stage.epochs for stage in shown)), *across)
+    epochs = Axis(0.0, float(sum(stage.epochs for stage, _ in shown)), *across)
     axis = log_axis(min(values), max(values), _BOTTOM, _TOP) if logarithmic else linear_axis(max(values), _BOTTOM, _TOP)
     parts = [label(across[0] - 48, 14, title, "head"), *_grid(axis, epochs)]
     begun = 0
-    for stage in shown:
-        parts += _curve(stage, value, begun, epochs, axis, named=len(stages) > 1)
+    for stage, points in shown:
+        if len(stages) > 1:
+            parts += _border(stage.name, begun, begun + stage.epochs, epochs)
+        parts += _curve([(epochs.place(begun + epoch), axis.place(height)) for epoch, height in points])
         begun += stage.epochs
-    return tag("g", *parts)
+    x, y = epochs.place(begun - stage.epochs + points[-1][0]), axis.place(values[-1])
+    return tag("g", *parts, label(x, y - 7, f"{values[-1]:.3g}", "value last", "end"))
+
+
+def _drawn(stage: Stage, value: Value, logarithmic: bool) -> list[tuple[float, float]]:
+    """Epochs and values; a logarithmic axis has no place for zero."""
+    found = [(point.epoch, value(point)) for point in stage.points]
+    return [(epoch, height) for epoch, height in found if height is not None and (height > 0 or not logarithmic)]
 
 
 def _grid(axis: Axis, epochs: Axis) -> list[Markup]:
@@ -65,20 +74,20 @@ def _grid(axis: Axis, epochs: Axis) -> list[Markup]:
     return parts
 
 
-def _curve(
-    stage: Stage, value: Callable[[Point], float | None], begun: int, epochs: Axis, axis: Axis, *, named: bool
-) -> list[Markup]:
-    places = [
-        (epochs.place(begun + point.epoch), axis.place(found))
-        for point in stage.points
-        if (found := value(point)) is not None and _is_drawn(found, axis.logarithmic)
-    ]
-    parts = []
+def _border(name: str, begun: int, ended: int, epochs: Axis) -> list[Markup]:
+    """A stage's name, and a line in front of it if it is not the first; the last one's name ends where it does."""
+    x = epochs.place(begun)
+    if ended == epochs.high and begun:
+        parts = [label(epochs.end, _TOP - 16, name, "note", "end")]
+    else:
+        parts = [label(x + 4 * bool(begun), _TOP - 16, name, "note")]
     if begun:
-        x = epochs.place(begun)
-        parts.append(tag("line", class_="border", x1=x, x2=x, y1=_TOP - 12, y2=_BOTTOM))
-    if named:
-        parts.append(label(epochs.place(begun) + 4, _TOP - 4, stage.name, "note"))
+        parts.append(tag("line", class_="border", x1=x, x2=x, y1=_TOP - 24, y2=_BOTTOM))
+    return parts
+
+
+def _curve(places: Sequence[tuple[float, float]]) -> list[Markup]:
+    parts = []
     if len(places) > 1:
         parts.append(tag("polyline", class_="curve", points=" ".join(f"{x:.2f},{y:.2f}" for x, y in places)))
     if len(places) <= _MOST_MARKS:
@@ -94,10 +103,6 @@ def _relative_bops(point: Point) -> float | None:
     return point.relative_bops
 
 
-def _is_drawn(value: float | None, logarithmic: bool) -> bool:
-    return value is not None and (value > 0 or not logarithmic)
-
-
-def _ends(stage: Stage, value: Callable[[Point], float | None]) -> str:
+def _ends(stage: Stage, value: Value) -> str:
     values = [found for point in stage.points if (found := value(point)) is not None]
     return f"from {values[0]:.3g} to {values[-1]:.3g}" if values else "not recorded"

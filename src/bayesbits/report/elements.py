@@ -43,7 +43,7 @@ def _row(cells: Sequence[str], texts: int) -> Markup:
     first, *others = cells
     return tag(
         "tr",
-        tag("th", first, scope="row", class_="layer"),
+        tag("th", first, scope="row"),
         join(tag("td", cell, **_kind(place, texts)) for place, cell in enumerate(others, start=1)),
     )
 

@@ -18,7 +18,7 @@ LAYERS_IN_A_FIGURE = 24  # a page when printed
 _NAME_CHARACTERS = 27
 _HEAD, _ROW, _BAR, _GAP = 46, 36, 11, 3
 _BITS = (210.0, 190.0)  # where the bars start, and how long a full one is
-_CHANNELS = (460.0, 190.0)
+_CHANNELS = (460.0, 170.0)
 _SHARE = (740.0, 160.0)
 
 

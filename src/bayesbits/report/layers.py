@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bayesbits.cost import Cost
-from bayesbits.report.elements import paragraph, section, table
+from bayesbits.report.elements import code, paragraph, section, table
 from bayesbits.report.figures import FLOAT_BITS, LayerBars, layer_figures
 from bayesbits.report.markup import Markup, join, tag
 from bayesbits.report.numbers import part_of
@@ -34,8 +34,10 @@ def layer_bars(run: Run) -> list[LayerBars]:
 
 def kept_section(topology: Topology) -> Markup:
     """Channels that have to stay and parts that are left in float, each with the reason."""
-    groups = [(group.name, group.reason, f"{group.size:,}") for group in topology.groups if group.reason is not None]
-    rest = [(entry.name, entry.what, entry.reason, f"{entry.macs:,}") for entry in topology.unsupported]
+    groups = [
+        (code(group.name), group.reason, f"{group.size:,}") for group in topology.groups if group.reason is not None
+    ]
+    rest = [(code(entry.name), entry.what, entry.reason, f"{entry.macs:,}") for entry in topology.unsupported]
     parts = []
     if not topology.traced:
         parts.append(paragraph("torch.export could not read this network; its layers were found by a run with hooks."))
@@ -55,11 +57,11 @@ def kept_section(topology: Topology) -> Markup:
 def _layer_table(run: Run) -> Markup:
     heads = ("layer", "weight bits", "input bits", "channels in", "channels out", "MACs", "BOPs", "share", "bytes")
     cost = run.cost
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for entry in cost.layers:
         layer = run.topology.layer(entry.name)
         rows.append(
-            (entry.name, str(entry.weight_bits), str(entry.activation_bits))
+            (code(entry.name), str(entry.weight_bits), str(entry.activation_bits))
             + (part_of(entry.kept_in, len(layer.in_channels)), part_of(entry.kept_out, len(layer.out_channels)))
             + (f"{entry.macs:,}", f"{entry.bops:,}", f"{entry.share:.1f}%", f"{entry.weight_bytes:,}")
         )
@@ -74,7 +76,7 @@ def _layer_table(run: Run) -> Markup:
 
 
 def _operand_table(run: Run) -> Markup:
-    rows = [(name, str(run.plan.bits[name])) for name in run.topology.operand_tensors if name in run.plan.bits]
+    rows = [(code(name), str(run.plan.bits[name])) for name in run.topology.operand_tensors if name in run.plan.bits]
     return table("Operands of residual additions.", ("tensor", "bits"), rows) if rows else join([])
 
 

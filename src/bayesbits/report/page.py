@@ -94,7 +94,7 @@ def _before_and_after(run: Run) -> Markup:
     rows = [
         ("Test accuracy", accuracy, f"{result.accuracy:.2f}%", change),
         ("Relative BOPs", "100%", f"{cost.relative_bops:.3g}%", times(100, cost.relative_bops, "fewer")),
-        ("  in the paper's convention", "100%", f"{cost.paper_relative_bops:.3g}%",
+        ("Relative BOPs, the paper's convention", "100%", f"{cost.paper_relative_bops:.3g}%",
          times(100, cost.paper_relative_bops, "fewer")),
         ("BOPs", f"{before.bops:,}", f"{cost.bops:,}", times(before.bops, cost.bops, "fewer")),
         ("MACs", f"{before.macs:,}", f"{cost.macs:,}", times(before.macs, cost.macs, "fewer")),
@@ -104,7 +104,7 @@ def _before_and_after(run: Run) -> Markup:
          times(before.weight_bytes, cost.weight_bytes, "smaller")),
     ]  # fmt: skip
     caption = (
-        "BOPs: multiply-accumulates (MACs) for one example, each times weight bits times activation bits. Weights are "
+        "BOPs: multiply-accumulates (MACs), each times weight bits times activation bits. Weights are "
         "packed, biases have four bytes, batch norm is folded."
     )
     return section("Before and after", table(caption, ("", "float", "compressed", "change"), rows))

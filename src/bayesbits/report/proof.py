@@ -25,7 +25,7 @@ def proof_section(verified: Verified | None, folder: Path) -> Markup:
     pairs = [
         ("In the file", f"{verified.weights:,} codes of weights and {verified.biases:,} biases, all equal"),
         ("Runtime against integer network", f"{verified.exact_differing:,} of {verified.exact_values:,} values differ, "
-         f"in {verified.exact_places:,} tensors that have to be equal bit by bit"),
+         f"where all have to be equal bit by bit (tensors: {verified.exact_places:,})"),
         ("Integer network against training", f"{verified.differing_codes:,} of {verified.codes:,} activation codes "
          f"differ; {verified.flipped:,} of {verified.inputs:,} decisions do"),
         ("Integer kernels", f"{integer} of {len(verified.layers)} layers"),
@@ -34,6 +34,6 @@ def proof_section(verified: Verified | None, folder: Path) -> Markup:
     ]  # fmt: skip
     parts = [facts(pairs, "The verification")]
     if verified.in_float:
-        rows = [(kernel.layer, kernel.operation, kernel.reason) for kernel in verified.in_float]
+        rows = [(code(kernel.layer), kernel.operation, kernel.reason) for kernel in verified.in_float]
         parts.append(table("Layers that do not run in integers.", ("layer", "operation", "reason"), rows, texts=3))
     return section(_TITLE, *parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isclose
 from pathlib import Path
@@ -17,6 +17,8 @@ from bayesbits.report.verification import Verified, read_verification
 from bayesbits.topology import Topology
 
 _SAME = 1e-6  # of relative bit operations that were written and read again
+_NUMBERS = ("accuracy", "float_accuracy", "relative_bops", "seconds", "mu", "seed")
+_NUMBERS += ("epochs", "float_epochs", "finetune_epochs")
 Part = TypeVar("Part")
 
 
@@ -50,7 +52,7 @@ def read_run(folder: str | Path) -> Run:
             raise FileNotFoundError(
                 f"{folder} holds no finished run: there is no {name}. `bayesbits search` writes it at its end"
             )
-    result = _checked(folder / RESULT, Result.load)
+    result = _checked(folder / RESULT, _result)
     topology, plan = _checked(folder / TOPOLOGY, Topology.load), _checked(folder / PLAN, Plan.load)
     model = CostModel(topology)
     cost = _checked(folder / PLAN, lambda _path: model.count(plan))
@@ -82,6 +84,18 @@ def _checked(path: Path, read: Callable[[Path], Part]) -> Part:
     except ValueError as error:
         where = "" if str(path) in str(error) else f"{path} cannot be used: "
         raise ValueError(f"{where}{error}") from error
+
+
+def _result(path: Path) -> Result:
+    """A result, of which the page can write every number."""
+    result = Result.load(path)
+    for name in _NUMBERS:
+        value = getattr(result, name)
+        if not isinstance(value, int | float) and (name, value) != ("float_accuracy", None):
+            raise ValueError(f"{name} is {value!r}; it is a number")
+    if not isinstance(result.versions, Mapping):
+        raise ValueError(f"versions is {result.versions!r}; it is an object")
+    return result
 
 
 def _of_this_network(path: Path, topology: Topology) -> Verified:

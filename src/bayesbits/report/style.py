@@ -35,8 +35,8 @@ thead th { color: var(--soft); font-weight: 500; vertical-align: bottom; }
 tbody th { font-weight: 500; }
 tfoot th, tfoot td { font-weight: 600; border-bottom: 0; }
 .number { text-align: right; white-space: nowrap; }
-code, pre, .layer { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; }
-code, .layer { font-size: .88em; overflow-wrap: anywhere; }
+code, pre { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; }
+code { font-size: .88em; overflow-wrap: anywhere; }
 pre { background: var(--shade); padding: .8rem 1rem; overflow-x: auto; font-size: .85rem; line-height: 1.45; }
 summary { cursor: pointer; }
 figure { margin: .8rem 0 1.4rem; }
@@ -45,6 +45,7 @@ svg text { fill: var(--ink); font-size: 12px; }
 svg .head { font-size: 13px; font-weight: 600; }
 svg .note { fill: var(--soft); }
 svg .value { font-size: 11.5px; font-variant-numeric: tabular-nums; }
+svg .last { paint-order: stroke; stroke: var(--paper); stroke-width: 4px; }
 svg .name { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; }
 svg .track { fill: var(--track); }
 svg .weights { fill: var(--weights); } svg .activations { fill: var(--activations); }

@@ -1,0 +1,81 @@
+"""The folder of a finished run, written by hand: nothing is trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from bayesbits.cost import CostModel
+from bayesbits.plan import Plan
+from bayesbits.recipes import Result, load, to_toml
+from bayesbits.recipes.result import make_result
+from bayesbits.topology import Activation, ChannelGroup, Layer, Topology, Unsupported
+
+HOSTILE = "<script>alert('x')</script>&\"\u202e"
+
+
+def topology(first: str = "stem", reason: str = "reaches the network's output") -> Topology:
+    """Two linear layers, 4 -> 8 -> 3, and an attention product."""
+    layers = (
+        _linear(first, range(4), range(4, 12)),
+        _linear("head", range(4, 12), range(12, 15)),
+    )
+    groups = (
+        ChannelGroup("input", 0, 4, (), (first,), "is a network input"),
+        ChannelGroup(first, 4, 8, (first,), ("head",), None),
+        ChannelGroup("head", 12, 3, ("head",), (), reason),
+    )
+    inputs = tuple(Activation(f"{layer.name}.input", (layer.name,), layer.name == first) for layer in layers)
+    rest = (Unsupported("mix", "attention product", 10, reason),)
+    return Topology(layers, inputs, (), groups, rest, ("head",), other_parameters=5, traced=True)
+
+
+def _linear(name: str, inputs: range, outputs: range) -> Layer:
+    return Layer(
+        name=name, kind="linear", parameter=f"{name}.weight", weight_shape=(len(outputs), len(inputs)), groups=1,
+        bias=True, calls=1, macs=len(outputs) * len(inputs), norm=None, activation=f"{name}.input",
+        in_channels=tuple(inputs), out_channels=tuple(outputs), depthwise=False,
+    )  # fmt: skip
+
+
+def write_run(folder: Path, first: str = "stem", reason: str = "reaches the network's output") -> Result:
+    """A run in which `first` keeps 6 of its 8 channels at 2 x 8 bits, and the head has 4 x 16 bits."""
+    network = topology(first, reason)
+    bits = {f"{first}.weight": 2, f"{first}.input": 8, "head.weight": 4, "head.input": 16}
+    plan = Plan(bits, {first: (0, 1, 2, 3, 4, 5)})
+    recipe, model = load("digits-lenet5"), CostModel(network)
+    result = make_result(
+        recipe, model.count(plan), model.dense(), network, accuracy=97.5, float_accuracy=98.25, seconds=61.0,
+        device="abacus (cpu)", versions={"bayesbits": "0.1.0", "torch": "2.11.0"},
+    )  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    network.save(folder / "topology.json")
+    plan.save(folder / "plan.json")
+    result.save(folder / "result.json")
+    (folder / "recipe.toml").write_text(to_toml(recipe))
+    lines = [_line("float", 20, 2.0), _line("search", 10, 1.0, 80.0), _line("search", 20, 0.5, 8.0)]
+    (folder / "metrics.jsonl").write_text("".join([*lines, _line("finetune", 5, 0.25)]))
+    return result
+
+
+def _line(phase: str, step: int, loss: float, bops: float | None = None) -> str:
+    cost = {} if bops is None else {"expected_relative_bops": bops}
+    return json.dumps({"phase": phase, "event": "train", "epoch": 0, "step": step, "task_loss": loss, **cost}) + "\n"
+
+
+def write_verification(folder: Path, layers: tuple[str, ...] = ("stem", "head")) -> None:
+    """A verification in which the last layer does not run in integers."""
+    place = {"name": "stem", "kind": "layer", "exact": True, "values": 4321, "differing": 0}
+    kernels = [
+        {"layer": name, "operation": "QGemm", "integer": name != layers[-1], "reason": "it is wide"} for name in layers
+    ]
+    record = {
+        "machine": {"cpu": "Counting Frame 9000", "integer_instructions": ["avx_vnni"], "runtime": "onnxruntime 1.31"},
+        "places": [place, {**place, "exact": False, "values": 5, "differing": 5}],
+        "kernels": kernels,
+        "simulated": {"inputs": 360, "codes": 7654, "differing_codes": 3, "flipped": 0},
+        "weights": 48,
+        "biases": 9,
+        "version": 1,
+    }
+    (folder / "verification.json").write_text(json.dumps(record))
