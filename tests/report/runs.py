@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from bayesbits.cost import CostModel
+from bayesbits.deploy.verification.record import Kernel, Machine, Place, Simulated, Verification
 from bayesbits.plan import Plan
 from bayesbits.recipes import Result, load, to_toml
 from bayesbits.recipes.result import make_result
@@ -65,17 +67,14 @@ def _line(phase: str, step: int, loss: float, bops: float | None = None) -> str:
 
 def write_verification(folder: Path, layers: tuple[str, ...] = ("stem", "head")) -> None:
     """A verification in which the last layer does not run in integers."""
-    place = {"name": "stem", "kind": "layer", "exact": True, "values": 4321, "differing": 0}
-    kernels = [
-        {"layer": name, "operation": "QGemm", "integer": name != layers[-1], "reason": "it is wide"} for name in layers
-    ]
-    record = {
-        "machine": {"cpu": "Counting Frame 9000", "integer_instructions": ["avx_vnni"], "runtime": "onnxruntime 1.31"},
-        "places": [place, {**place, "exact": False, "values": 5, "differing": 5}],
-        "kernels": kernels,
-        "simulated": {"inputs": 360, "codes": 7654, "differing_codes": 3, "flipped": 0},
-        "weights": 48,
-        "biases": 9,
-        "version": 1,
-    }
-    (folder / "verification.json").write_text(json.dumps(record))
+    place = Place("stem", "layer", exact=True, values=4321, differing=0, differing_end_to_end=0, relative_error=0.0)
+    behind_float = replace(place, name="output", exact=False, values=10, differing=5, relative_error=2e-7)
+    integer = [Kernel(name, "QGemm", True, None) for name in layers[:-1]]
+    Verification(
+        machine=Machine("Counting Frame 9000", ("avx_vnni",), "onnxruntime 1.31"),
+        places=(place, behind_float),
+        kernels=(*integer, Kernel(layers[-1], "Gemm", False, "it is wide")),
+        simulated=Simulated(360, 7654, 3, 1e-6, 0, 0.0, 0.0),
+        weights=48,
+        biases=9,
+    ).save(folder / "verification.json")

@@ -16,7 +16,7 @@ from bayesbits.report.numbers import count, duration, part_of, size, times
         (times(100, 0.971, "fewer"), "103x fewer"),
         (times(100, 75, "fewer"), "1.3x fewer"),
         (part_of(64, 64), "64"),
-        (part_of(976, 1024), "976 of 1,024"),
+        (part_of(976, 1024), "976 of 1024"),
         (duration(63.6), "64 s"),
         (duration(627), "10 min"),
         (duration(9000), "2.5 h"),

@@ -84,10 +84,11 @@ def test_a_verification_is_told(tmp_path):
     text = page_of(tmp_path).text
     assert "Not verified" not in text
     assert "48 codes of weights and 9 biases, all equal" in text
-    assert "0 of 4,321 values differ" in text
+    assert "0 of 4,321 values differ where all have to be equal" in text
+    assert "5 of 10 values differ; relative error at most 2.0e-07" in text
     assert "3 of 7,654 activation codes differ; 0 of 360 decisions do" in text
     assert "1 of 2 layers" in text
-    assert "head\nQGemm\nit is wide" in text
+    assert "head\nGemm\nit is wide" in text
     assert "Counting Frame 9000 (avx_vnni)" in text
 
 

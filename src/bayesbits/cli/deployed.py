@@ -14,9 +14,10 @@ from bayesbits.deploy import verify as verify_file
 from bayesbits.deploy.export.plain import export_float_onnx
 from bayesbits.deploy.export.write import FORMS
 from bayesbits.deploy.latency import measure_latencies
+from bayesbits.recipes.folder import VERIFICATION
 from bayesbits.recipes.run import FinishedRun, restore
 
-DEPLOYED, VERIFICATION, FLOAT = "deployed", "verification.json", "float.onnx"
+DEPLOYED, FLOAT = "deployed", "float.onnx"
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")]
 

@@ -30,7 +30,7 @@ def times(before: float, after: float, what: str) -> str:
 
 def part_of(kept: int, number: int) -> str:
     """How many of how many, and only one number where that is all."""
-    return f"{kept:,}" if kept == number else f"{kept:,} of {number:,}"
+    return f"{kept}" if kept == number else f"{kept} of {number}"
 
 
 def duration(seconds: float) -> str:

@@ -41,7 +41,7 @@ def page(run: Run) -> str:
             layer_section(run),
             _course_section(run),
             kept_section(run.topology),
-            proof_section(run.verified, run.folder),
+            proof_section(run.verification, run.folder),
             _how_section(run),
             _again_section(run),
         ),

@@ -5,35 +5,50 @@ from __future__ import annotations
 from pathlib import Path
 from shlex import quote
 
+from bayesbits.deploy.verification.record import Place, Verification
 from bayesbits.report.elements import code, facts, paragraph, section, table
 from bayesbits.report.markup import Markup
-from bayesbits.report.verification import Verified
 
 _TITLE = "Is the integer network the one that was trained?"
 
 
-def proof_section(verified: Verified | None, folder: Path) -> Markup:
-    """What was compared and found equal."""
-    if verified is None:
+def proof_section(verification: Verification | None, folder: Path) -> Markup:
+    """What was compared, and how much of it was equal."""
+    if verification is None:
         return section(
             _TITLE,
             paragraph("Not verified: nothing here says that an integer network computes what was trained. ",
                       "To deploy, run and compare it: ", code(f"bayesbits verify {quote(str(folder))}"), "."),
         )  # fmt: skip
-    integer = len(verified.layers) - len(verified.in_float)
-    instructions = ", ".join(verified.instructions) or "none of its own for integers"
-    pairs = [
-        ("In the file", f"{verified.weights:,} codes of weights and {verified.biases:,} biases, all equal"),
-        ("Runtime against integer network", f"{verified.exact_differing:,} of {verified.exact_values:,} values differ, "
-         f"where all have to be equal bit by bit (tensors: {verified.exact_places:,})"),
-        ("Integer network against training", f"{verified.differing_codes:,} of {verified.codes:,} activation codes "
-         f"differ; {verified.flipped:,} of {verified.inputs:,} decisions do"),
-        ("Integer kernels", f"{integer} of {len(verified.layers)} layers"),
-        ("Runtime", verified.runtime),
-        ("CPU", f"{verified.cpu} ({instructions})"),
-    ]  # fmt: skip
-    parts = [facts(pairs, "The verification")]
-    if verified.in_float:
-        rows = [(code(kernel.layer), kernel.operation, kernel.reason) for kernel in verified.in_float]
+    others = [kernel for kernel in verification.kernels if not kernel.integer]
+    parts = [facts(_found(verification), "The verification")]
+    if others:
+        rows = [(code(kernel.layer), kernel.operation, kernel.reason or "") for kernel in others]
         parts.append(table("Layers that do not run in integers.", ("layer", "operation", "reason"), rows, texts=3))
     return section(_TITLE, *parts)
+
+
+def _found(verification: Verification) -> list[tuple[str, str]]:
+    machine, simulated = verification.machine, verification.simulated
+    exact = [place for place in verification.places if place.exact]
+    close = [place for place in verification.places if not place.exact]
+    pairs = [
+        ("In the file", f"{verification.weights:,} codes of weights and {verification.biases:,} biases, all equal"),
+        ("Runtime against integer network", f"{_differing(exact)} where all have to be equal bit by bit"),
+    ]
+    if close:
+        error = max(place.relative_error for place in close)
+        pairs.append(("Behind float operations", f"{_differing(close)}; relative error at most {error:.1e}"))
+    return [
+        *pairs,
+        ("Integer network against training", f"{simulated.differing_codes:,} of {simulated.codes:,} activation codes "
+         f"differ; {simulated.flipped:,} of {simulated.inputs:,} decisions do"),
+        ("Integer kernels", f"{len(verification.integer_layers)} of {len(verification.kernels)} layers"),
+        ("Runtime", machine.runtime),
+        ("CPU", f"{machine.cpu} ({', '.join(machine.integer_instructions) or 'no instructions for integers'})"),
+    ]  # fmt: skip
+
+
+def _differing(places: list[Place]) -> str:
+    differing, values = sum(place.differing for place in places), sum(place.values for place in places)
+    return f"{differing:,} of {values:,} values differ"

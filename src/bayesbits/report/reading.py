@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from bayesbits.cost import Cost, CostModel
+from bayesbits.deploy.verification.record import Verification
 from bayesbits.plan import Plan
 from bayesbits.recipes import Recipe, Result, load
 from bayesbits.recipes.folder import METRICS, PLAN, RECIPE, RESULT, TOPOLOGY, VERIFICATION
 from bayesbits.report.course import Stage, read_course
-from bayesbits.report.verification import Verified, read_verification
 from bayesbits.topology import Topology
 
 _SAME = 1e-6  # of relative bit operations that were written and read again
-_NUMBERS = ("accuracy", "float_accuracy", "relative_bops", "seconds", "mu", "seed")
-_NUMBERS += ("epochs", "float_epochs", "finetune_epochs")
+_NUMBERS = ["accuracy", "float_accuracy", "relative_bops", "seconds", "mu", "seed"]
+_NUMBERS += ["epochs", "float_epochs", "finetune_epochs"]
 Part = TypeVar("Part")
 
 
@@ -40,7 +40,7 @@ class Run:
     """What the float network costs."""
     course: tuple[Stage, ...]
     """The training stage by stage; empty where no metrics were kept."""
-    verified: Verified | None
+    verification: Verification | None
     """What was proven about the deployed network; None where nothing was."""
 
 
@@ -74,7 +74,7 @@ def read_run(folder: str | Path) -> Run:
         cost=cost,
         float_cost=model.dense(),
         course=read_course(metrics, epochs) if metrics.is_file() else (),
-        verified=_of_this_network(verification, topology) if verification.is_file() else None,
+        verification=_of_this_network(verification, topology) if verification.is_file() else None,
     )
 
 
@@ -98,9 +98,9 @@ def _result(path: Path) -> Result:
     return result
 
 
-def _of_this_network(path: Path, topology: Topology) -> Verified:
-    verified = read_verification(path)
-    strange = sorted(set(verified.layers) - {layer.name for layer in topology.layers})
+def _of_this_network(path: Path, topology: Topology) -> Verification:
+    verification = _checked(path, Verification.load)
+    strange = sorted({kernel.layer for kernel in verification.kernels} - {layer.name for layer in topology.layers})
     if strange:
         raise ValueError(f"{path} is about another network: it has a layer {strange[0]!r}; verify again, or remove it")
-    return verified
+    return verification
