@@ -18,7 +18,7 @@ def proof_section(verification: Verification | None, folder: Path) -> Markup:
         return section(
             _TITLE,
             paragraph("Not verified: nothing here says that an integer network computes what was trained. ",
-                      "To deploy, run and compare it: ", code(f"bayesbits verify {quote(str(folder))}"), "."),
+                      "To deploy, run and compare it: ", code(f"bayesbits verify {quote(str(folder))}"), ", and then this page again."),
         )  # fmt: skip
     others = [kernel for kernel in verification.kernels if not kernel.integer]
     parts = [facts(_found(verification), "The verification")]
