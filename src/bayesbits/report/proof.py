@@ -17,9 +17,13 @@ def proof_section(verification: Verification | None, folder: Path) -> Markup:
     if verification is None:
         return section(
             _TITLE,
-            paragraph("Not verified: nothing here says that an integer network computes what was trained. ",
-                      "To deploy, run and compare it: ", code(f"bayesbits verify {quote(str(folder))}"), ", and then this page again."),
-        )  # fmt: skip
+            paragraph(
+                "Not verified: nothing here says that an integer network computes what was trained. To deploy, run and "
+                "compare it: ",
+                code(f"bayesbits verify {quote(str(folder))}"),
+                ", and then this page again.",
+            ),
+        )
     others = [kernel for kernel in verification.kernels if not kernel.integer]
     parts = [facts(_found(verification), "The verification")]
     if others:
