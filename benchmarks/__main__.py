@@ -50,9 +50,9 @@ def machine() -> dict[str, str]:
 
 
 def table(rows: list[Row]) -> str:
-    """Rows of equal keys as aligned columns."""
-    columns = list(rows[0])
-    cells = [columns] + [[str(row[column]) for column in columns] for row in rows]
+    """Rows as aligned columns; a row need not have all of them."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    cells = [columns] + [[str(row.get(column, "")) for column in columns] for row in rows]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     return "\n".join("  " + "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) for line in cells)
 

@@ -16,7 +16,7 @@ from bayesbits.training.config import OptimizerConfig, SearchConfig
 from bayesbits.training.optimizers import Optimizers, make_optimizers
 from bayesbits.training.step import TrainingStep
 from bayesbits.zoo import models
-from benchmarks.measure import peak_bytes, seconds
+from benchmarks.measure import seconds
 
 Row = dict[str, Any]
 Step = Callable[[], object]
@@ -68,20 +68,21 @@ def compare(model: str, batch: int, pixels: int, contenders: tuple[str, ...]) ->
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
         time = seconds(step, device, 30 if device == "cuda" else 5)
-        # What a recorded step needs lies in its pool and counts as allocated for as long as the record is kept.
-        memory = torch.cuda.max_memory_reserved() - before if device == "cuda" else peak_bytes(step, device)
-        rows.append(
-            {
-                "network": model,
-                "batch": batch,
-                "what": name,
-                "ms": round(time * 1e3, 3),
-                "time / float": round(time * 1e3 / rows[0]["ms"], 2) if rows else 1.0,
-                "memory MB": round(memory / 1e6, 1),
-                "memory / float": round(memory / 1e6 / (rows[0]["memory MB"] or 1.0), 2) if rows else 1.0,
-                "hours of the paper's ImageNet": hours_of_imagenet(time, batch) if pixels == 224 else "",
-            }
-        )
+        row: Row = {
+            "network": model,
+            "batch": batch,
+            "what": name,
+            "ms": round(time * 1e3, 3),
+            "time / float": round(time * 1e3 / rows[0]["ms"], 2) if rows else 1.0,
+        }
+        if device == "cuda":  # on the CPU a process keeps what it was given, and the next contender finds it there
+            # What a recorded step needs lies in its pool and counts as reserved for as long as the record is kept.
+            memory = (torch.cuda.max_memory_reserved() - before) / 1e6
+            row["memory MB"] = round(memory, 1)
+            row["memory / float"] = round(memory / rows[0]["memory MB"], 2) if rows else 1.0
+        if pixels == 224:
+            row["hours of the paper's ImageNet"] = hours_of_imagenet(time, batch)
+        rows.append(row)
         del step
         torch._dynamo.reset()
         if device == "cuda":
