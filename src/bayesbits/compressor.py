@@ -256,7 +256,7 @@ def _kept_channels(attachment: Attachment) -> dict[str, tuple[int, ...]]:
     """The output channels that stay, of every layer that loses some.
 
     Of every group at least one channel stays, and at least the next multiple that the spec asks for: the channels with
-    the largest logits are taken back.
+    the largest logits are taken back. What was fixed is final, whatever its number.
     """
     topology, multiple = attachment.topology, attachment.spec.channel_multiple
     gates = attachment.channel_gates
@@ -265,7 +265,7 @@ def _kept_channels(attachment: Attachment) -> dict[str, tuple[int, ...]]:
     for group in topology.removable_groups:
         makers: dict[int, list[tuple[str, int]]] = {channel: [] for channel in group.channels}
         full = [topology.layer(name) for name in group.producers if not topology.layer(name).depthwise]
-        if not full or any(layer.name not in gates for layer in full):
+        if not full or any(layer.name not in gates or gates[layer.name].fixed for layer in full):
             continue
         for layer in full:
             for index, channel in enumerate(layer.out_channels):

@@ -109,6 +109,16 @@ def test_a_demo_that_was_interrupted_goes_on_and_one_that_was_finished_starts_an
     assert (here / "runs/demo/mine.txt").exists()
 
 
+def test_the_demo_leaves_a_run_of_another_recipe_alone(here):
+    folder = here / "runs/demo"
+    folder.mkdir(parents=True)
+    (folder / "recipe.toml").write_text(recipes.to_toml(recipes.load("mnist-lenet5")))
+    for name in ("result.json", "report.html", "model.safetensors"):
+        (folder / name).write_text("hours of work")
+    bayesbits("demo", code=1)
+    assert all((folder / name).read_text() == "hours of work" for name in ("result.json", "model.safetensors"))
+
+
 def test_a_network_is_inspected_before_any_training():
     output = bayesbits("inspect", "lenet5").stdout
     assert "features.3" in output

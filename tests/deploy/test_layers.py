@@ -111,3 +111,33 @@ def test_several_inputs_by_name_and_a_mapping_of_outputs():
     output = small(**inputs)
     assert list(output) == ["sum", "left"]
     assert torch.equal(small(inputs["a"], inputs["b"])["sum"], output["sum"])
+
+
+class OwnNorm(nn.BatchNorm2d):
+    """A user's own batch norm."""
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d, OwnNorm, nn.SyncBatchNorm])
+def test_every_class_of_batch_norm_rounds_the_folded_bias(norm):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 6, 3), norm(6), nn.ReLU(), nn.Conv2d(6, 4, 3), nn.Flatten(), nn.Linear(64, 4))
+    nn.init.uniform_(model[1].bias)
+    inputs = torch.randn(8, 3, 8, 8)
+    compressor = bb.attach(model.eval(), inputs[:1])
+    compressor.calibrate([inputs])
+    compressor.fix(bb.Plan.uniform(compressor.topology, 4, 4))
+    with torch.no_grad():
+        torch.testing.assert_close(bb.deploy(compressor)(inputs), model(inputs), rtol=1e-5, atol=1e-5)
+
+
+def test_fixed_channels_are_deployed_as_they_are_whatever_multiple_was_asked_for():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 36, 4))
+    inputs = torch.randn(8, 3, 8, 8)
+    compressor = bb.attach(model.eval(), inputs[:1], bb.Spec.for_backend("onnxruntime"))
+    compressor.calibrate([inputs])
+    plan = bb.Plan(bb.Plan.uniform(compressor.topology).bits, {"0": (0, 1, 2, 3, 4)})
+    compressor.fix(plan)
+    assert compressor.plan() == plan
+    with torch.no_grad():
+        torch.testing.assert_close(bb.deploy(compressor)(inputs), model(inputs), rtol=1e-4, atol=1e-5)

@@ -113,3 +113,16 @@ def test_inputs_of_every_form():
     assert torch.equal(call(Two(), (a, b)), a)
     assert torch.equal(call(Two(), {"b": a, "a": b}), -a)
     assert torch.equal(call(nn.Identity(), a), a)
+
+
+def test_an_odd_first_batch_does_not_decide_which_shape_is_compiled():
+    _, step = make()
+    step(IMAGES[:2], LABELS[:2])
+    for _ in range(3):
+        step(IMAGES, LABELS)
+    assert step._shapes[0][0] == IMAGES.shape
+    assert step._calls == 2
+    step(IMAGES[:2], LABELS[:2])  # the last of an epoch
+    step(IMAGES, LABELS)
+    assert step._shapes[0][0] == IMAGES.shape
+    assert step._calls == 3

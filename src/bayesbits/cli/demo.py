@@ -10,7 +10,8 @@ from bayesbits.cli.deployed import verify
 from bayesbits.cli.report import report
 from bayesbits.cli.search import run_with_way_on, show
 from bayesbits.recipes import load
-from bayesbits.recipes.folder import RESULT, clear
+from bayesbits.recipes.folder import RECIPE as RUN_RECIPE
+from bayesbits.recipes.folder import REPORT, clear
 
 RECIPE = "digits-lenet5"
 INPUTS = 359  # the whole test set
@@ -23,9 +24,10 @@ def demo(out: Annotated[Path, typer.Option(help="The folder to write to.")] = Pa
     network that comes of it is written as ONNX files and proven equal. A demo that was interrupted goes on; one that
     was finished starts anew.
     """
-    if (out / RESULT).exists():
-        clear(out)
     recipe = load(RECIPE)
+    finished = (out / REPORT).exists() and (out / RUN_RECIPE).exists()
+    if finished and load(out / RUN_RECIPE).description == recipe.description:  # never another recipe's run
+        clear(out)
     say(f"{recipe.description}. Training on scikit-learn's digits, on this machine.")
     result = run_with_way_on(recipe, out, resume=True)
     show(result, out)

@@ -29,7 +29,7 @@ def export(folder: Folder) -> None:
 
 
 def verify(
-    folder: Folder, inputs: Annotated[int, typer.Option(help="How many test inputs to compare.")] = 1000
+    folder: Folder, inputs: Annotated[int, typer.Option(min=1, help="How many test inputs to compare.")] = 1000
 ) -> None:
     """Prove on test inputs that the trained network, the integer network and both ONNX files agree.
 

@@ -163,7 +163,12 @@ class AttachedNorm(nn.Module):
         values = None if gate is None else gate.values().to(input.dtype if self.weight is None else self.weight.dtype)
         if type(self).__mro__[2] not in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
             result: Tensor = super().forward(input)
-            return result if values is None else result * values.reshape([1, -1] + [1] * (input.dim() - 2))
+            shape = [1, -1] + [1] * (input.dim() - 2)
+            shift = self.effective_shift()
+            if shift is not None and shift is not self.bias:
+                moved = shift if self.bias is None else shift - self.bias
+                result = result + moved.detach().to(result.dtype).reshape(shape)
+            return result if values is None else result * values.reshape(shape)
         self._check_input_dim(input)  # type: ignore[no-untyped-call]
         momentum = 0.0 if self.momentum is None else self.momentum
         if self.training and self.track_running_stats and self.num_batches_tracked is not None:

@@ -69,6 +69,10 @@ class TrainingStep:
 
     def reset(self) -> None:
         """Forget what was compiled or recorded: modes have changed, or a state was loaded."""
+        self._forget()
+        self._previous_shapes: Any = None
+
+    def _forget(self) -> None:
         self._compiled: Callable[..., Tensor] | None = None
         self._graph: Any = None
         self._recorded: tuple[list[Tensor], Tensor] | None = None
@@ -78,7 +82,9 @@ class TrainingStep:
     def __call__(self, inputs: Any, targets: Any) -> Tensor:
         batch = tree_map(self._place, (inputs, targets))
         shapes = tree_map(lambda leaf: (leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf, batch)
-        if self._shapes is None:
+        again, self._previous_shapes = shapes == self._previous_shapes, shapes
+        if self._shapes is None or (shapes != self._shapes and again):  # the first batch may have been the odd one
+            self._forget()
             self._shapes = shapes
         if shapes != self._shapes:
             return self._unrecorded(batch, self._losses)

@@ -64,6 +64,39 @@ def test_a_layer_whose_numbers_are_not_quantized_at_once_stays_in_integers(funct
     assert bb.verify(compressor, small, tmp_path / "network.onnx", inputs).integer_layers == ("0", "3")
 
 
+def test_another_compressor_is_not_taken_for_the_one_that_was_deployed(case, file):
+    torch.manual_seed(3)
+    other = exported(Small(), torch.zeros(1, 3, 8, 8), bits=(4,), drop=0.25)
+    with torch.no_grad():
+        for parameter in other.compressor.model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    with pytest.raises(bb.VerificationError, match="is this the compressor that was deployed"):
+        bb.verify(other.compressor, case.small, file, torch.randn(64, 3, 8, 8))
+
+
+def test_a_float_residual_network_is_not_accused_of_rounding_otherwise(tmp_path):
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = (nn.Conv2d(a, 8, 3, padding=1, bias=False) for a in (3, 8))
+            self.norm, self.other = nn.BatchNorm2d(8), nn.BatchNorm2d(8)
+            self.head = nn.Linear(8, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.norm(self.first(x)).relu()
+            x = (x + self.other(self.second(x))).relu()
+            return self.head(x.mean((2, 3)))
+
+    torch.manual_seed(0)
+    inputs = torch.randn(64, 3, 8, 8)
+    compressor = bb.attach(Residual().eval(), inputs[:1], bb.Spec.paper())
+    compressor.calibrate([inputs])
+    compressor.fix(bb.Plan.uniform(compressor.topology, 32, 32, input_bits=8))
+    small = bb.deploy(compressor)
+    bb.export_onnx(small, inputs[:1], tmp_path / "network.onnx")
+    assert bb.verify(compressor, small, tmp_path / "network.onnx", inputs).integer_layers == ()
+
+
 def test_everything_agrees(case, file):
     found = case.verify(file)
     assert found.integer_layers == ("first", "second", "third", "head")

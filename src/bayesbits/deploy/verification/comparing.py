@@ -73,8 +73,10 @@ class Comparison:
 
     def _run_whole(self, feeds: dict[str, Array], known: dict[str, Array]) -> None:
         plain, exposed = self._whole.run(feeds), self._exposed.run(feeds)
+        followed = zip(self.segments, self._exact_from_inputs, strict=True)
+        all_exact = {segment.value for segment, exact in followed if exact}
         for name in self._outputs:
-            if not np.array_equal(plain[name], exposed[name]):
+            if not _agree(plain[name], exposed[name], exact=name in all_exact):
                 raise VerificationError(
                     f"{name}: onnxruntime computes something else when inner tensors are read as well, so that what "
                     "was compared is not what runs"
@@ -141,3 +143,9 @@ def _relative(found: Array, expected: Array) -> float:
     if not expected.size:
         return 0.0
     return float(np.abs(found.astype(np.float64) - expected).max() / max(np.abs(expected).max(), 1e-30))
+
+
+def _agree(one: Array, other: Array, *, exact: bool) -> bool:
+    """Whether a file does the same with inner tensors read as without: there float operations may be fused otherwise,
+    be off in the last place, and turn a code behind them."""
+    return np.array_equal(one, other) if exact else _relative(one, other) <= 100 * TOLERANCE

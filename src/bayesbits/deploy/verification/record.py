@@ -110,7 +110,7 @@ class Verification(Record):
         if close:
             lines.append(
                 f"behind float       {len(close)} places, {sum(place.differing for place in close)} of "
-                f"{sum(place.values for place in close):,} codes differ, relative error at most "
+                f"{sum(place.values for place in close):,} values differ, relative error at most "
                 f"{max(place.relative_error for place in close):.1e}"
             )
         lines.append(

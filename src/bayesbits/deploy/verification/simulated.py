@@ -11,13 +11,17 @@ from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.verification.record import Simulated, VerificationError
 from bayesbits.deploy.verification.reference import Simulation, layer_inputs, run_deployed
 
+MOST_DIFFERING = 0.01
+"""The part of the activation codes that may differ: ties, and what follows from them in deep networks."""
+TOLERANCE = 1e-4
+
 
 class Decisions:
     """Counts decisions that flipped, and judges them by how much others were off."""
 
     def __init__(self) -> None:
         self.inputs = self.flipped = 0
-        self.largest_error = 0.0
+        self.largest_error = self.largest_output = 0.0
         self.margin_error = 0.0
         """Where decisions agree, by how much the distance between two outputs of an input is off at most."""
         self.flipped_margin = 0.0
@@ -28,6 +32,7 @@ class Decisions:
         self.inputs += len(simulated)
         errors = deployed - simulated
         self.largest_error = max(self.largest_error, float(errors.abs().max()))
+        self.largest_output = max(self.largest_output, float(simulated.abs().max()))
         if simulated.dim() != 2 or simulated.shape[-1] < 2:
             return
         best = simulated.topk(2, dim=-1).values
@@ -72,8 +77,22 @@ class SimulationCounts:
                     self._differing += int((mine != theirs).sum())
         self.decisions.add(simulated[0], deployed[0])
 
+    def _check_codes(self) -> None:
+        """Only roundings beside a tie may differ, and what follows from them: few codes, or nothing but float noise."""
+        if self._differing > MOST_DIFFERING * self._codes:
+            raise VerificationError(
+                f"simulation: {self._differing:,} of {self._codes:,} activation codes are not those of the deployed "
+                "network, more than roundings beside a tie explain: is this the compressor that was deployed?"
+            )
+        if self._differing == 0 and self.decisions.largest_error > TOLERANCE * self.decisions.largest_output:
+            raise VerificationError(
+                f"output: with equal codes the simulation's is off by {self.decisions.largest_error:.3g}, where "
+                f"{self.decisions.largest_output:.3g} is the largest: is this the compressor that was deployed?"
+            )
+
     def judged(self) -> Simulated:
-        """What was counted; raises where a clear decision flipped."""
+        """What was counted; raises where the two are not the same network."""
+        self._check_codes()
         self.decisions.check()
         return Simulated(
             inputs=self.decisions.inputs,
