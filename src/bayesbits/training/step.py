@@ -83,7 +83,8 @@ class TrainingStep:
         batch = tree_map(self._place, (inputs, targets))
         shapes = tree_map(lambda leaf: (leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf, batch)
         again, self._previous_shapes = shapes == self._previous_shapes, shapes
-        if self._shapes is None or (shapes != self._shapes and again):  # the first batch may have been the odd one
+        odd_start = shapes != self._shapes and again and self._calls <= _WARM_UP  # the first batch was the odd one
+        if self._shapes is None or odd_start:
             self._forget()
             self._shapes = shapes
         if shapes != self._shapes:
