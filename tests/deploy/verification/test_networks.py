@@ -6,7 +6,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import bayesbits as bb
-from bayesbits.zoo.models import VGG7, CifarResNet, LeNet5, MobileNetV2, resnet18
+from bayesbits.zoo.models import VGG7, CifarResNet, LeNet5, MobileNetV2, resnet18, resnet50
 from tests.deploy.exported import exported
 from tests.graph.networks import IMAGES, OWN, transformer
 from tests.graph.test_random_networks import Random
@@ -17,6 +17,8 @@ ZOO = {
     "mobilenetv2": (lambda: MobileNetV2(num_classes=10, width=0.25), (3, 32, 32)),
     "vgg7": (VGG7, (3, 32, 32)),
     "resnet18": (lambda: resnet18(num_classes=10, stem="cifar"), (3, 16, 16)),
+    "resnet50": (lambda: resnet50(num_classes=10), (3, 32, 32)),
+    "cifar_resnet20": (lambda: CifarResNet(20), (3, 32, 32)),
 }
 
 
