@@ -30,7 +30,7 @@ from bayesbits.baselines.rounding import RoundingGrid
 from bayesbits.compressor import Compressor
 from bayesbits.graph.between import Between, apply_functions, read_between
 from bayesbits.graph.exported import evaluation_form
-from bayesbits.nn.attached import AttachedLayer
+from bayesbits.nn.attached import AttachedLayer, batch_norm_factor
 from bayesbits.plan import Plan
 from bayesbits.topology import Layer
 
@@ -159,10 +159,8 @@ def _reconstruction(
     scale, shift = None, None
     norm, gate = norm_of(compressor, layer), compressor.attachment.gate_of(layer.name)
     if norm is not None:
-        assert norm.running_var is not None
         assert norm.running_mean is not None
-        scale = torch.rsqrt(norm.running_var + norm.eps)
-        scale = scale if norm.weight is None else scale * norm.weight.detach()
+        scale = batch_norm_factor(norm)
         shift = -norm.running_mean * scale
         shift = shift if norm.bias is None else shift + norm.bias.detach()
     if gate is not None:

@@ -17,11 +17,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map_only
 
 from bayesbits.compressor import Compressor
-from bayesbits.functional.grid import MIN_BITS, code_bounds, step_size
+from bayesbits.functional.grid import INTEGER_BITS, code_bounds
 from bayesbits.graph.exported import evaluation_form
 from bayesbits.integer import Grid
 from bayesbits.nn import GatedQuantizer
-from bayesbits.nn.attached import AttachedLayer, Parts
+from bayesbits.nn.attached import AttachedLayer, Parts, batch_norm_factor
 from bayesbits.plan import Plan
 from bayesbits.topology import Layer, Topology
 
@@ -96,7 +96,7 @@ def _grid(name: str, quantizer: GatedQuantizer) -> Grid:
     bits, signed = quantizer.effective_bits(), quantizer.signed
     beta = quantizer.beta.detach()
     low, high = code_bounds(bits, signed)
-    return Grid(name, bits, signed, step_size(beta, bits, signed).item(), low, high, beta.item())
+    return Grid(name, bits, signed, quantizer.step().item(), low, high, beta.item())
 
 
 def _weights(compressor: Compressor, layer: Layer, plan: Plan, gone: frozenset[int]) -> Weights:
@@ -111,7 +111,7 @@ def _weights(compressor: Compressor, layer: Layer, plan: Plan, gone: frozenset[i
     if layer.norm is not None:
         norm = compressor.model.get_submodule(layer.norm)
         assert isinstance(norm, _BatchNorm)
-        factor = _factor(norm)
+        factor = batch_norm_factor(norm)
         bias = _folded_bias(bias, factor, norm)
     keep = _kept_rows(layer, plan, gone)
     bias = bias if bias is None else torch.where(keep, bias, 0.0)
@@ -123,14 +123,16 @@ def _weights(compressor: Compressor, layer: Layer, plan: Plan, gone: frozenset[i
         return Weights(bits, _masked(numbers, keep, layer, axis), None, None, bias)
     assert isinstance(module, AttachedLayer)
     codes = module.folded_codes()
-    steps = step_size(parts.weight.beta, bits or MIN_BITS, parts.weight.signed).reshape(-1)
+    steps = parts.weight.step().reshape(-1)
     if factor is not None and parts.norm is None:
         # What is rounded has no factor in it (tied weights): that of a channel goes into its step, its sign into codes.
         codes = codes * _along(factor.sign(), layer, weight, axis).int()
         steps = torch.where(factor == 0, steps, steps * factor.abs())
     codes = _masked(codes, keep, layer, axis)
     spread = steps if steps.numel() == 1 else _along(steps, layer, weight, axis)
-    return Weights(bits, codes.float() * spread, codes.to(torch.int8 if bits <= 8 else torch.int16), steps, bias)
+    return Weights(
+        bits, codes.float() * spread, codes.to(torch.int8 if bits <= INTEGER_BITS else torch.int16), steps, bias
+    )
 
 
 def _kept_rows(layer: Layer, plan: Plan, gone: frozenset[int]) -> Tensor:
@@ -153,13 +155,6 @@ def _along(values: Tensor, layer: Layer, weight: Tensor, axis: int) -> Tensor:
             "which its batch norm could be folded. Way out: one convolution for each group"
         )
     return values.reshape(*[1] * axis, -1, *[1] * (weight.dim() - axis - 1))
-
-
-def _factor(norm: _BatchNorm) -> Tensor:
-    """What batch norm multiplies each channel with, in the order of operations of `AttachedLayer.fold_factor`."""
-    assert norm.running_var is not None
-    factor = torch.rsqrt(norm.running_var + norm.eps)
-    return factor if norm.weight is None else factor * norm.weight
 
 
 def _folded_bias(bias: Tensor | None, factor: Tensor, norm: _BatchNorm) -> Tensor:

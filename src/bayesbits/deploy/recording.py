@@ -12,6 +12,7 @@ from bayesbits.deploy.decision import Decision, Weights
 from bayesbits.deploy.fold import LayerNode
 from bayesbits.deploy.fuse import Emission
 from bayesbits.deploy.program import FloatProgram
+from bayesbits.functional.grid import INTEGER_BITS, bias_codes
 from bayesbits.graph.exported import shape
 from bayesbits.integer import Grid, IntegerLayer, IntegerNetwork, Structure
 from bayesbits.topology import Layer
@@ -49,9 +50,9 @@ def _positions(channels: tuple[int, ...], removed: frozenset[int]) -> Tensor:
 def obstacle(layer: Layer, weights: Weights, grids: Mapping[str, Grid]) -> str | None:
     """Why a layer cannot compute with integers; None where it can."""
     grid = grids.get(layer.activation)
-    if weights.codes is None or weights.bits > 8:
+    if weights.codes is None or weights.bits > INTEGER_BITS:
         return f"its weight has {weights.bits} bits"
-    if grid is None or grid.bits > 8:
+    if grid is None or grid.bits > INTEGER_BITS:
         return f"its input has {32 if grid is None else grid.bits} bits"
     if weights.bias is not None and bool((_bias_codes(weights, grid).abs() > LARGEST_BIAS).any()):
         return "its bias does not fit into 32 bits at the step of its input and weight"
@@ -144,11 +145,10 @@ def _macs(program: FloatProgram, layer: Layer, weights: Weights, removed: frozen
 
 
 def _bias_codes(weights: Weights, grid: Grid) -> Tensor:
-    """The bias on the grid of input step times weight step, rounded in double precision."""
+    """The bias on the grid of input step times weight step."""
     assert weights.bias is not None
     assert weights.steps is not None
-    step = torch.tensor(grid.step) * weights.steps
-    return torch.round(weights.bias.double() / step.double())
+    return bias_codes(weights.bias, torch.tensor(grid.step) * weights.steps)
 
 
 def _tensors(layer: IntegerLayer, weights: Weights, grids: Mapping[str, Grid]) -> dict[str, Tensor]:

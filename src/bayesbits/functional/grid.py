@@ -19,6 +19,7 @@ EDGE = 1 - 1e-7
 
 MIN_BITS = 2
 MAX_BITS = 32
+INTEGER_BITS = 8  # up to here weights and activations are computed with as integers when deployed
 
 
 def check_bits(bits: tuple[int, ...]) -> None:
@@ -89,3 +90,8 @@ def dequantize(codes: Tensor, beta: Tensor, *, bits: int, signed: bool) -> Tenso
     """The grid points of integer codes, in the dtype of beta."""
     check_bits((bits,))
     return codes.to(beta.dtype) * step_size(beta, bits, signed)
+
+
+def bias_codes(bias: Tensor, step: Tensor) -> Tensor:
+    """A bias in whole numbers of input step times weight step, as an integer layer adds it; rounded in float64."""
+    return torch.round(bias.double() / step.double())

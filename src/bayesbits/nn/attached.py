@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
+from bayesbits.functional.grid import INTEGER_BITS, bias_codes
 from bayesbits.nn.channel_gate import ChannelFollower, ChannelGate
 from bayesbits.nn.gated_quantizer import GatedQuantizer
 
@@ -47,13 +48,17 @@ class Parts:
     """Of a layer: its bias is deployed as it is, with no batch norm behind it."""
 
 
-INTEGER_BITS = range(2, 9)  # widths that integer kernels take
-
-
 def on_grid(bias: Tensor, step: Tensor) -> Tensor:
     """A bias on its grid; gradients pass straight through."""
-    rounded = torch.round(bias.detach().double() / step.detach().double()) * step.detach().double()
-    return bias + (rounded - bias.detach().double()).to(bias.dtype)
+    bias_now, step = bias.detach(), step.detach()
+    return bias + (bias_codes(bias_now, step) * step.double() - bias_now.double()).to(bias.dtype)
+
+
+def batch_norm_factor(norm: _BatchNorm) -> Tensor:
+    """What a batch norm with frozen statistics multiplies each channel with: gamma / sqrt(var + eps), detached."""
+    assert norm.running_var is not None
+    factor = torch.rsqrt(norm.running_var + norm.eps)
+    return factor if norm.weight is None else factor * norm.weight.detach()
 
 
 class AttachedLayer(nn.Module):
@@ -104,15 +109,12 @@ class AttachedLayer(nn.Module):
     def fold_factor(self) -> Tensor | None:
         """gamma / sqrt(var + eps) of every output channel; None without a batch norm to fold."""
         norm = self.parts.norm
-        if norm is None or norm.running_var is None:
-            return None
-        factor = torch.rsqrt(norm.running_var + norm.eps)
-        return factor if norm.weight is None else factor * norm.weight.detach()
+        return None if norm is None or norm.running_var is None else batch_norm_factor(norm)
 
     def bias_step(self) -> Tensor | None:
         """The step of the deployed bias, of all output channels or of each; None where it is not an integer."""
         for quantizer in (self.parts.weight, self.parts.input):
-            if quantizer is None or quantizer.mode != "fixed" or quantizer.fixed_bits not in INTEGER_BITS:
+            if quantizer is None or quantizer.mode != "fixed" or not 0 < (quantizer.fixed_bits or 0) <= INTEGER_BITS:
                 return None
         assert self.parts.weight is not None
         assert self.parts.input is not None
@@ -201,9 +203,7 @@ class AttachedNorm(nn.Module):
             return self.bias
         assert layer is not None
         assert self.running_mean is not None
-        assert self.running_var is not None
-        factor = torch.rsqrt(self.running_var + self.eps)
-        factor = factor if self.weight is None else factor * self.weight.detach()
+        factor = batch_norm_factor(self)
         if layer.parts.norm is not self:  # the factor is not in the codes (tied weights), but in the steps
             step = torch.where(factor == 0, step, step * factor.abs())
         mean = self.running_mean if layer.bias is None else self.running_mean - layer.bias.detach()

@@ -12,14 +12,12 @@ from torch import Tensor
 
 from bayesbits.deploy.export.checkpoints import Checkpoint, read_checkpoints
 from bayesbits.deploy.network import DeployedNetwork
-from bayesbits.deploy.verification.record import Place, VerificationError
+from bayesbits.deploy.verification.record import TOLERANCE, Place, VerificationError
 from bayesbits.deploy.verification.reference import run_deployed
 from bayesbits.deploy.verification.runtime import Session
 from bayesbits.deploy.verification.segments import Cutter, Segment
 
 Array = NDArray[Any]
-
-TOLERANCE = 1e-4
 
 
 @dataclass

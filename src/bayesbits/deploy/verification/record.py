@@ -7,6 +7,9 @@ from typing import ClassVar
 
 from bayesbits.records import Record
 
+TOLERANCE = 1e-4
+"""The relative error that is float rounding."""
+
 
 class VerificationError(AssertionError):
     """Simulation, deployed network and runtime do not agree; the message names the first place where they differ."""

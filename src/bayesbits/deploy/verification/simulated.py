@@ -8,12 +8,11 @@ from torch import Tensor
 
 from bayesbits.compressor import Compressor
 from bayesbits.deploy.network import DeployedNetwork
-from bayesbits.deploy.verification.record import Simulated, VerificationError
+from bayesbits.deploy.verification.record import TOLERANCE, Simulated, VerificationError
 from bayesbits.deploy.verification.reference import Simulation, layer_inputs, run_deployed
 
 MOST_DIFFERING = 0.01
 """The part of the activation codes that may differ: ties, and what follows from them in deep networks."""
-TOLERANCE = 1e-4
 
 
 class Decisions:
