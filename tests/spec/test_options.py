@@ -40,6 +40,7 @@ def test_presets() -> None:
         ({"penalty": "l1"}, r"Spec.penalty is 'l1'; it is one of paper, expected_bops, variational"),
         ({"input_bits": 33}, r"Spec.input_bits is 33; it is an integer from 2 to 32"),
         ({"input_bits": True}, r"Spec.input_bits is True"),
+        ({"input_bits": "free"}, r"Spec.input_bits is 'free'; it is an integer from 2 to 32 or \"learned\""),
         ({"residual_bits": "fixed"}, r"Spec.residual_bits is 'fixed'; it is an integer.*, \"learned\" or None"),
         ({"residual_bits": 1}, r"Spec.residual_bits is 1"),
         ({"per_channel_weights": None}, r"Spec.per_channel_weights is None"),

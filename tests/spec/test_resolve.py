@@ -35,6 +35,11 @@ def test_without_rules_the_spec_decides() -> None:
     assert (choices.fixed("stem.input"), choices.fixed("head.input")) == (8, None)
 
 
+@pytest.mark.parametrize(("input_bits", "widths"), [(4, (4,)), ("learned", ALL), (32, (32,))])
+def test_the_network_input(input_bits: Any, widths: tuple[int, ...]) -> None:
+    assert resolved("residual", {}, input_bits=input_bits).widths.get("stem.input") == widths
+
+
 @pytest.mark.parametrize(("residual_bits", "widths"), [(None, None), (4, (4,)), ("learned", ALL), (32, None)])
 def test_residual_operands(residual_bits: Any, widths: tuple[int, ...] | None) -> None:
     assert resolved("residual", {}, residual_bits=residual_bits).widths.get("outer_norm.output") == widths

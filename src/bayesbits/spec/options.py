@@ -66,8 +66,8 @@ class Spec:
     """How many training examples there are; the variational penalty needs it and no other does."""
     strength: float = 1.0
     """The weight that the loss gives to the variational penalty, which is not linear in it; no other needs it."""
-    input_bits: int = 8
-    """The fixed width of the network's input; 32 leaves it in float."""
+    input_bits: int | Literal["learned"] = 8
+    """The width of the network's input: fixed, where 32 leaves it in float, or "learned"."""
     residual_bits: int | Literal["learned"] | None = 8
     """The width of the operands of residual additions: fixed, "learned", or None: no quantizer stands there."""
     per_channel_weights: bool = False
@@ -96,7 +96,8 @@ class Spec:
         for name in ("prune", "per_channel_weights"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"Spec.{name} is {getattr(self, name)!r}; it is True or False")
-        _check_width("Spec.input_bits", self.input_bits)
+        if self.input_bits != "learned":
+            _check_width("Spec.input_bits", self.input_bits, ' or "learned"')
         if self.residual_bits not in (None, "learned"):
             _check_width("Spec.residual_bits", self.residual_bits, ', "learned" or None')
         if not _is_integer(self.channel_multiple) or self.channel_multiple < 1:

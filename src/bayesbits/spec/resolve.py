@@ -110,12 +110,14 @@ def _said(rule: Rule) -> str:
 
 def _given(spec: Spec, topology: Topology, tensor: str) -> tuple[int, ...]:
     """The widths of a tensor that no rule speaks of."""
+    given: int | str | None = "learned"
     if tensor in topology.operand_tensors:
-        if spec.residual_bits is None:
-            return ()
-        return spec.bits if isinstance(spec.residual_bits, str) else (spec.residual_bits,)
-    is_input = any(activation.name == tensor and activation.network_input for activation in topology.activations)
-    return (spec.input_bits,) if is_input else spec.bits
+        given = spec.residual_bits
+    elif any(activation.name == tensor and activation.network_input for activation in topology.activations):
+        given = spec.input_bits
+    if given is None:
+        return ()
+    return spec.bits if isinstance(given, str) else (given,)
 
 
 def _widths(tensor: str, rule: Rule, bits: tuple[int, ...], given: tuple[int, ...]) -> tuple[int, ...]:
