@@ -9,15 +9,27 @@ def runs(*points: tuple[float, float]) -> list:
 
 def test_fronts_are_compared_at_the_cost_of_each_learned_point():
     methods = {
-        "gates": runs((2, 80), (6, 91)),
+        "gates": runs((0.5, 70), (2, 80), (6, 91)),
         "sensitivity": runs((1, 10), (3, 85), (7, 92)),
         "8/8 minmax": runs((6.25, 90)),
         "8/8 mse": runs((6.25, 90.5)),
     }
     found = compare({"methods": methods})
-    assert [entry["points_better_by"] for entry in found["gates over sensitivity"]] == [70, 6]
-    assert found["gates over 8/8 within 6.25%"] == 0.5
+    over = found["gates over sensitivity"]
+    assert [point["points_better_by"] for point in over["points"]] == [70, 6]
+    assert over["points_better_by_on_average"] == 38
+    assert (over["points_of_the_front_above"], over["points_of_the_front"]) == (2, 2)
+    assert found["gates over 8/8 within 6.25%"] == [1, 0.5]
     assert "gates+ranges over gates" not in found
+
+
+def test_fronts_are_compared_seed_by_seed():
+    first, second = runs((2, 80)), runs((2, 90))
+    second[0]["seed"] = 1
+    found = compare({"methods": {"gates": first + second, "sensitivity": runs((1, 85)), "gates adaround": first}})
+    over = found["gates over sensitivity"]
+    assert [(point["seed"], point["points_better_by"]) for point in over["points"]] == [(0, -5)]
+    assert list(found) == ["gates over sensitivity"]
 
 
 def test_points_are_thinned_evenly():

@@ -10,6 +10,7 @@ PACKAGE = ROOT / "src" / "bayesbits"
 # What each room may import; a room always may import itself. The order is the way down.
 ALLOWED = {
     "records": set(),
+    "recorder": set(),
     "topology": {"records"},
     "spec": {"topology", "records", "functional"},
     "plan": {"topology", "records"},
@@ -31,7 +32,7 @@ ALLOWED = {
         "spec",
         "topology",
     },
-    "training": {"compressor", "plan"},
+    "training": {"compressor", "plan", "recorder"},
     "front": {"records", "plan"},
     "posttraining": {"compressor", "front", "plan", "graph", "calibration"},
     "integer": {"records"},
@@ -44,6 +45,7 @@ ALLOWED = {
         "topology",
         "plan",
         "records",
+        "recorder",
         "functional",
         "nn",
         "calibration",

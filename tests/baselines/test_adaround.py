@@ -61,7 +61,7 @@ def test_loss_and_gradient_of_one_weight_by_hand():
     loss.backward()
     slope = 1.2 * 0.75 * 0.25
     assert logit.grad.item() == pytest.approx((5 * 2 * 1.0 * 2 - 0.01 * 4 * 0.6) * slope, rel=1e-5)
-    warm_up = problem.loss(grid, logit, inputs, 0.6 * inputs, 0.01, None)
+    warm_up = problem.loss(grid, logit, inputs, 0.6 * inputs, 0.0, 20.0)
     assert warm_up.item() == pytest.approx(5.0, rel=1e-5)
 
 
@@ -80,11 +80,11 @@ def test_one_step_is_adams_step_on_that_gradient():
     assert report.layers[0].moved == 1
 
 
-def test_the_schedule_of_the_exponent():
+def test_the_schedule_of_the_regulariser():
     config = AdaRoundConfig(steps=101, warm_up=0.0)
-    assert [config.exponent(step) for step in (0, 50, 100)] == pytest.approx([20.0, 11.0, 2.0])
-    assert AdaRoundConfig(steps=100).exponent(19) is None
-    assert AdaRoundConfig(steps=100).exponent(20) == pytest.approx(20.0)
+    assert [config.regularisation(step)[1] for step in (0, 50, 100)] == pytest.approx([20.0, 11.0, 2.0])
+    assert AdaRoundConfig(steps=100).regularisation(19) == (0.0, 20.0)
+    assert AdaRoundConfig(steps=100).regularisation(20) == pytest.approx((0.01, 20.0))
 
 
 def pairs(seed: int) -> tuple[bb.Compressor, Tensor]:

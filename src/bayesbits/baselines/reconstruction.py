@@ -1,11 +1,13 @@
 """Learning the rounding of one layer: its output with learned codes is brought close to the float network's.
 
 What the layer reads and what it should return is gathered once and kept on the device. In the loop nothing waits for
-the device: which examples a step takes is drawn beforehand, and errors are read when it is over.
+the device: which examples a step takes is drawn beforehand, and errors are read when it is over. So on a GPU a step is
+recorded and replayed.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,6 +15,7 @@ from torch import Tensor
 from bayesbits.baselines.observing import along_channels, channel_axis
 from bayesbits.baselines.rounding import RoundingGrid, logits_of, rectified_sigmoid, regulariser
 from bayesbits.nn.attached import AttachedLayer
+from bayesbits.recorder import Recorder
 from bayesbits.topology import Layer
 
 
@@ -56,13 +59,13 @@ class AdaRoundConfig:
         if len(self.exponents) != 2 or not self.exponents[0] >= self.exponents[1] > 0:
             raise ValueError(f"AdaRoundConfig.exponents is {self.exponents!r}; it is two numbers above 0 that fall")
 
-    def exponent(self, step: int) -> float | None:
-        """The exponent of the regulariser at a step; None in the warm-up."""
+    def regularisation(self, step: int) -> tuple[float, float]:
+        """The weight of the regulariser and its exponent at a step."""
         start = self.warm_up * self.steps
-        if step < start:
-            return None
         first, last = self.exponents
-        return first + (last - first) * (step - start) / max(1.0, self.steps - 1 - start)
+        if step < start:
+            return 0.0, first
+        return self.strength, first + (last - first) * (step - start) / max(1.0, self.steps - 1 - start)
 
 
 @dataclass(frozen=True)
@@ -118,11 +121,24 @@ class Reconstruction:
     def learn(self, grid: RoundingGrid, data: list[Examples], config: AdaRoundConfig) -> Tensor:
         """Which codes are rounded up, learned from data: 1 where one is, else 0."""
         logits = logits_of(grid.fraction).requires_grad_()
-        optimizer = torch.optim.Adam([logits], lr=config.rate)
-        for step, (inputs, targets) in enumerate(_draw(data, config)):
-            loss = self.loss(grid, logits, inputs, targets, config.strength, config.exponent(step))
+        optimizer = torch.optim.Adam([logits], lr=config.rate, capturable=logits.is_cuda)
+        schedule = torch.tensor([config.regularisation(step) for step in range(config.steps)]).to(logits.device)
+        parts, rows = _draw(data, config)
+        taken = torch.zeros(1, dtype=torch.int64, device=logits.device)  # how many steps; counted where it is read
+
+        def update(part: Examples) -> None:
+            row = rows.index_select(0, taken).squeeze(0)
+            strength, exponent = schedule.index_select(0, taken).squeeze(0).unbind()
+            loss = self.loss(grid, logits, part.inputs[row], part.targets[row], strength, exponent)
             (logits.grad,) = torch.autograd.grad(loss, [logits])
             optimizer.step()
+            taken.add_(1)
+
+        updates: list[Callable[[], None]] = [partial(update, part) for part in data]
+        if logits.is_cuda:
+            updates = [Recorder(one, logits.device) for one in updates]
+        for index in parts:
+            updates[index]()
         return (rectified_sigmoid(logits.detach()) >= 0.5).to(logits.dtype)
 
     def loss(
@@ -131,24 +147,18 @@ class Reconstruction:
         logits: Tensor,
         inputs: Tensor,
         targets: Tensor,
-        strength: float,
-        exponent: float | None,
+        strength: float | Tensor,
+        exponent: float | Tensor,
     ) -> Tensor:
-        """The error with softly rounded codes, and the regulariser unless its exponent is None."""
+        """The error with softly rounded codes, and the regulariser with its weight."""
         error = self.error(grid.weight(rectified_sigmoid(logits)), inputs, targets)
-        return error if exponent is None else error + strength * regulariser(logits, exponent)
+        return error + strength * regulariser(logits, exponent)
 
 
-def _draw(data: list[Examples], config: AdaRoundConfig) -> Iterator[tuple[Tensor, Tensor]]:
-    """The examples of every step; those of one step have one shape."""
+def _draw(data: list[Examples], config: AdaRoundConfig) -> tuple[list[int], Tensor]:
+    """For every step, which part of the data it takes its examples from, and which of them, in a row."""
     generator = torch.Generator().manual_seed(config.seed)
-    sizes = torch.tensor([float(len(part.inputs)) for part in data])
-    parts = torch.multinomial(sizes, config.steps, replacement=True, generator=generator).tolist()
-    chosen = [
-        torch.randint(len(part.inputs), (parts.count(index), config.batch), generator=generator).to(part.inputs.device)
-        for index, part in enumerate(data)
-    ]
-    rows = [iter(indices) for indices in chosen]
-    for index in parts:
-        row = next(rows[index])
-        yield data[index].inputs[row], data[index].targets[row]
+    sizes = torch.tensor([len(part.inputs) for part in data], dtype=torch.float64)
+    parts = torch.multinomial(sizes, config.steps, replacement=True, generator=generator)
+    drawn = torch.rand(config.steps, config.batch, dtype=torch.float64, generator=generator)
+    return parts.tolist(), (drawn * sizes[parts, None]).long().to(data[0].inputs.device)

@@ -27,7 +27,7 @@ def logits_of(fraction: Tensor) -> Tensor:
     return torch.logit((fraction - GAMMA) / (ZETA - GAMMA))
 
 
-def regulariser(logits: Tensor, exponent: float) -> Tensor:
+def regulariser(logits: Tensor, exponent: float | Tensor) -> Tensor:
     """The sum of 1 - |2 h(V) - 1|^exponent: zero when every h is 0 or 1."""
     return (1 - (2 * rectified_sigmoid(logits) - 1).abs().pow(exponent)).sum()
 

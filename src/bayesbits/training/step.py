@@ -12,9 +12,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map
+from torch._functorch import config as functorch
+from torch.utils._pytree import tree_map
 
 from bayesbits.compressor import Compressor
+from bayesbits.recorder import WARM_UP, Recorder, first_line
 from bayesbits.training.config import FinetuneConfig, SearchConfig
 from bayesbits.training.optimizers import Optimizers
 
@@ -25,7 +27,9 @@ LossFunction = Callable[[Any, Any], Tensor]
 # Gates and ranges are many small tensors: whatever can run beside each other shall be one kernel.
 _GPU_OPTIONS: dict[str, Any] = {"combo_kernels": True, "max_pointwise_cat_inputs": 64}
 
-_WARM_UP = 3  # steps that run before one is recorded: the allocator and the optimizers' states settle
+# How much of what the compiler would keep for the backward pass it may keep. What a quantizer reads is cheaply computed
+# again from what the layer before it returned; kept beside what it returns it would be half as much memory again.
+_KEPT_FOR_BACKWARD = 0.8
 
 
 def call(network: nn.Module, inputs: Any) -> Any:
@@ -61,8 +65,8 @@ class TrainingStep:
         self.config, self.mu, self.teacher = config, mu, teacher
         self.device = next(compressor.model.parameters()).device
         self.may_compile = config.compile
-        self.may_record = config.cuda_graph and self.device.type == "cuda" and network is compressor.model
-        self._stream: Any = torch.cuda.Stream(self.device) if self.may_record else None  # type: ignore[no-untyped-call]
+        records = config.cuda_graph and self.device.type == "cuda" and network is compressor.model
+        self._recorder = Recorder(self._compiled_update, self.device) if records else None
         if config.channels_last:
             compressor.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.reset()
@@ -74,25 +78,23 @@ class TrainingStep:
 
     def _forget(self) -> None:
         self._compiled: Callable[..., Tensor] | None = None
-        self._graph: Any = None
-        self._recorded: tuple[list[Tensor], Tensor] | None = None
         self._shapes: Any = None
         self._calls = 0
+        if self._recorder is not None:
+            self._recorder.forget()
 
     def __call__(self, inputs: Any, targets: Any) -> Tensor:
         batch = tree_map(self._place, (inputs, targets))
         shapes = tree_map(lambda leaf: (leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf, batch)
         again, self._previous_shapes = shapes == self._previous_shapes, shapes
-        odd_start = shapes != self._shapes and again and self._calls <= _WARM_UP  # the first batch was the odd one
+        odd_start = shapes != self._shapes and again and self._calls <= WARM_UP  # the first batch was the odd one
         if self._shapes is None or odd_start:
             self._forget()
             self._shapes = shapes
         if shapes != self._shapes:
-            return self._unrecorded(batch, self._losses)
+            return self._recorder.launch(self._update, *batch) if self._recorder else self._update(*batch)
         self._calls += 1
-        if self.may_record and self._calls > _WARM_UP:
-            return self._replay(batch)
-        return self._unrecorded(batch, self._compiled_losses)
+        return self._recorder(*batch) if self._recorder else self._compiled_update(*batch)
 
     def _place(self, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
@@ -102,9 +104,15 @@ class TrainingStep:
             leaf = leaf.contiguous(memory_format=torch.channels_last)
         return leaf
 
-    def _update(self, batch: tuple[Any, Any], losses: Callable[[Any, Any], Tensor]) -> Tensor:
+    def _update(self, inputs: Any, targets: Any) -> Tensor:
+        return self._descend(self._losses, inputs, targets)
+
+    def _compiled_update(self, inputs: Any, targets: Any) -> Tensor:
+        return self._descend(self._compiled_losses, inputs, targets)
+
+    def _descend(self, losses: Callable[[Any, Any], Tensor], inputs: Any, targets: Any) -> Tensor:
         self.optimizers.zero_grad()
-        values = losses(*batch)
+        values = losses(inputs, targets)
         values[0].backward()  # type: ignore[no-untyped-call]
         self.optimizers.step()
         return values.detach()
@@ -129,57 +137,16 @@ class TrainingStep:
             return self._losses(inputs, targets)
         if self._compiled is not None:
             return self._compiled(inputs, targets)
-        options = _GPU_OPTIONS if self.device.type == "cuda" else None
-        compiled = torch.compile(self._losses, dynamic=False, options=options)
+        on_gpu = self.device.type == "cuda"
+        compiled = torch.compile(self._losses, dynamic=False, options=_GPU_OPTIONS if on_gpu else None)
+        budget = functorch.patch(activation_memory_budget=_KEPT_FOR_BACKWARD) if on_gpu else nullcontext()
         try:
-            values = compiled(inputs, targets)
+            with budget:
+                values = compiled(inputs, targets)
         except Exception as error:  # whatever a compiler meets in a user's network
             values = self._losses(inputs, targets)  # what is wrong with the network itself is raised here
             self.may_compile = False
-            _log.warning("the network cannot be compiled and trains uncompiled: %s", _first_line(error))
+            _log.warning("the network cannot be compiled and trains uncompiled: %s", first_line(error))
             return values
         self._compiled = compiled
         return values
-
-    def _unrecorded(self, batch: tuple[Any, Any], losses: Callable[[Any, Any], Tensor]) -> Tensor:
-        """A step that is launched; where another is or will be recorded, on the same stream as that one.
-
-        Gradients are added up on the stream on which their parameter was first used, and a record cannot wait for
-        another stream than its own.
-        """
-        if self._stream is None:
-            return self._update(batch, losses)
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            values = self._update(batch, losses)
-        torch.cuda.current_stream().wait_stream(self._stream)
-        return values
-
-    def _replay(self, batch: tuple[Any, Any]) -> Tensor:
-        leaves = [leaf for leaf in tree_flatten(batch)[0] if isinstance(leaf, Tensor)]
-        if self._recorded is None:
-            try:
-                self._record(batch)
-            except RuntimeError as error:  # something in the step waits for the device
-                self.may_record = False
-                _log.warning("the step cannot be recorded as a CUDA graph and runs unrecorded: %s", _first_line(error))
-                return self._unrecorded(batch, self._compiled_losses)
-        assert self._recorded is not None
-        places, values = self._recorded
-        for place, leaf in zip(places, leaves, strict=True):
-            place.copy_(leaf)
-        self._graph.replay()
-        return values
-
-    def _record(self, batch: tuple[Any, Any]) -> None:
-        static = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, batch)
-        graph = torch.cuda.CUDAGraph()
-        self.optimizers.zero_grad()
-        with torch.cuda.graph(graph, stream=self._stream):
-            values = self._update(static, self._compiled_losses)
-        self._graph = graph
-        self._recorded = ([leaf for leaf in tree_flatten(static)[0] if isinstance(leaf, Tensor)], values)
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"

@@ -1,0 +1,86 @@
+"""Work that is done again and again on tensors of the same shapes: on a GPU it is recorded once, and replayed.
+
+To launch a kernel from Python takes longer than a small kernel runs. A CUDA graph launches all kernels of a step at
+once, on the memory that they were recorded with.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map
+
+_log = logging.getLogger("bayesbits")
+
+WARM_UP = 3  # calls before one is recorded: the allocator and the optimizers' states settle
+
+
+class Recorder:
+    """Call it as the function: the first calls launch it, the next records it, and from then on the record is replayed.
+
+    Recording is an attempt: where it fails, as something in the function waits for the device, the log says so once and
+    the function is launched every time. What a replay returns lies where the next one writes.
+    """
+
+    def __init__(self, function: Callable[..., Any], device: torch.device) -> None:
+        self.function, self.refused = function, False
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.forget()
+
+    def forget(self) -> None:
+        """Warm up and record anew at the next calls."""
+        self._calls = 0
+        self._graph: Any = None
+        self._places: list[Tensor] = []
+        self._result: Any = None
+
+    @property
+    def has_recorded(self) -> bool:
+        """Whether calls are replayed."""
+        return self._graph is not None
+
+    def launch(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function on the stream of the record.
+
+        Gradients are added up on the stream on which their parameter was first used, and a record cannot wait for
+        another stream than its own: so whatever changes the same parameters is to be launched here.
+        """
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            result = function(*arguments)
+        torch.cuda.current_stream().wait_stream(self._stream)
+        return result
+
+    def __call__(self, *arguments: Any) -> Any:
+        self._calls += 1
+        if self._calls > WARM_UP and not self.refused and self._graph is None:
+            self._try_to_record(arguments)
+        if self._graph is None:
+            return self.launch(self.function, *arguments)
+        for place, leaf in zip(self._places, _tensors(arguments), strict=True):
+            place.copy_(leaf)
+        self._graph.replay()
+        return self._result
+
+    def _try_to_record(self, arguments: Any) -> None:
+        static = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, arguments)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, stream=self._stream):
+                result = self.function(*static)
+        except RuntimeError as error:
+            self.refused = True
+            _log.warning("the step cannot be recorded as a CUDA graph and runs unrecorded: %s", first_line(error))
+            return
+        self._graph, self._places, self._result = graph, _tensors(static), result
+
+
+def _tensors(arguments: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_flatten(arguments)[0] if isinstance(leaf, Tensor)]
+
+
+def first_line(error: Exception) -> str:
+    """An error in a line of a log."""
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
