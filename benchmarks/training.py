@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import bayesbits as bb
 from bayesbits.functional import recursive_gated_quantize
+from bayesbits.recorder import WARM_UP
 from bayesbits.training.config import OptimizerConfig, SearchConfig
 from bayesbits.training.optimizers import Optimizers, make_optimizers
 from bayesbits.training.step import TrainingStep
@@ -62,11 +63,9 @@ def compare(model: str, batch: int, pixels: int, contenders: tuple[str, ...]) ->
         before = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
         step = make_step(name, model, batch, pixels)
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        for _ in range(5 if device == "cuda" else 1):
-            step()  # compiles, warms up, records
-        if device == "cuda":
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
+        for _ in range(WARM_UP if device == "cuda" else 1):
+            step()  # compiles
+        peak = peak_of(step) - before if device == "cuda" else 0
         time = seconds(step, device, 30 if device == "cuda" else 5)
         row: Row = {
             "network": model,
@@ -76,10 +75,10 @@ def compare(model: str, batch: int, pixels: int, contenders: tuple[str, ...]) ->
             "time / float": round(time * 1e3 / rows[0]["ms"], 2) if rows else 1.0,
         }
         if device == "cuda":  # on the CPU a process keeps what it was given, and the next contender finds it there
-            # What a recorded step needs lies in its pool and counts as reserved for as long as the record is kept.
-            memory = (torch.cuda.max_memory_reserved() - before) / 1e6
-            row["memory MB"] = round(memory, 1)
-            row["memory / float"] = round(memory / rows[0]["memory MB"], 2) if rows else 1.0
+            reserved = torch.cuda.memory_reserved() - before
+            for what, amount in (("memory", peak), ("reserved", reserved)):
+                row[f"{what} MB"] = round(amount / 1e6, 1)
+                row[f"{what} / float"] = round(amount / 1e6 / rows[0][f"{what} MB"], 2) if rows else 1.0
         if pixels == 224:
             row["hours of the paper's ImageNet"] = hours_of_imagenet(time, batch)
         rows.append(row)
@@ -87,8 +86,16 @@ def compare(model: str, batch: int, pixels: int, contenders: tuple[str, ...]) ->
         torch._dynamo.reset()
         if device == "cuda":
             torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
     return rows
+
+
+def peak_of(step: Step) -> int:
+    """The most memory that tensors hold at once while a step runs; one that is recorded is recorded in this call."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated()
 
 
 def hours_of_imagenet(seconds_a_step: float, batch: int) -> float:
@@ -115,7 +122,12 @@ def make_step(name: str, model_name: str, batch: int, pixels: int) -> Step:
         compressor: Any = SimpleNamespace(model=model, penalty=lambda: torch.zeros((), device=device))
         optimizers = Optimizers({"weights": (list(model.parameters()), OptimizerConfig())})
         step = TrainingStep(model, compressor, F.cross_entropy, optimizers, config, mu=0.0)
-        return lambda: step(images, labels)
+
+        def as_torch_does() -> None:
+            with patch("bayesbits.training.step._KEPT_FOR_BACKWARD", 1.0):
+                step(images, labels)
+
+        return as_torch_does
     compressor = bb.attach(model, images[:1], bb.Spec.paper())
     compressor.calibrate([images[:32]])
     step = TrainingStep(model, compressor, F.cross_entropy, make_optimizers(compressor, config), config, mu=0.01)
