@@ -115,6 +115,7 @@ def run(bench: Bench, method: str, seed: int) -> Iterator[tuple[str, list[dict[s
         batches = zip(inputs, labels.split(options.batch), strict=True) if options.loss == "labels" else inputs
         points = list(bb.posttrain(compressor, batches, method, config, progress=say).points)
     seconds = time.perf_counter() - start
+    points = thinned(points, options.points) if options.points else points
     yield method, [on_test_images(bench, compressor, point) for point in points], seconds
     if method in options.adaround:
         start = time.perf_counter()
@@ -227,6 +228,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--range-rate", type=float, default=defaults.range_rate)
     add("--held-out", action="store_true", help="test on training images that no method sees")
     add("--test-images", type=int, help="test on the first so many only")
+    add("--points", type=int, help="test at most so many points of a front, evenly chosen")
     add("--out", type=Path, help="the JSON file; results/posttrain-MODEL.json by default")
     return parser.parse_args(arguments)
 
