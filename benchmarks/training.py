@@ -1,5 +1,6 @@
 """Whole training steps: ours against the best float step, and against other ways to train a quantized network."""
 
+import gc
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -84,6 +85,7 @@ def compare(model: str, batch: int, pixels: int, contenders: tuple[str, ...]) ->
         rows.append(row)
         del step
         torch._dynamo.reset()
+        gc.collect()  # otherwise the next contender's memory is counted against what is left of this one
         if device == "cuda":
             torch.cuda.empty_cache()
     return rows

@@ -1,6 +1,6 @@
 """What the experiments conclude from their figures."""
 
-from experiments.posttrain import compare, parse, thinned
+from experiments.posttrain import as_typed, compare, parse, thinned
 
 
 def runs(*points: tuple[float, float]) -> list:
@@ -40,3 +40,8 @@ def test_points_are_thinned_evenly():
 def test_three_seeds_and_a_thousand_images_unless_others_are_asked_for():
     options = parse(["--data", "here", "--seeds", "5"])
     assert (options.seeds, options.examples, options.mus) == (5, 1024, None)
+
+
+def test_a_recorded_command_can_be_repeated_and_names_no_machine():
+    typed = as_typed(["--data", "/some/where", "--out", "/else/where", "--adaround", "8/8 mse", "gates"])
+    assert typed == "--data FOLDER --adaround '8/8 mse' gates"

@@ -14,31 +14,32 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 _log = logging.getLogger("bayesbits")
 
-WARM_UP = 3  # calls before one is recorded: the allocator and the optimizers' states settle
+WARM_UP = 3  # runs before one is recorded: the allocator and the optimizers' states settle
 
 
 class Recorder:
-    """Call it as the function: the first calls launch it, the next records it, and from then on the record is replayed.
+    """Runs a function: the first times it is launched, the next it is recorded, and from then on it is replayed.
 
     Recording is an attempt: where it fails, as something in the function waits for the device, the log says so once and
-    the function is launched every time. What a replay returns lies where the next one writes.
+    the function is launched every time. What a replay returns lies where the next one writes. A recorder does not hold
+    the function, whose owner holds the recorder: memory of the device shall not wait for Python's collector.
     """
 
-    def __init__(self, function: Callable[..., Any], device: torch.device) -> None:
-        self.function, self.refused = function, False
+    def __init__(self, device: torch.device) -> None:
+        self.refused = False
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.forget()
 
     def forget(self) -> None:
-        """Warm up and record anew at the next calls."""
-        self._calls = 0
+        """Give the record up; warm up and record anew when there is more to run."""
+        self._runs = 0
         self._graph: Any = None
         self._places: list[Tensor] = []
         self._result: Any = None
 
     @property
     def has_recorded(self) -> bool:
-        """Whether calls are replayed."""
+        """Whether runs are replayed."""
         return self._graph is not None
 
     def launch(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -53,23 +54,24 @@ class Recorder:
         torch.cuda.current_stream().wait_stream(self._stream)
         return result
 
-    def __call__(self, *arguments: Any) -> Any:
-        self._calls += 1
-        if self._calls > WARM_UP and not self.refused and self._graph is None:
-            self._try_to_record(arguments)
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What the function returns for arguments of the same shapes as every time; it is the same function, too."""
+        self._runs += 1
+        if self._runs > WARM_UP and not self.refused and self._graph is None:
+            self._try_to_record(function, arguments)
         if self._graph is None:
-            return self.launch(self.function, *arguments)
+            return self.launch(function, *arguments)
         for place, leaf in zip(self._places, _tensors(arguments), strict=True):
             place.copy_(leaf)
         self._graph.replay()
         return self._result
 
-    def _try_to_record(self, arguments: Any) -> None:
+    def _try_to_record(self, function: Callable[..., Any], arguments: Any) -> None:
         static = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, arguments)
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, stream=self._stream):
-                result = self.function(*static)
+                result = function(*static)
         except RuntimeError as error:
             self.refused = True
             _log.warning("the step cannot be recorded as a CUDA graph and runs unrecorded: %s", first_line(error))

@@ -41,7 +41,7 @@ def test_steps_are_recorded_and_learn_what_launched_ones_do(monkeypatch, caplog)
     assert all(recorder.has_recorded for recorder in recorders)
     assert sum(layer.moved for layer in report.layers) > 0
     assert all(layer.error <= layer.nearest_error for layer in report.layers)
-    monkeypatch.setattr(Recorder, "__call__", lambda self: self.function())
+    monkeypatch.setattr(Recorder, "run", Recorder.launch)
     adaround(launched, [x[:40], x[40:]], AdaRoundConfig(steps=200))
     ours, theirs = (
         [layer.folded_codes() for layer in handle.model.modules() if hasattr(layer, "folded_codes")]

@@ -18,7 +18,8 @@ def trained(name: str, batches: list[tuple[torch.Tensor, torch.Tensor]], **optio
     model = models.create(name).cuda()
     compressor = bb.attach(model, batches[0][0][:1])
     compressor.calibrate([batches[0][0]])
-    config = SearchConfig(gates={"rate": 0.05}, **options)
+    # Weights and ranges move little: whether a value is rounded up or down is chance, and steps far apart would be too.
+    config = SearchConfig(gates={"rate": 0.05}, weights={"rate": 1e-5}, ranges={"rate": 1e-5}, **options)
     optimizers = make_optimizers(compressor, config)
     step = TrainingStep(model, compressor, F.cross_entropy, optimizers, config, mu=0.1)
     losses = []
@@ -28,6 +29,7 @@ def trained(name: str, batches: list[tuple[torch.Tensor, torch.Tensor]], **optio
     return torch.stack(losses), step, compressor
 
 
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")
 @pytest.mark.parametrize("name", ["vgg7", "resnet20"])
 def test_compiled_and_recorded_equals_eager(name, caplog):
     torch.manual_seed(1)
@@ -37,7 +39,7 @@ def test_compiled_and_recorded_equals_eager(name, caplog):
         eager, _, plain = trained(name, batches)
         recorded, step, compressor = trained(name, batches, compile=True, cuda_graph=True, channels_last=True)
     assert step._recorder.has_recorded, caplog.text
-    assert not caplog.records
+    assert not caplog.text
     torch.testing.assert_close(recorded[:2], eager[:2], rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(recorded, eager, rtol=0.05, atol=0.05)
     logits = [

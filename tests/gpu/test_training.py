@@ -18,6 +18,7 @@ def handle_and_feed():
     return handle, bb.Feed(data(), 12, device="cuda", transform=noisy)
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_nothing_waits_for_the_device_between_steps():
     handle, feed = handle_and_feed()
 

@@ -7,7 +7,6 @@ recorded and replayed.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -134,11 +133,12 @@ class Reconstruction:
             optimizer.step()
             taken.add_(1)
 
-        updates: list[Callable[[], None]] = [partial(update, part) for part in data]
-        if logits.is_cuda:
-            updates = [Recorder(one, logits.device) for one in updates]
+        recorders = [Recorder(logits.device) for _ in data] if logits.is_cuda else []
         for index in parts:
-            updates[index]()
+            if recorders:
+                recorders[index].run(update, data[index])
+            else:
+                update(data[index])
         return (rectified_sigmoid(logits.detach()) >= 0.5).to(logits.dtype)
 
     def loss(

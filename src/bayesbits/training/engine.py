@@ -121,8 +121,11 @@ class Run:
     def train(self) -> None:
         """Run the epochs that are left."""
         self.progress.begin(self.position.epochs_done())
-        while self.position.epoch < self.config.epochs:
-            self._epoch()
+        try:
+            while self.position.epoch < self.config.epochs:
+                self._epoch()
+        finally:
+            self.step.reset()  # a record holds memory of the device
         self.ranks.share_state(self.model)  # batch norm's statistics were each process's own
 
     def _epoch(self) -> None:

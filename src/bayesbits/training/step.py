@@ -66,13 +66,13 @@ class TrainingStep:
         self.device = next(compressor.model.parameters()).device
         self.may_compile = config.compile
         records = config.cuda_graph and self.device.type == "cuda" and network is compressor.model
-        self._recorder = Recorder(self._compiled_update, self.device) if records else None
+        self._recorder = Recorder(self.device) if records else None
         if config.channels_last:
             compressor.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was compiled or recorded: modes have changed, or a state was loaded."""
+        """Forget what was compiled or recorded: modes have changed, a state was loaded, or it was the last step."""
         self._forget()
         self._previous_shapes: Any = None
 
@@ -94,7 +94,10 @@ class TrainingStep:
         if shapes != self._shapes:
             return self._recorder.launch(self._update, *batch) if self._recorder else self._update(*batch)
         self._calls += 1
-        return self._recorder(*batch) if self._recorder else self._compiled_update(*batch)
+        values: Tensor = (
+            self._recorder.run(self._compiled_update, *batch) if self._recorder else self._compiled_update(*batch)
+        )
+        return values
 
     def _place(self, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
