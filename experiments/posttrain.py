@@ -11,6 +11,7 @@ instead, which is what defaults are chosen by. The result is written after every
 import argparse
 import json
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -202,6 +203,17 @@ def _up_to(points: list[dict[str, Any]], cost: float) -> list[float]:
     return [point["accuracy"] for point in points if point["relative_bops"] <= cost + 1e-9]
 
 
+def as_typed(arguments: list[str]) -> str:
+    """The arguments on a command line, without the places of this machine."""
+    shown = [
+        "FOLDER" if before == "--data" else word for before, word in zip(["", *arguments], arguments, strict=False)
+    ]
+    if "--out" in shown:
+        place = shown.index("--out")
+        del shown[place : place + 2]
+    return shlex.join(shown)
+
+
 def say(line: str) -> None:
     print(line, flush=True)
 
@@ -268,7 +280,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     device = torch.cuda.get_device_name() if bench.device.type == "cuda" else platform.machine()
     methods: dict[str, list[dict[str, Any]]] = {}
     result: dict[str, Any] = {
-        "command": " ".join(["python", "-m", "experiments.posttrain", *(arguments or sys.argv[1:])]),
+        "command": f"python -m experiments.posttrain {as_typed(arguments or sys.argv[1:])}",
         "torch": torch.__version__,
         "device": device,
         "model": options.model,
