@@ -55,6 +55,18 @@ def test_only_training_images_are_augmented(tmp_path):
     assert not images.equal(plain_images)
 
 
+def test_images_that_are_not_standardised_go_from_black_to_white(tmp_path):
+    digits = zoo.load("digits")
+    loaders = open_data(config("digits-lenet5", "data.standardise=false"), CPU, seed=0)
+    images = torch.cat([images for images, _ in loaders.test])
+    torch.testing.assert_close(images, digits.test.images / 255)
+    assert loaders.example.equal(digits.train.images[:1] / 255)
+    photographs = open_data(
+        config("imagenet-resnet18", *made_for("imagenet-resnet18", tmp_path), "data.standardise=false"), CPU, seed=0
+    )
+    assert all(0 <= images.min() and images.max() <= 1 for images, _ in photographs.test)
+
+
 def test_processes_share_a_batch():
     whole = next(iter(open_data(config("digits-lenet5"), CPU, seed=0).train))[1]
     parts = [

@@ -8,8 +8,8 @@ a triple (train, validation, test) of what can be gone through again and again, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from bayesbits.recipes.machine import Machine
 from bayesbits.recipes.recipe import IMAGE_FOLDER, DataConfig
 from bayesbits.training import Feed
 from bayesbits.zoo import data as zoo
+
+Images = TypeVar("Images", zoo.Data, zoo.FolderData)
 
 _SPLIT_SEED = 0  # the images held back are the same for every seed of a recipe
 _EVALUATION_BATCH = 512
@@ -61,7 +63,17 @@ def open_data(config: DataConfig, machine: Machine, seed: int) -> Loaders:
     return _given(made, config, machine)
 
 
+def _normalised(data: Images, config: DataConfig) -> Images:
+    """The data with the statistics that the recipe asks for."""
+    if config.standardise:
+        return data
+    channels = len(data.mean)
+    return replace(data, mean=(0.0,) * channels, std=(1.0,) * channels)
+
+
 def _in_memory(data: zoo.Data, config: DataConfig, machine: Machine, seed: int) -> Loaders:
+    data = _normalised(data, config)
+
     def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
         if config.padding or config.flip:
             images = zoo.augment(images, generator, config.padding, config.flip)
@@ -96,7 +108,7 @@ def _from_folder(config: DataConfig, machine: Machine, seed: int) -> Loaders:
         )
     if config.padding or config.flip:
         raise ValueError("data.padding and data.flip are for small images: photographs are cropped and mirrored anyway")
-    data = zoo.image_folder(config.folder, **config.options)
+    data = _normalised(zoo.image_folder(config.folder, **config.options), config)
     train: Any = data.train
     validation: Any = None
     if config.validation:
@@ -150,8 +162,10 @@ def _given(made: Any, config: DataConfig, machine: Machine) -> Loaders:
             f"the data {config.name!r} returned a {type(made).__name__}; it returns a bayesbits.zoo.data.Data, or "
             "loaders as a tuple (train, test) or (train, validation, test), each to be gone through again and again"
         )
-    if config.padding or config.flip or config.validation:
-        raise ValueError("data.padding, data.flip and data.validation are not for loaders, which do that themselves")
+    if config.padding or config.flip or config.validation or not config.standardise:
+        raise ValueError(
+            "data.padding, data.flip, data.standardise and data.validation are not for loaders: they do that themselves"
+        )
     batch = next(iter(made[0]), None)
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         raise ValueError(f"the training loader of {config.name!r} gives no pairs (inputs, labels)")
