@@ -85,9 +85,4 @@ def random_plan(topology: bb.Topology, widths: tuple[int, ...], drop: float) -> 
         for group in topology.removable_groups
         for channel in group.channels[group.size - int(group.size * drop) :]
     }
-    kept = {
-        layer.name: tuple(index for index, channel in enumerate(layer.out_channels) if channel not in gone)
-        for layer in topology.layers
-        if not layer.depthwise and not gone.isdisjoint(layer.out_channels)
-    }
-    return bb.Plan(bits, kept)
+    return bb.Plan(bits).without(topology, gone)

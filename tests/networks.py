@@ -27,12 +27,7 @@ def dropping(topology: Topology, fraction: float, bits: int = 8) -> Plan:
         for group in topology.removable_groups
         for channel in group.channels[group.size - int(group.size * fraction) :]
     }
-    kept = {
-        layer.name: tuple(index for index, channel in enumerate(layer.out_channels) if channel not in removed)
-        for layer in topology.layers
-        if not layer.depthwise and not removed.isdisjoint(layer.out_channels)
-    }
-    return Plan(Plan.uniform(topology, bits, bits).bits, kept)
+    return Plan.uniform(topology, bits, bits).without(topology, removed)
 
 
 def random_plan(topology: Topology, seed: int) -> Plan:

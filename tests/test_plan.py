@@ -78,6 +78,18 @@ def test_a_channel_of_a_residual_stream_goes_where_all_of_its_producers_drop_it(
     plan.check(network)
 
 
+def test_a_plan_without_channels_drops_them_in_every_layer_that_makes_them() -> None:
+    network = topology("residual")
+    stream = network.layer("stem").out_channels
+    plan = Plan(Plan.uniform(network).bits, {"stem": (0, 1, 2), "inner": (0, 1)}).without(network, {stream[1]})
+    assert plan.kept == {"stem": (0, 2), "inner": (0, 1), "outer": (0, 2, 3, 4, 5)}
+    assert plan.removed(network) >= {stream[1]}
+    plan.check(network)
+    depthwise = topology("depthwise")
+    gone = set(depthwise.layer("filter").out_channels[3:])
+    assert Plan.uniform(depthwise).without(depthwise, gone).kept == {"expand": (0, 1, 2)}
+
+
 def test_a_depthwise_layer_follows_its_producer() -> None:
     network = topology("depthwise")
     plan = Plan(Plan.uniform(network).bits, {"expand": (0, 1, 2)})

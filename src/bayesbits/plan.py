@@ -9,8 +9,8 @@ layer that makes it drops it; a depthwise layer makes no channels of its own, fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -61,6 +61,16 @@ class Plan(Record):
         if residual_bits is not None:
             bits.update(dict.fromkeys(topology.operand_tensors, residual_bits))
         return cls(bits)
+
+    def without(self, topology: Topology, channels: Iterable[int]) -> Plan:
+        """The same plan with these channel classes removed: every layer that makes one of them drops it."""
+        gone = frozenset(channels)
+        kept = {
+            layer.name: tuple(index for index in sorted(self._keeps(layer)) if layer.out_channels[index] not in gone)
+            for layer in topology.layers
+            if not layer.depthwise and not gone.isdisjoint(layer.out_channels)
+        }
+        return replace(self, kept={**self.kept, **kept})
 
     def removed(self, topology: Topology) -> frozenset[int]:
         """The channel classes that are removed: those that can be, and that no layer which makes them keeps."""

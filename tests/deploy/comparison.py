@@ -29,12 +29,7 @@ def mixed_plan(
         for group in topology.removable_groups
         for channel in choose.sample(list(group.channels), int(group.size * drop))
     }
-    kept = {
-        layer.name: tuple(index for index, channel in enumerate(layer.out_channels) if channel not in gone)
-        for layer in topology.layers
-        if not layer.depthwise and not gone.isdisjoint(layer.out_channels)
-    }
-    return bb.Plan(widths, kept)
+    return bb.Plan(widths).without(topology, gone)
 
 
 def call(model: nn.Module, inputs: Any) -> Tensor:
