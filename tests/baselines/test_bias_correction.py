@@ -112,6 +112,56 @@ def test_a_reference_is_what_means_are_brought_to():
         torch.testing.assert_close(means(model, name, x), means(reference, name, x), rtol=1e-5, atol=1e-5)
 
 
+def test_a_second_correction_finds_nothing_but_what_rounding_the_biases_leaves():
+    torch.manual_seed(0)
+    model, x = randomize(Network()), torch.randn(16, 3, 6, 6)
+    reference = copy.deepcopy(model)
+    compressor = fixed(model, x, 4, 8, bb.Spec(input_bits=32, residual_bits=None))
+    compressor.fix(bb.Plan(compressor.plan().bits, {"first": (0, 1, 3), "second": (0, 2, 4, 5)}))
+    reports = [correct_biases(compressor, [x[:10], x[10:]], reference=reference) for _ in range(3)]
+    assert [layer.shift > 0.01 for layer in reports[0].layers] == [False, True, True, True, True]
+    for report in reports[1:]:
+        for layer in report.layers:
+            step = model.get_submodule(layer.name).bias_step()
+            assert layer.shift <= 1e-4 + (0.0 if step is None else step.max().item() / 2), layer
+
+
+@pytest.mark.parametrize("first", ["data", "no data"])
+def test_corrected_biases_are_no_float_network_to_agree_with(first):
+    torch.manual_seed(0)
+    model = randomize(nn.Sequential(nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)))
+    x, float_state = torch.randn(32, 3), copy.deepcopy(model.state_dict())
+    compressor = fixed(model, x, 4)
+    if first == "data":
+        correct_biases(compressor, [x])
+    else:
+        correct_biases_without_data(compressor, x[:2])
+    copied = bb.Compressor(copy.deepcopy(model))
+    for one in (compressor, copied):
+        with pytest.raises(ValueError, match=r"corrected before .*pass reference="):
+            correct_biases(one, [x])
+        with pytest.raises(ValueError, match=r"corrected before .*use correct_biases with data and reference="):
+            correct_biases_without_data(one, x[:2])
+    model.load_state_dict(float_state)  # the float network's own biases again
+    correct_biases(compressor, [x])
+
+
+def test_where_correction_fails_no_bias_has_changed():
+    torch.manual_seed(0)
+    model, x = randomize(Network()), torch.randn(16, 3, 6, 6)
+    compressor = fixed(model, x, 4, 8)
+    before = copy.deepcopy(model.state_dict())
+
+    def stop(name: str, number: int, count: int) -> None:
+        if number == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        correct_biases(compressor, [x], progress=stop)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    correct_biases(compressor, [x])  # and the network is still its own reference
+
+
 def test_without_data_by_hand():
     model = nn.Sequential(nn.Conv2d(1, 2, 1, bias=False), nn.BatchNorm2d(2), nn.ReLU(), nn.Conv2d(2, 1, 2)).eval()
     with torch.no_grad():

@@ -9,7 +9,8 @@ x ~ clip(N(beta, gamma^2)) the mean is known, and the shift by rounding the weig
 Only biases change; where a layer has none, the shift of its batch norm does.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.baselines.input_means import mean_of_layer, means_before, norm_of
+from bayesbits.baselines.layer_bias import LayerBias, check_uncorrected, remember
 from bayesbits.baselines.observing import (
     Progress,
     SkippedLayer,
     attached_layer,
-    channel_axis,
     check_batches,
     check_fixed,
     detached_copy,
@@ -33,7 +34,7 @@ from bayesbits.calibration import run_on
 from bayesbits.compressor import Compressor
 from bayesbits.graph.between import read_between
 from bayesbits.graph.exported import evaluation_form
-from bayesbits.nn.attached import AttachedLayer, on_grid
+from bayesbits.nn.attached import AttachedLayer
 from bayesbits.plan import Plan
 from bayesbits.topology import Layer
 
@@ -72,38 +73,43 @@ def correct_biases(
     """Correct the biases of a network whose plan is fixed, by what rounding does to the means of its layers on data.
 
     Batches are as for `calibrate`. They are held and run through the network up to each layer once. `reference` is the
-    float network to agree with, where the weights have been changed since, as by `adaround`; without it, it is this
-    network without its quantizers. `progress` is called with a layer's name, its number and the number of layers.
+    float network to agree with, where weights or biases have been changed since, as by `adaround` or by an earlier
+    correction; without it, it is this network without its quantizers. `progress` is called with a layer's name, its
+    number and the number of layers. Where this fails, all biases are what they were.
     """
     check_fixed(compressor, "bias correction")
+    if reference is None:
+        check_uncorrected(compressor, "pass reference=, a copy of the network made before")
+        reference = float_copy(compressor)
     held = check_batches(batches, "bias correction")
-    layers = compressor.topology.layers
-    wanted = _float_means(float_copy(compressor) if reference is None else reference, layers, held)
+    biases, reasons = _biases(compressor)
+    wanted = _float_means(reference, biases.values(), held)
     corrected: list[CorrectedLayer] = []
-    skipped: list[SkippedLayer] = []
-    for number, layer in enumerate(layers, start=1):
-        module = attached_layer(compressor, layer.name)
-        reason = _obstacle(compressor, layer, module)
-        if reason is None:
-            assert module is not None
-            mean = _Mean(layer)
-            for batch in held:
-                run_to(compressor.model, layer, batch, mean.see)
-            corrected.append(_take_back(compressor, layer, module, mean.read() - wanted[layer.name].read()))
-        else:
-            skipped.append(SkippedLayer(layer.name, reason))
-        if progress is not None:
-            progress(layer.name, number, len(layers))
-    return BiasCorrectionReport(compressor.plan(), tuple(corrected), tuple(skipped))
+    layers = compressor.topology.layers
+    with _remembered(compressor, list(biases.values())):
+        for number, layer in enumerate(layers, start=1):
+            bias = biases.get(layer.name)
+            if bias is not None:
+                mean = bias.mean()
+                for batch in held:
+                    run_to(compressor.model, layer, batch, mean.see, place=bias.place)
+                shift = mean.read() - wanted[layer.name]
+                bias.hold_rounding()
+                corrected.append(CorrectedLayer(layer.name, bias.name, bias.take_back(shift)))
+            if progress is not None:
+                progress(layer.name, number, len(layers))
+    return _report(compressor, corrected, reasons)
 
 
 def correct_biases_without_data(compressor: Compressor, example_inputs: Any) -> BiasCorrectionReport:
     """Correct the biases of a network whose plan is fixed, from the statistics of its batch norms alone.
 
     Layers that do not stand behind a batch norm and a clipping function (ReLU, ReLU6, none) are listed with the reason.
-    `example_inputs` are as for `attach`, and only read the network. The zeros of padding are not accounted for.
+    `example_inputs` are as for `attach`, and only read the network. The zeros of padding are not accounted for. It is
+    done once: corrected biases would be corrected by the same again.
     """
     check_fixed(compressor, "bias correction")
+    check_uncorrected(compressor, "use correct_biases with data and reference=, a copy of the network made before")
     copied = detached_copy(compressor)
     try:
         between = read_between(copied, example_inputs)
@@ -113,19 +119,44 @@ def correct_biases_without_data(compressor: Compressor, example_inputs: Any) -> 
             "network: use correct_biases with data"
         ) from error
     channels = between.scalable_channels()
-    corrected: list[CorrectedLayer] = []
-    skipped: list[SkippedLayer] = []
+    biases, reasons = _biases(compressor)
+    shifts: dict[str, Tensor] = {}  # all of them first: the means behind a corrected layer are those of the float one
+    for layer in compressor.topology.layers:
+        if layer.name not in biases:
+            continue
+        inputs = means_before(compressor, between, channels, layer)
+        if isinstance(inputs, str):
+            reasons[layer.name] = inputs
+            continue
+        module = biases[layer.name].module
+        added = (module.effective_weight() - module.weight).detach().double()
+        shifts[layer.name] = mean_of_layer(between, layer, added, inputs.to(added.device))
+    corrected = []
+    with _remembered(compressor, [biases[name] for name in shifts]):
+        for name, shift in shifts.items():
+            bias = biases[name]
+            corrected.append(CorrectedLayer(name, bias.name, bias.take_back(bias.behind_norm(shift))))
+    return _report(compressor, corrected, reasons)
+
+
+def _biases(compressor: Compressor) -> tuple[dict[str, LayerBias], dict[str, str]]:
+    """What is corrected, by layer, and why the other layers are not."""
+    biases: dict[str, LayerBias] = {}
+    reasons: dict[str, str] = {}
     for layer in compressor.topology.layers:
         module = attached_layer(compressor, layer.name)
         reason = _obstacle(compressor, layer, module)
-        inputs = reason or means_before(compressor, between, channels, layer)
-        if isinstance(inputs, str):
-            skipped.append(SkippedLayer(layer.name, inputs))
-            continue
-        assert module is not None
-        added = (module.effective_weight() - module.weight).detach().double()
-        shift = mean_of_layer(between, layer, added, inputs.to(added.device))
-        corrected.append(_take_back(compressor, layer, module, shift))
+        if reason is None:
+            assert module is not None
+            biases[layer.name] = LayerBias(compressor, layer, module)
+        else:
+            reasons[layer.name] = reason
+    return biases, reasons
+
+
+def _report(compressor: Compressor, corrected: list[CorrectedLayer], reasons: dict[str, str]) -> BiasCorrectionReport:
+    names = [layer.name for layer in compressor.topology.layers if layer.name in reasons]
+    skipped = [SkippedLayer(name, reasons[name]) for name in names]
     return BiasCorrectionReport(compressor.plan(), tuple(corrected), tuple(skipped))
 
 
@@ -141,53 +172,25 @@ def _obstacle(compressor: Compressor, layer: Layer, module: AttachedLayer | None
     return None
 
 
-class _Mean:
-    """The mean of what a layer returns, by channel, over batches, calls and positions."""
-
-    def __init__(self, layer: Layer) -> None:
-        self.layer = layer
-        self.total: Tensor | None = None
-        self.count = 0
-
-    def see(self, _: Tensor, output: Tensor) -> None:
-        axis = channel_axis(self.layer, output) % output.dim()
-        added = output.detach().double().movedim(axis, 0).flatten(1).sum(dim=1)
-        self.total = added if self.total is None else self.total + added
-        self.count += output.numel() // output.shape[axis]
-
-    def read(self) -> Tensor:
-        if self.total is None or self.count == 0:
-            raise ValueError(f"no values reached {self.layer.name} on these batches")
-        mean = self.total / self.count
-        if not bool(torch.isfinite(mean).all()):
-            raise ValueError(f"what {self.layer.name} returns on these batches has a mean that is not finite")
-        return mean
-
-
-def _float_means(reference: nn.Module, layers: Iterable[Layer], batches: list[Any]) -> dict[str, _Mean]:
-    """The means of all layers of the float network, in one pass."""
-    means = {layer.name: _Mean(layer) for layer in layers}
-    with evaluation_form(reference), watching_layers(reference, {name: mean.see for name, mean in means.items()}):
+def _float_means(reference: nn.Module, biases: Iterable[LayerBias], batches: list[Any]) -> dict[str, Tensor]:
+    """The means behind all biases of the float network, by layer, in one pass."""
+    means = {bias.layer.name: bias.mean() for bias in biases}
+    observers = {mean.bias.place: mean.see for mean in means.values()}
+    with evaluation_form(reference), watching_layers(reference, observers):
         for batch in batches:
             run_on(reference, batch)
-    return means
+    return {name: mean.read() for name, mean in means.items()}
 
 
-@torch.no_grad()
-def _take_back(compressor: Compressor, layer: Layer, module: AttachedLayer, shift: Tensor) -> CorrectedLayer:
-    """Subtract a shift of a layer's output from its bias, or through the factor of its batch norm from that one's."""
-    if module.bias is not None:
-        step = module.bias_step() if module.parts.rounds_bias else None
-        if step is not None:
-            module.bias.copy_(on_grid(module.bias, step))  # what was measured has the rounded one in it
-        module.bias.sub_(shift.to(module.bias.dtype))
-        name = f"{layer.name}.bias"
-    else:
-        norm = norm_of(compressor, layer)
-        assert norm is not None
-        assert norm.running_var is not None
-        factor = torch.rsqrt(norm.running_var.double() + norm.eps)
-        shift = shift * (factor if norm.weight is None else factor * norm.weight.double())
-        norm.bias.sub_(shift.to(norm.bias.dtype))
-        name = f"{layer.norm}.bias"
-    return CorrectedLayer(layer.name, name, shift.square().mean().sqrt().item())
+@contextmanager
+def _remembered(compressor: Compressor, biases: list[LayerBias]) -> Iterator[None]:
+    """What is corrected inside of the block is remembered as that; where the block fails, nothing is corrected."""
+    before = [bias.parameter.detach().clone() for bias in biases]
+    try:
+        yield
+    except BaseException:
+        with torch.no_grad():
+            for bias, value in zip(biases, before, strict=True):
+                bias.parameter.copy_(value)
+        raise
+    remember(compressor, biases)

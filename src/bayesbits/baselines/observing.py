@@ -92,7 +92,10 @@ def detached_copy(compressor: Compressor) -> nn.Module:
 
 @contextmanager
 def watching_layers(model: nn.Module, observers: Mapping[str, See]) -> Iterator[None]:
-    """Inside of the block every observer gets what its layer reads and returns; nothing is recorded for gradients."""
+    """Inside of the block every observer gets what its layer reads and returns; nothing is recorded for gradients.
+
+    That is before other hooks change it, such as the quantizer of an addition's operand.
+    """
 
     def hook_of(see: See) -> Callable[..., None]:
         def hook(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Tensor) -> None:
@@ -101,7 +104,7 @@ def watching_layers(model: nn.Module, observers: Mapping[str, See]) -> Iterator[
         return hook
 
     handles = [
-        model.get_submodule(name).register_forward_hook(hook_of(see), with_kwargs=True)
+        model.get_submodule(name).register_forward_hook(hook_of(see), prepend=True, with_kwargs=True)
         for name, see in observers.items()
     ]
     try:
@@ -112,8 +115,11 @@ def watching_layers(model: nn.Module, observers: Mapping[str, See]) -> Iterator[
             handle.remove()
 
 
-def run_to(model: nn.Module, layer: Layer, batch: Any, see: See) -> None:
-    """Run a network on a batch, up to the last call of a layer; `see` gets what the layer reads and returns."""
+def run_to(model: nn.Module, layer: Layer, batch: Any, see: See, *, place: str | None = None) -> None:
+    """Run a network on a batch, up to the last call of a layer; `see` gets what the layer reads and returns.
+
+    `place` is another module to look at, which is called as often: the layer's batch norm.
+    """
     calls = 0
 
     def see_and_stop(read: Tensor, returned: Tensor) -> None:
@@ -124,7 +130,7 @@ def run_to(model: nn.Module, layer: Layer, batch: Any, see: See) -> None:
             raise _Enough
 
     try:
-        with watching_layers(model, {layer.name: see_and_stop}):
+        with watching_layers(model, {place or layer.name: see_and_stop}):
             run_on(model, batch)
     except _Enough:
         attachment = find_attachment(model)

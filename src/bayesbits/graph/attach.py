@@ -40,6 +40,7 @@ class Attachment(nn.Module):
         self.topology, self.spec = topology, spec
         self.choices = resolve_rules(spec, topology)
         self.calibrated = False
+        self.corrected_biases: dict[str, Tensor] = {}  # what bias correction left, by the parameter's name
         self.example_inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self.tensors = nn.ModuleDict(
             {_key(tensor): quantizer for tensor, quantizer in _quantizers(topology, spec, self.choices)}
