@@ -235,6 +235,15 @@ class Compressor:
         )
 
 
+def check_compressor(compressor: Any, what: str) -> None:
+    """Raise unless this is the handle that `attach` returned."""
+    if not isinstance(compressor, Compressor):
+        raise TypeError(
+            f"{what} takes the Compressor that attach returned, and this is a {type(compressor).__name__}: pass "
+            "bayesbits.attach(model, example_inputs), or Compressor(model) of a network with quantizers attached"
+        )
+
+
 def _objective(attachment: Attachment, kind: str) -> Objective:
     spec, cost_model = attachment.spec, attachment.cost_model
     assert isinstance(cost_model, CostModel)

@@ -136,8 +136,12 @@ def test_errors_say_what_to_do():
         sensitivity(compressor, pairs(), loss="output", score_fn=negative_loss)
     with pytest.raises(ValueError, match="no tensor can be lowered to 3 bits"):
         sensitivity(compressor, pairs(), widths=(3,))
-    with pytest.raises(ValueError, match="has no labels"):
+    with pytest.raises(ValueError, match=r"has no labels.* Without labels choose loss='output'$"):
         sensitivity(compressor, [x for x, _ in pairs()])
+    with pytest.raises(ValueError, match=r"batch 2 .* has values that are NaN or infinite"):
+        sensitivity(compressor, [*pairs()[:2], (pairs()[2][0] * torch.nan, pairs()[2][1])])
+    with pytest.raises(TypeError, match="sensitivity takes the Compressor"):
+        sensitivity(compressor.model, pairs())
     compressor.model.train()
     with pytest.raises(ValueError, match="in training mode"):
         sensitivity(compressor, pairs())

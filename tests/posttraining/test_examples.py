@@ -25,6 +25,26 @@ def test_one_tensor_is_no_batches():
         take_batches(torch.randn(64, 3), labelled=False)
 
 
+@pytest.mark.parametrize("labels", [torch.arange(64), torch.randn(64)])
+def test_one_pair_is_no_batches(labels):
+    for labelled, way_out in ((True, r"zip\(x\.split\(64\), y\.split\(64\)\)"), (False, "the inputs alone")):
+        with pytest.raises(TypeError, match=f"one pair of tensors.*{way_out}"):
+            take_batches((torch.randn(64, 3), labels), labelled=labelled)
+    assert len(take_batches(torch.randn(64, 3).split(32), labelled=False)[0]) == 2
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_values_that_are_not_finite(value):
+    x, y = torch.randn(40, 3), torch.randn(40)
+    broken = x.clone()
+    broken[3, 1] = value
+    for batches in ([(x, y), (broken, y)], [(x, y), (x, broken[:, 1])]):
+        with pytest.raises(ValueError, match=r"batch 1 .* has values that are NaN or infinite"):
+            take_batches(batches, labelled=True)
+    tokens = torch.arange(40).reshape(40, 1)
+    assert take_batches([{"tokens": tokens}], labelled=False)[0]
+
+
 @pytest.mark.parametrize("count", [0, LEAST_EXAMPLES - 1])
 def test_too_few_examples(count):
     with pytest.raises(ValueError, match=f"{count} examples are too few"):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import bayesbits as bb
-from bayesbits.functional.gates import KINDS
+from bayesbits.functional.gates import INITIAL_LOGIT, KINDS
 from bayesbits.posttraining.sweep import _order
 from tests.posttraining.networks import accuracy, attached, examples
 
@@ -25,8 +25,8 @@ def test_one_step_by_hand():
     """One weight and one input, gates of the kind "sigmoid"; Adam's first step is the rate times the gradient's sign.
 
     Weight 0.25 in the range 1: Q_2 = 0 and, in steps of 2/15, Q_4 = 4/15, so that y = z 4/15 x with z = sigmoid(phi).
-    With targets t = 0.25 x the gradient of mean (y - t)^2 is 2 (z 4/15 - 1/4) 4/15 z (1 - z) mean x^2: it opens the
-    gate, and the price closes it.
+    With targets t = 10 x the gradient of mean (y - t)^2 is 2 (z 4/15 - 10) 4/15 z (1 - z) mean x^2: it opens the
+    gate, and the price closes it. The second call starts where the first one did.
     """
     model = nn.Sequential(nn.Linear(2, 1, bias=False)).eval()
     with torch.no_grad():
@@ -36,17 +36,15 @@ def test_one_step_by_hand():
     inputs = torch.stack([torch.zeros(32), torch.linspace(-1, 1, 32)], 1)
     compressor.calibrate([inputs])
     quantizer = compressor.attachment.quantizers["0.weight"]
-    phi = 0.5
-    targets = 0.25 * inputs[:, 1:]
+    phi = INITIAL_LOGIT
+    targets = 10 * inputs[:, 1:]
     squared = inputs[:, 1].square().mean().item()
     z = 1 / (1 + math.exp(-phi))
-    task = 2 * (z * 4 / 15 - 0.25) * 4 / 15 * z * (1 - z) * squared
+    task = 2 * (z * 4 / 15 - 10) * 4 / 15 * z * (1 - z) * squared
     on = 1 / (1 + math.exp(-(phi - 2 / 3 * math.log(0.1 / 1.1))))
     price = 4 * on * (1 - on)  # lambda = 4 bits, the largest layer
     assert task < 0 < price
     for mu, direction in ((0.5 * -task / price, 1.0), (2.0 * -task / price, -1.0)):
-        with torch.no_grad():
-            quantizer.gates.logits.fill_(phi)
         config = bb.PosttrainConfig(mus=(mu,), steps=1, gate_rate=0.125)
         bb.posttrain(compressor, [(inputs, targets)], "gates", config, loss_fn=nn.functional.mse_loss)
         assert quantizer.gates.logits.item() == pytest.approx(phi + direction * 0.125, abs=1e-5)
@@ -102,6 +100,66 @@ def test_the_same_seed_gives_the_same_front():
     assert fronts[0] == fronts[1]
 
 
+@pytest.mark.parametrize("learn", ["gates", "gates+ranges"])
+def test_the_same_call_gives_the_same_front_again(learn):
+    compressor = attached(bb.Spec(residual_bits=None))
+    fronts = [bb.posttrain(compressor, pairs(), learn, FEW) for _ in range(3)]
+    assert fronts[0] == fronts[1] == fronts[2]
+
+
+def test_ranges_of_another_calibration_are_started_from():
+    one, other = attached(), attached()
+    bb.posttrain(one, pairs(), "gates+ranges", FEW)
+    for compressor in (one, other):
+        compressor.calibrate([x for x, _ in pairs()], "percentile")
+    assert bb.posttrain(one, pairs(), "gates+ranges", FEW) == bb.posttrain(other, pairs(), "gates+ranges", FEW)
+
+
+@pytest.mark.parametrize("failure", ["loss", "interrupt", "evaluate"])
+def test_a_point_that_fails_leaves_the_network_at_the_point_before(failure):
+    calls: list[int] = []
+
+    def loss_fn(output, labels):
+        calls.append(len(calls))
+        if failure == "interrupt" and len(calls) == 70:
+            raise KeyboardInterrupt
+        loss = nn.functional.cross_entropy(output, labels)
+        return loss * math.nan if failure == "loss" and len(calls) > 65 else loss  # the third point has calls 61 to 90
+
+    def evaluate(model: nn.Module) -> float:
+        if failure == "evaluate" and len(calls) > 60:
+            raise RuntimeError("no data")
+        return accuracy(model)
+
+    compressor, sane = attached(), attached()
+    started = bb.posttrain(compressor, pairs(), "gates+ranges", FEW)
+    errors = {
+        "loss": pytest.raises(ValueError, match=r"at mu = 0\.3; gates and ranges are what they were before this point"),
+        "interrupt": pytest.raises(KeyboardInterrupt),
+        "evaluate": pytest.raises(RuntimeError, match="no data"),
+    }
+    with errors[failure]:
+        bb.posttrain(compressor, pairs(), "gates+ranges", FEW, loss_fn=loss_fn, evaluate=evaluate)
+    bb.posttrain(sane, pairs(), "gates+ranges", dataclasses.replace(FEW, mus=FEW.mus[:2]))
+    expected = sane.attachment.state_dict()
+    for name, value in compressor.attachment.state_dict().items():
+        assert torch.equal(value, expected[name]), name
+    assert bb.posttrain(compressor, pairs(), "gates+ranges", FEW) == started
+
+
+def test_where_the_first_point_fails_nothing_has_changed():
+    compressor = attached()
+    front = bb.posttrain(compressor, pairs(), "gates+ranges", FEW)
+    before = {
+        name: value.clone() for name, value in compressor.attachment.state_dict().items() if "counter" not in name
+    }
+    with pytest.raises(ValueError, match="the loss became NaN"):
+        bb.posttrain(compressor, pairs(), "gates+ranges", FEW, loss_fn=lambda output, labels: output.sum() * math.nan)
+    after = compressor.attachment.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert bb.posttrain(compressor, pairs(), "gates+ranges", FEW) == front
+
+
 def test_without_ranges_they_come_from_the_batches():
     one, other = attached(), attached()
     other.calibrate([x for x, _ in pairs()], "percentile")
@@ -134,9 +192,13 @@ def test_errors_say_what_to_do():
         bb.posttrain(compressor, pairs())
     compressor.model.eval()
     compressor.calibrate([x for x, _ in pairs()])
-    broken = [(torch.full_like(x, math.nan) + x, y) for x, y in pairs()]
-    with pytest.raises(ValueError, match=r"the loss became NaN or infinite at mu = 0\.0001"):
+    broken = [*pairs(), (torch.full((32, 4), math.nan), pairs()[0][1])]
+    with pytest.raises(ValueError, match=r"batch 4 .* has values that are NaN or infinite"):
         bb.posttrain(compressor, broken)
+    with pytest.raises(TypeError, match="posttrain takes the Compressor that attach returned, and this is a "):
+        bb.posttrain(compressor.model, pairs())
+    with pytest.raises(TypeError, match=r"one pair of tensors.*zip\(x\.split\(64\), y\.split\(64\)\)"):
+        bb.posttrain(compressor, examples())
     compressor.fix(bb.Plan.uniform(compressor.topology))
     with pytest.raises(ValueError, match="no gate of this network learns"):
         bb.posttrain(compressor, pairs())
@@ -155,6 +217,10 @@ def test_a_point_of_another_network_is_refused():
     compressor = attached()
     front = bb.posttrain(compressor, pairs(), config=bb.PosttrainConfig(mus=(0.001,), steps=1))
     other = attached(bb.Spec(prune=False, residual_bits=8))
+    with pytest.raises(TypeError, match=r"one Point of a Front, and this is a Front: pass front\.points\[0\]"):
+        bb.restore(other, front)
+    with pytest.raises(TypeError, match="restore takes the Compressor"):
+        bb.restore(other.model, front.points[0])
     with pytest.raises(ValueError, match="has no range for 'stem"):
         bb.restore(other, dataclasses.replace(front.points[0], ranges={}))
     channels = attached(bb.Spec(prune=False, residual_bits=None, per_channel_weights=True))

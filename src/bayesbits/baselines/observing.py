@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from bayesbits.calibration import run_on
-from bayesbits.compressor import Compressor
+from bayesbits.compressor import Compressor, check_compressor
 from bayesbits.graph.attach import find_attachment
 from bayesbits.nn import GatedQuantizer
 from bayesbits.nn.attached import AttachedLayer
@@ -40,8 +40,7 @@ class _Enough(BaseException):
 
 def check_fixed(compressor: Compressor, what: str) -> None:
     """Raise unless bits and channels are final and the network is in evaluation mode."""
-    if not isinstance(compressor, Compressor):
-        raise TypeError(f"{what} takes the Compressor that attach returned, and this is a {type(compressor).__name__}")
+    check_compressor(compressor, what)
     attachment = compressor.attachment
     learning = [name for name, quantizer in attachment.quantizers.items() if quantizer.mode == "learning"]
     learning += [name for name, gate in attachment.channel_gates.items() if not gate.fixed]

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from bayesbits.baselines.measurement import Measurement, ScoreFunction, Widths
-from bayesbits.compressor import Compressor
+from bayesbits.compressor import Compressor, check_compressor
 from bayesbits.front import Front, Point
 from bayesbits.plan import Plan
 from bayesbits.posttraining.examples import take_batches
@@ -85,6 +85,7 @@ def sensitivity(
     float network's probabilities. Scores are means over a batch, the higher the better. To the file `path` is written
     what was measured, and from there a call with the same arguments goes on. Afterwards the compressor is what it was.
     """
+    check_compressor(compressor, "sensitivity")
     if loss not in ("labels", "output"):
         raise ValueError(f"loss is {loss!r}; it is one of labels, output")
     if score_fn is not None and loss == "output":
@@ -94,7 +95,7 @@ def sensitivity(
     if not attachment.calibrated:
         raise ValueError("the ranges are not known yet: call compressor.calibrate(batches, 'mse') first")
     changes = _changes(compressor, widths)
-    inputs, labels = take_batches(batches, labelled=loss == "labels")
+    inputs, labels = take_batches(batches, labelled=loss == "labels", without="loss='output'")
     targets = labels if loss == "labels" else float_log_probabilities(compressor, inputs)
     score_fn = score_fn or (accuracy if loss == "labels" else _agreement)
     reference = {tensor: REFERENCE_BITS for tensor, _ in changes}

@@ -41,6 +41,7 @@ class Attachment(nn.Module):
         self.choices = resolve_rules(spec, topology)
         self.calibrated = False
         self.corrected_biases: dict[str, Tensor] = {}  # what bias correction left, by the parameter's name
+        self.swept_ranges: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None  # before and after post-training
         self.example_inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self.tensors = nn.ModuleDict(
             {_key(tensor): quantizer for tensor, quantizer in _quantizers(topology, spec, self.choices)}

@@ -33,6 +33,11 @@ class Gates(nn.Module):
         self.logits = nn.Parameter(torch.full((size,), INITIAL_LOGIT))
         self._drawn: tuple[bool, Tensor, Pass] | None = None
 
+    @torch.no_grad()
+    def reopen(self) -> None:
+        """Open all gates, as they are when they are made."""
+        self.logits.fill_(INITIAL_LOGIT)
+
     def padded_logits(self) -> Tensor:
         """The logits, with an infinite one in front for the gate that is always open."""
         return nn.functional.pad(self.logits, (1, 0), value=math.inf) if self.open_first else self.logits

@@ -1,6 +1,6 @@
 """The few examples that there are: taken in once, and refused with a reason where nothing can be learned from them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -10,23 +10,33 @@ from torch.utils._pytree import tree_leaves
 LEAST_EXAMPLES = 32
 
 
-def take_batches(batches: Iterable[Any], *, labelled: bool) -> tuple[list[Any], list[Any]]:
+def take_batches(
+    batches: Iterable[Any], *, labelled: bool, without: str = "loss='output' or loss='layers'"
+) -> tuple[list[Any], list[Any]]:
     """Inputs and labels, batch by batch; without labels the second list is empty.
 
-    With labels a batch is a pair of inputs and labels; without, it is what the model is called with.
+    With labels a batch is a pair of inputs and labels; without, it is what the model is called with. `without` says
+    what to choose where there are no labels.
     """
-    if isinstance(batches, Tensor):
-        raise TypeError("batches are wanted, and this is one tensor: pass x.split(64), or a list of batches")
+    if isinstance(batches, Tensor | Mapping):
+        kind = "tensor" if isinstance(batches, Tensor) else type(batches).__name__
+        raise TypeError(f"batches are wanted, and this is one {kind}: pass x.split(64), or a list of batches")
     taken = list(batches)
+    if _is_pair(taken):
+        raise TypeError(
+            "batches are wanted, and this is one pair of tensors, such as inputs and labels: pass "
+            + ("list(zip(x.split(64), y.split(64)))" if labelled else "the inputs alone, x.split(64)")
+        )
     if labelled:
         for index, batch in enumerate(taken):
             if not isinstance(batch, tuple | list) or len(batch) != 2:
                 raise ValueError(
                     f"batch {index} (the first is 0) has no labels: with loss='labels' a batch is a pair of inputs and "
-                    "labels. Without labels choose loss='output' or loss='layers'"
+                    f"labels. Without labels choose {without}"
                 )
     inputs = [batch[0] for batch in taken] if labelled else taken
     _check(inputs)
+    _check_finite(taken)
     return inputs, [batch[1] for batch in taken] if labelled else []
 
 
@@ -46,6 +56,23 @@ def _check(inputs: list[Any]) -> None:
         )
     if _all_the_same(inputs):
         raise ValueError(f"all {count} examples are the same: from constant data nothing can be learned")
+
+
+def _check_finite(batches: list[Any]) -> None:
+    for index, batch in enumerate(batches):
+        for leaf in tree_leaves(batch):
+            if isinstance(leaf, Tensor) and leaf.is_floating_point() and not bool(leaf.isfinite().all()):
+                raise ValueError(
+                    f"batch {index} (the first is 0) has values that are NaN or infinite: leave such examples out, and "
+                    "in a mask write large numbers in the place of infinity"
+                )
+
+
+def _is_pair(batches: list[Any]) -> bool:
+    """Whether these are inputs and labels of all examples: two tensors as two batches of inputs never are."""
+    if len(batches) != 2 or not all(isinstance(batch, Tensor) for batch in batches):
+        return False
+    return len({(batch.dim(), batch.is_floating_point()) for batch in batches}) == 2
 
 
 def _all_the_same(inputs: list[Any]) -> bool:

@@ -1,6 +1,6 @@
-"""The two modes in which post-training runs a live network, and the way back from both."""
+"""The two modes in which post-training runs a live network, and the ways back."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -13,14 +13,35 @@ from bayesbits.graph.attach import Attachment
 @contextmanager
 def kept(attachment: Attachment) -> Iterator[None]:
     """Afterwards gates, ranges and modes are what they were before, and ask for gradients as they did."""
-    state = {name: value.clone() for name, value in attachment.state_dict().items()}
-    asked = [(parameter, parameter.requires_grad) for parameter in attachment.parameters()]
+    go_back = _way_back(attachment)
     try:
         yield
     finally:
+        go_back()
+
+
+@contextmanager
+def undone_on_failure(attachment: Attachment) -> Iterator[None]:
+    """Where the block fails or is interrupted, gates, ranges and modes are what they were before it."""
+    go_back = _way_back(attachment)
+    try:
+        yield
+    except BaseException:
+        go_back()
+        raise
+
+
+def _way_back(attachment: Attachment) -> Callable[[], None]:
+    """Brings gates, ranges and modes back to what they are now."""
+    state = {name: value.clone() for name, value in attachment.state_dict().items()}
+    asked = [(parameter, parameter.requires_grad) for parameter in attachment.parameters()]
+
+    def go_back() -> None:
         attachment.load_state_dict(state)
         for parameter, requires_grad in asked:
             parameter.requires_grad_(requires_grad)
+
+    return go_back
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import torch
 
-from bayesbits.compressor import Compressor
+from bayesbits.compressor import Compressor, check_compressor
 from bayesbits.front import Point, Range
 from bayesbits.plan import Plan
 
@@ -24,6 +24,12 @@ def restore(compressor: Compressor, point: Point) -> None:
 
     The network is the one that the front was made with, or another with the same weights and the same spec.
     """
+    check_compressor(compressor, "restore")
+    if not isinstance(point, Point):
+        raise TypeError(
+            f"restore takes one Point of a Front, and this is a {type(point).__name__}: pass front.points[0], or "
+            "front.within(relative_bops) for the best that costs at most so much"
+        )
     quantizers = compressor.attachment.quantizers
     for name, quantizer in quantizers.items():
         if name not in point.ranges:
@@ -40,3 +46,4 @@ def restore(compressor: Compressor, point: Point) -> None:
             quantizer.log_beta.copy_(values.reshape(quantizer.log_beta.shape))
         quantizer.signed = point.ranges[name].signed
     compressor.attachment.calibrated = True
+    compressor.attachment.swept_ranges = None  # a sweep behind this starts from the point's ranges

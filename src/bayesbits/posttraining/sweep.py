@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from bayesbits.compressor import Compressor
-from bayesbits.front import Front
+from bayesbits.compressor import Compressor, check_compressor
+from bayesbits.front import Front, Point
 from bayesbits.posttraining.config import LEARN, MUS, PosttrainConfig
 from bayesbits.posttraining.examples import take_batches
 from bayesbits.posttraining.losses import BatchLoss, LossFunction, batch_loss
-from bayesbits.posttraining.modes import check_evaluation, kept, learning
+from bayesbits.posttraining.modes import check_evaluation, kept, learning, undone_on_failure
 from bayesbits.posttraining.points import read_point
+from bayesbits.posttraining.starting import Ranges, end_point, start_afresh
 
 
 def posttrain(
@@ -39,9 +40,13 @@ def posttrain(
     lie on the model's device. `evaluate` scores the network as each point decides it, the higher the better.
     `progress` is called with a line for each point.
 
+    It starts with all gates that learn open and with the ranges that `calibrate`, `restore` or a checkpoint gave,
+    whatever another call has done to both: the same call gives the same front again.
+
     Returns a point for each weight of the penalty; `restore(compressor, point)` makes any of them final. The compressor
-    is left where the last point ended, still learning.
+    is left where the last point ended, still learning; where a point fails or is interrupted, it is as before it.
     """
+    check_compressor(compressor, "posttrain")
     config = PosttrainConfig() if config is None else config
     if learn not in LEARN:
         raise ValueError(f"learn is {learn!r}; it is one of {', '.join(LEARN)}")
@@ -54,15 +59,19 @@ def posttrain(
     loss = batch_loss(compressor, config.loss, inputs, labels, loss_fn)
     order = torch.Generator().manual_seed(config.seed)
     compressor.attachment.bank.counter.copy_(torch.tensor([config.seed, 0]))
-    points = []
+    points: list[Point] = []
+    started: Ranges = {}
     for mu in config.mus or MUS[compressor.spec.gates]:
-        with learning(compressor, tuple(learn.split("+"))) as groups:
-            _learn_point(compressor, groups, loss, mu, config, _order(len(inputs), config.steps, order))
-        score = None
-        if evaluate is not None:
-            with kept(compressor.attachment):
-                compressor.fix()
-                score = float(evaluate(compressor.model))
+        with undone_on_failure(compressor.attachment):
+            started = started or start_afresh(compressor.attachment)
+            with learning(compressor, tuple(learn.split("+"))) as groups:
+                _learn_point(compressor, groups, loss, mu, config, _order(len(inputs), config.steps, order))
+            score = None
+            if evaluate is not None:
+                with kept(compressor.attachment):
+                    compressor.fix()
+                    score = float(evaluate(compressor.model))
+        end_point(compressor.attachment, started)
         points.append(read_point(compressor, score=score, mu=mu))
         if progress is not None:
             scored = "" if score is None else f", score {score:.6g}"
@@ -94,8 +103,8 @@ def _learn_point(
         total += value.detach()
     if not bool(torch.isfinite(total)):
         raise ValueError(
-            f"the loss became NaN or infinite at mu = {mu:g}: look for such values in the batches, or lower gate_rate "
-            "and range_rate; compressor.calibrate(batches) gives the ranges back"
+            f"the loss became NaN or infinite at mu = {mu:g}; gates and ranges are what they were before this point. "
+            "Lower gate_rate and range_rate, or see whether the loss itself is finite on every batch"
         )
 
 
