@@ -43,6 +43,7 @@ def test_the_shift_by_hand():
     assert (layer.name, layer.parameter) == ("0", "0.bias")
     assert layer.shift == pytest.approx(5.6, rel=1e-5)
     assert report.plan == compressor.plan()
+    assert str(report) == "0: a shift of 5.6 taken back by 0.bias"
 
 
 class Network(nn.Module):
@@ -96,6 +97,7 @@ def test_means_agree_afterwards_and_only_biases_change():
     (skipped,) = report.skipped
     assert skipped.name == "bare"
     assert "has a bias" in skipped.reason
+    assert str(report).endswith("\nbare is left as it was: neither it nor a batch norm of its own has a bias")
     changed = {key for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
     assert changed == {entry.parameter for entry in report.layers}
 

@@ -7,7 +7,7 @@ from torch import nn
 import bayesbits as bb
 from bayesbits.baselines import Sensitivity, sensitivity
 from bayesbits.baselines.measurement import Measured, Measurement
-from bayesbits.baselines.sensitivity import accuracy, cumulative
+from bayesbits.baselines.sensitivity import accuracy, cumulative, likelihood
 from bayesbits.posttraining.losses import divergence
 from tests.posttraining.networks import attached, examples, trained
 
@@ -47,6 +47,7 @@ def test_by_hand():
     by_hand = [("1.weight", -((0.25 * 0.4 - 0.15) ** 2) * size), ("0.weight", -(0.15**2) * size)]
     assert [lowering.tensor for lowering in found.alone] == [name for name, _ in by_hand]
     assert [lowering.score for lowering in found.alone] == pytest.approx([s for _, s in by_hand], rel=1e-3)
+    assert [str(change) for change in found.changes] == ["1.weight -> 2", "0.weight -> 2"]
     assert [point.plan.bits["1.weight"] for point in found.path] == [16, 2, 2]
     assert [point.plan.bits["0.weight"] for point in found.path] == [16, 16, 2]
     assert [point.score for point in found.path] == pytest.approx([0, by_hand[0][1], by_hand[1][1]], rel=1e-3, abs=1e-6)
@@ -84,9 +85,43 @@ def test_scores_are_those_of_plain_runs(loss):
     assert Sensitivity.from_json(found.to_json()) == found
 
 
-def test_accuracy_is_in_percent():
-    output = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
-    assert accuracy(output, torch.tensor([0, 0, 1, 0])).item() == 75.0
+def test_accuracy_is_in_percent_and_likelihood_is_minus_the_cross_entropy():
+    output, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [1.0, 0.0]]), torch.tensor([0, 0, 1, 0])
+    assert accuracy(output, labels).item() == 75.0
+    assert likelihood(output, labels).item() == pytest.approx(negative_loss(output, labels).item())
+    rows = (output.reshape(2, 2, 2), labels.reshape(2, 2))
+    assert (accuracy(*rows), likelihood(*rows)) == (accuracy(output, labels), likelihood(output, labels))
+
+
+def test_between_equal_accuracies_the_likelihood_decides():
+    """Examples so easy that most changes do no harm to any: with the accuracy alone the order would be of savings."""
+    x, _ = examples(96)
+    with torch.no_grad():
+        y = trained()(x).argmax(1)
+        clear = trained()(x).softmax(1).amax(1) > 0.97
+    batches = [(x[clear][:32], y[clear][:32]), (x[clear][32:], y[clear][32:])]
+    compressor = calibrated()
+    found = sensitivity(compressor, batches, widths=(8, 4))
+    losses = {(one.tensor, one.bits): one.score for one in
+              sensitivity(compressor, batches, widths=(8, 4), score_fn=negative_loss).alone}  # fmt: skip
+    assert len({one.score for one in found.alone}) < len(found.alone)
+    keys = [(one.score, losses[one.tensor, one.bits]) for one in found.alone]
+    assert keys == sorted(keys, reverse=True)
+    assert found.reference == 100.0
+
+
+def test_it_can_be_read():
+    found = sensitivity(calibrated(), pairs(), widths=(4, 2))
+    lines = str(found).splitlines()
+    assert lines[0] == f"with every tensor at 16 bits the score is {found.reference:.6g}"
+    assert lines[3].split() == [*str(found.alone[0]).split(), f"{found.alone[0].score:.6g}"]
+    last = found.front.points[0]
+    change = found.changes[found.path.index(last) - 1]
+    row = next(line for line in lines if line.startswith(f"  {last.relative_bops:8.4f}"))
+    assert row.split() == [f"{last.relative_bops:.4f}", f"{last.score:.6g}", change.tensor, "->", str(change.bits)]
+    for before, point, change in zip(found.path, found.path[1:], found.changes, strict=False):
+        assert point.plan.bits == {**before.plan.bits, change.tensor: change.bits}
+    assert len(found.changes) == len(found.path) - 1
 
 
 def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch):
@@ -119,6 +154,10 @@ def test_a_file_of_something_else_is_refused(tmp_path):
         sensitivity(calibrated(), pairs(), widths=(2,), path=file)
     with pytest.raises(ValueError, match="holds measurements of another"):
         sensitivity(calibrated(), pairs(90), widths=(4,), path=file)
+    old = tmp_path / "old.json"
+    old.write_text('{"version": 1, "digest": "", "alone": [], "path": []}')
+    with pytest.raises(ValueError, match=r"old\.json: Measured version 1 cannot be read.*Delete it"):
+        sensitivity(calibrated(), pairs(), widths=(4,), path=old)
     other = calibrated()
     other.attachment.quantizers["head.weight"].set_range(3.0)
     with pytest.raises(ValueError, match="holds measurements of another"):

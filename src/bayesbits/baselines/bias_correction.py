@@ -62,6 +62,10 @@ class BiasCorrectionReport:
     skipped: tuple[SkippedLayer, ...]
     """What was not, and why."""
 
+    def __str__(self) -> str:
+        lines = [f"{layer.name}: a shift of {layer.shift:.4g} taken back by {layer.parameter}" for layer in self.layers]
+        return "\n".join(lines + [f"{entry.name} is left as it was: {entry.reason}" for entry in self.skipped])
+
 
 def correct_biases(
     compressor: Compressor,

@@ -25,13 +25,14 @@ Widths = Mapping[str, int]
 class Measured(Record):
     """What was measured so far."""
 
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
 
     digest: str
     """Of everything that the scores depend on: the network, its ranges, the examples and the widths."""
-    alone: tuple[tuple[float, ...], ...] = ()
-    """For every batch that was done the scores of the settings in which one tensor is changed."""
-    path: tuple[tuple[float, ...], ...] = ()
+    alone: tuple[tuple[tuple[float, ...], ...], ...] = ()
+    """For every batch that was done the scores of the settings in which one tensor is changed: of each its score, and
+    behind it the finer one, where there is one."""
+    path: tuple[tuple[tuple[float, ...], ...], ...] = ()
     """The same for the settings in which changes add up."""
     version: int = VERSION
     """The version of the JSON form."""
@@ -45,18 +46,18 @@ class Measurement:
         compressor: Compressor,
         inputs: list[Any],
         targets: list[Any],
-        score_fn: ScoreFunction,
+        score_fns: tuple[ScoreFunction, ...],
         *,
         about: str,
         path: Path | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        """`about` says in words what else the scores depend on."""
-        self.compressor, self.inputs, self.targets, self.score_fn = compressor, inputs, targets, score_fn
+        """Several scores are taken in one pass. `about` says in words what else they depend on."""
+        self.compressor, self.inputs, self.targets, self.score_fns = compressor, inputs, targets, score_fns
         self.path, self.progress = path, progress
         self.measured = Measured(_digest(compressor, [*inputs, *targets], about))
         if path is not None and path.exists():
-            found = Measured.load(path)
+            found = _load(path)
             if found.digest != self.measured.digest:
                 raise ValueError(
                     f"{path} holds measurements of another network, other examples or other widths: "
@@ -64,8 +65,8 @@ class Measurement:
                 )
             self.measured = found
 
-    def scores(self, kind: str, settings: Sequence[Widths]) -> list[float]:
-        """The score of every setting, averaged over the examples. `kind` is "alone" or "path", as in `Measured`."""
+    def scores(self, kind: str, settings: Sequence[Widths]) -> list[tuple[float, ...]]:
+        """The scores of every setting, averaged over the examples. `kind` is "alone" or "path", as in `Measured`."""
         for number in range(len(getattr(self.measured, kind)), len(self.inputs)):
             done = (*getattr(self.measured, kind), self._batch_scores(number, settings, chain=kind == "path"))
             self.measured = replace(self.measured, alone=done) if kind == "alone" else replace(self.measured, path=done)
@@ -76,9 +77,10 @@ class Measurement:
                 self.progress(f"{words}: {len(done)} of {len(self.inputs)} batches, {len(settings)} settings each")
         counts = torch.tensor([count_examples(batch) for batch in self.inputs], dtype=torch.float64)
         by_batch = torch.tensor(getattr(self.measured, kind), dtype=torch.float64)
-        return (counts @ by_batch / counts.sum()).tolist()
+        means = torch.tensordot(counts, by_batch, dims=1) / counts.sum()
+        return [tuple(scores) for scores in means.tolist()]
 
-    def _batch_scores(self, number: int, settings: Sequence[Widths], *, chain: bool) -> tuple[float, ...]:
+    def _batch_scores(self, number: int, settings: Sequence[Widths], *, chain: bool) -> tuple[tuple[float, ...], ...]:
         """The scores on one batch. With `chain` each run replays the one before it, otherwise the first."""
         quantizers = self.compressor.attachment.quantizers
         replay = Replay(self.compressor.model, self.inputs[number])
@@ -94,8 +96,15 @@ class Measurement:
                 record = chain or recorded is None
                 output = replay.run(changed, record=record)
                 recorded = widths if record else recorded
-                scores.append(self.score_fn(output, self.targets[number]))
-        return tuple(torch.stack(scores).double().tolist())
+                scores.append(torch.stack([score(output, self.targets[number]).double() for score in self.score_fns]))
+        return tuple(tuple(one) for one in torch.stack(scores).tolist())
+
+
+def _load(path: Path) -> Measured:
+    try:
+        return Measured.load(path)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}. Delete it, or give another file") from error
 
 
 def _digest(compressor: Compressor, examples: list[Any], about: str) -> str:

@@ -1,7 +1,8 @@
 """The paper's baseline: lower tensors one after the other, those first that alone do least harm.
 
 1. With every tensor at 16 bits, each one alone is set to a lower width, and the network is scored.
-2. All such changes are sorted by the score, the least harmful first; at equal scores the one that saves most.
+2. All such changes are sorted by the score, the least harmful first. Where the score is the accuracy, of which few
+   examples have few values, the labels' likelihood decides between equals; then what saves most goes first.
 3. One after the other they are made, each staying, and the network is scored after each: the path.
 4. The points of the path that no other beats are the front.
 
@@ -46,6 +47,9 @@ class Lowering:
     score: float
     """The network's score with it."""
 
+    def __str__(self) -> str:
+        return f"{self.tensor} -> {self.bits}"
+
 
 @dataclass(frozen=True)
 class Sensitivity(Record):
@@ -67,6 +71,29 @@ class Sensitivity(Record):
         """The points of the path that no other beats."""
         return Front(self.path).pareto()
 
+    @property
+    def changes(self) -> tuple[Lowering, ...]:
+        """The change that led to each point of the path but the first, in order; those that lower nothing are out."""
+        present = dict(self.path[0].plan.bits)
+        made = []
+        for lowering in self.alone:
+            if lowering.bits < present[lowering.tensor]:
+                present[lowering.tensor] = lowering.bits
+                made.append(lowering)
+        return tuple(made)
+
+    def __str__(self) -> str:
+        width = max(len(str(lowering)) for lowering in self.alone)
+        lines = [f"with every tensor at {REFERENCE_BITS} bits the score is {self.reference:.6g}", ""]
+        lines += ["each tensor alone, the least harmful first:"]
+        lines += [f"  {lowering!s:{width}}  {lowering.score:>10.6g}" for lowering in self.alone]
+        lines += ["", "one after the other, the points that no other beats:", "    BOPs %       score  the last change"]
+        changes = ["none", *map(str, self.changes)]
+        for point in self.front.points:
+            change = changes[self.path.index(point)]
+            lines.append(f"  {point.relative_bops:8.4f}  {point.score:>10.6g}  {change}")
+        return "\n".join(lines)
+
 
 def sensitivity(
     compressor: Compressor,
@@ -81,9 +108,10 @@ def sensitivity(
     """Measure how sensitive every tensor is, and lower them in that order to `widths`.
 
     With `loss="labels"` a batch is a pair of inputs and labels, and `score_fn(output, labels)` is the accuracy unless
-    another is given; with "output" it is what the model is called with, and the score is minus the divergence from the
-    float network's probabilities. Scores are means over a batch, the higher the better. To the file `path` is written
-    what was measured, and from there a call with the same arguments goes on. Afterwards the compressor is what it was.
+    another is given; between equal accuracies the labels' likelihood decides. With "output" it is what the model is
+    called with, and the score is minus the divergence from the float network's probabilities. Scores are means over a
+    batch, the higher the better. To the file `path` is written what was measured, and from there a call with the same
+    arguments goes on. Afterwards the compressor is what it was.
     """
     check_compressor(compressor, "sensitivity")
     if loss not in ("labels", "output"):
@@ -97,11 +125,10 @@ def sensitivity(
     changes = _changes(compressor, widths)
     inputs, labels = take_batches(batches, labelled=loss == "labels", without="loss='output'")
     targets = labels if loss == "labels" else float_log_probabilities(compressor, inputs)
-    score_fn = score_fn or (accuracy if loss == "labels" else _agreement)
+    score_fns = (score_fn,) if score_fn else (accuracy, likelihood) if loss == "labels" else (_agreement,)
     reference = {tensor: REFERENCE_BITS for tensor, _ in changes}
     measurement = Measurement(
-        compressor, inputs, targets, score_fn,
-        about=f"{changes} {getattr(score_fn, '__qualname__', type(score_fn).__name__)}",
+        compressor, inputs, targets, score_fns, about=f"{changes} {' '.join(map(_name, score_fns))}",
         path=None if path is None else Path(path), progress=progress,
     )  # fmt: skip
     with kept(attachment):
@@ -110,20 +137,26 @@ def sensitivity(
         alone = [reference] + [{**reference, tensor: bits} for tensor, bits in changes]
         scores = measurement.scores("alone", alone)
         savings = [compressor.cost(_plan(compressor, one)).relative_bops for one in alone[1:]]
-        order = sorted(range(len(changes)), key=lambda index: (-scores[index + 1], savings[index]))
+        order = sorted(range(len(changes)), key=lambda index: (*_harm(scores[index + 1]), savings[index]))
         steps = cumulative(reference, [changes[index] for index in order])
         path_scores = measurement.scores("path", steps)
         points = [
             read_point(compressor, _plan(compressor, step), score=score)
-            for step, score in zip(steps, path_scores, strict=True)
+            for step, (score, *_) in zip(steps, path_scores, strict=True)
         ]
-    lowerings = [Lowering(*changes[index], scores[index + 1]) for index in order]
-    return Sensitivity(scores[0], tuple(lowerings), tuple(points))
+    lowerings = [Lowering(*changes[index], scores[index + 1][0]) for index in order]
+    return Sensitivity(scores[0][0], tuple(lowerings), tuple(points))
 
 
 def accuracy(output: Tensor, labels: Tensor) -> Tensor:
     """The part of the examples whose largest output is that of their label, in percent."""
     return 100 * (output.argmax(-1) == labels).double().mean()
+
+
+def likelihood(output: Tensor, labels: Tensor) -> Tensor:
+    """The mean logarithm of the labels' probabilities: minus the cross-entropy."""
+    labelled = torch.arange(output.shape[-1], device=output.device) == labels.unsqueeze(-1)
+    return torch.where(labelled, output.double().log_softmax(-1), 0.0).sum(-1).mean()
 
 
 def cumulative(reference: Widths, changes: list[tuple[str, int]]) -> list[Widths]:
@@ -133,6 +166,16 @@ def cumulative(reference: Widths, changes: list[tuple[str, int]]) -> list[Widths
         if bits < steps[-1][tensor]:
             steps.append({**steps[-1], tensor: bits})
     return steps
+
+
+def _harm(scores: tuple[float, ...]) -> tuple[float, ...]:
+    """What changes are sorted by."""
+    score, *finer = scores  # where a finer one follows, the first is rounded: its sum over the batches is not exact
+    return (-round(score, 9), -finer[0]) if finer else (-score,)
+
+
+def _name(score_fn: ScoreFunction) -> str:
+    return getattr(score_fn, "__qualname__", type(score_fn).__name__)
 
 
 def _agreement(output: Tensor, target: Tensor) -> Tensor:
