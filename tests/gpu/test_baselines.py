@@ -53,5 +53,6 @@ def test_steps_are_recorded_and_learn_what_launched_ones_do(monkeypatch, caplog)
 
 def test_biases_are_corrected():
     compressor, x = fixed_network()
-    correct_biases(compressor, [x])
+    reference = bb.Compressor(copy.deepcopy(compressor.model)).detach()
     correct_biases_without_data(compressor, x[:1])
+    correct_biases(compressor, [x], reference=reference)
