@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bayesbits.zoo import models
@@ -431,16 +432,58 @@ def test_a_file_without_a_state_dict_is_refused(tmp_path: Path, content: object,
         models.load_checkpoint(models.CifarResNet(8), path)
 
 
-@pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 broken"])
-def test_a_file_that_is_no_checkpoint_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "noise.pth"
+@pytest.mark.parametrize("name", ["noise.pth", "noise.safetensors", "noise.checkpoint"])
+@pytest.mark.parametrize(
+    "content", [b"", b"not a checkpoint", b"hello there", b"PK\x03\x04 broken", b"bayesbits 1 ab\nPK"]
+)
+def test_a_file_that_is_no_checkpoint_is_refused_by_name(tmp_path: Path, content: bytes, name: str) -> None:
+    path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"noise\.pth is not a checkpoint"):
+    with pytest.raises(ValueError, match=rf"{name} is not a checkpoint.* Expected is a state_dict of this network"):
         models.load_checkpoint(models.CifarResNet(8), path)
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.99])
+@pytest.mark.parametrize("name", ["cut.pth", "cut.safetensors"])
+def test_a_file_that_is_cut_off_is_refused_by_name(tmp_path: Path, name: str, part: float) -> None:
+    path = tmp_path / name
+    state = models.CifarResNet(8).state_dict()
+    save_file(state, path) if path.suffix == ".safetensors" else torch.save(state, path)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(part * len(content))])
+    with pytest.raises(ValueError, match=rf"{re.escape(name)} is not a checkpoint"):
+        models.load_checkpoint(models.CifarResNet(8), path)
+
+
+def test_safetensors_are_read(tmp_path: Path) -> None:
+    trained, fresh = small_model(0), small_model(1)
+    save_file(trained.state_dict(), tmp_path / "trained.safetensors")
+    models.load_checkpoint(fresh, tmp_path / "trained.safetensors")
+    assert torch.equal(fresh.get_parameter("linear.weight"), trained.get_parameter("linear.weight"))
+
+
+def test_a_file_that_is_not_there_and_a_folder_are_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"none\.pth is not there; give the file with a state_dict"):
+        models.load_checkpoint(models.CifarResNet(8), tmp_path / "none.pth")
+    with pytest.raises(FileNotFoundError, match=r"is a folder; give the file"):
+        models.load_checkpoint(models.CifarResNet(8), tmp_path)
+
+
+class Opens:
+    """What a pickle can do to its reader."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> object:
+        return Path.touch, (self.path,)
 
 
 def test_a_file_that_would_run_code_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "whole_module.pth"
-    torch.save(nn.Linear(2, 2), path)
-    with pytest.raises(ValueError, match=r"whole_module\.pth is not a checkpoint that can be read safely"):
-        models.load_checkpoint(models.CifarResNet(8), path)
+    for content in (nn.Linear(2, 2), Opens(tmp_path / "ran")):
+        torch.save(content, path)
+        with pytest.raises(ValueError, match=r"whole_module\.pth is not .* save model\.state_dict\(\)") as refused:
+            models.load_checkpoint(models.CifarResNet(8), path)
+        assert "weights_only" not in str(refused.value)
+    assert not (tmp_path / "ran").exists()

@@ -2,16 +2,23 @@
 
 Published checkpoints come in a few wrappings: a plain state_dict, one kept under the key `state_dict` beside the epoch
 and the like, and either of them with the `module.` prefix that data-parallel training leaves on every key. All are
-accepted here. Files are read with `weights_only=True`, so that a checkpoint cannot run code.
+accepted here, and state_dicts in safetensors. Files are read with `weights_only=True`, so that a checkpoint cannot run
+code.
 """
 
 import os
 import pickle
+import warnings
+from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as tensors_from_bytes
 from torch import Tensor, nn
 
 _PARALLEL_PREFIX = "module."
+_WANTED = "a state_dict of this network, saved by torch.save(model.state_dict(), FILE) or as .safetensors"
 
 
 def load_checkpoint(model: nn.Module, path: str | os.PathLike[str]) -> None:
@@ -32,10 +39,7 @@ def load_checkpoint(model: nn.Module, path: str | os.PathLike[str]) -> None:
 
 
 def _read_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise ValueError(f"{os.fspath(path)} is not a checkpoint that can be read safely: {error}") from error
+    content = _read(Path(path))
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
         content = content["state_dict"]
     if not isinstance(content, dict):
@@ -47,6 +51,34 @@ def _read_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         return {key.removeprefix(_PARALLEL_PREFIX): value for key, value in content.items()}
     # A plain dict drops the `_metadata` of the file; without it batch norm fills in a missing num_batches_tracked.
     return dict(content)
+
+
+def _read(path: Path) -> Any:
+    """What a file holds; one error for all the ways in which a file can be no checkpoint."""
+    if not path.is_file():
+        found = "is a folder" if path.is_dir() else "is not there"
+        raise FileNotFoundError(f"the checkpoint {path} {found}; give the file with {_WANTED}")
+    try:
+        if path.suffix == ".safetensors":
+            return tensors_from_bytes(path.read_bytes())
+        with warnings.catch_warnings(action="ignore"):  # about pickles that are refused in the end
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except PermissionError:
+        raise
+    except SafetensorError as error:
+        raise _unreadable(path, f"it is damaged or no safetensors file ({error})") from error
+    except Exception as error:  # torch meets other bytes with whatever error comes first
+        if isinstance(error, pickle.UnpicklingError) and "Unsupported " in str(error):
+            reason = "it holds Python objects, such as a whole model, and reading those could run any code"
+            raise _unreadable(path, f"{reason}; where it was made, save model.state_dict() instead") from error
+        raise _unreadable(path, "it is cut off, damaged or something else altogether") from error
+
+
+def _unreadable(path: Path, reason: str) -> ValueError:
+    own = ""
+    if path.suffix == ".checkpoint":
+        own = ". A file .checkpoint of bayesbits is for going on with its run; float.safetensors beside it has weights"
+    return ValueError(f"{path} is not a checkpoint that can be read safely: {reason}. Expected is {_WANTED}{own}")
 
 
 def _not_a_state_dict(path: str | os.PathLike[str], held: str) -> ValueError:
