@@ -44,8 +44,11 @@ _FREE = {"folder", "workers", "checkpoint_seconds", "log_steps", "evaluate_epoch
 _FREE |= {"description", "source"}
 
 
-def prepare(folder: Path, recipe: Recipe, *, resume: bool) -> None:
-    """Make the folder, and write the recipe into it; an error where another run lies there."""
+def check(folder: Path, recipe: Recipe, *, resume: bool) -> None:
+    """Whether this run may write to the folder; an error where another one lies there, or where it is no folder."""
+    for path in (folder, *folder.parents):
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"the folder to write to is {folder}, and {path} is a file; choose another by --out")
     if (folder / RECIPE).exists():
         if not resume:
             raise ValueError(
@@ -53,9 +56,13 @@ def prepare(folder: Path, recipe: Recipe, *, resume: bool) -> None:
                 "(resume=True), or choose another folder by --out"
             )
         found, wanted = (to_table(one) for one in (load(folder / RECIPE), recipe))
-        difference = _first_difference(found, wanted)
+        difference = first_difference(found, wanted)
         if difference is not None:
             raise ValueError(f"{folder} holds another run: {difference}; choose another folder by --out")
+
+
+def prepare(folder: Path, recipe: Recipe) -> None:
+    """Make the folder, and write the recipe into it: from then on it is this run's."""
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / RECIPE, to_toml(recipe).encode())
 
@@ -80,12 +87,13 @@ def load_weights(model: nn.Module, path: Path) -> None:
         raise ValueError(f"{path} is damaged, or not of this network: {error}") from error
 
 
-def _first_difference(found: Any, wanted: Any, where: str = "") -> str | None:
+def first_difference(found: Any, wanted: Any, where: str = "") -> str | None:
+    """The first place in which two tables differ beyond what is free to change; None where they do not."""
     if isinstance(found, Mapping) and isinstance(wanted, Mapping):
         for key in [*wanted, *(key for key in found if key not in wanted)]:
             if key not in _FREE:
                 place = f"{where}.{key}" if where else str(key)
-                difference = _first_difference(found.get(key), wanted.get(key), place)
+                difference = first_difference(found.get(key), wanted.get(key), place)
                 if difference is not None:
                     return difference
         return None

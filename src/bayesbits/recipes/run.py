@@ -66,11 +66,13 @@ def run(
         )
     loaders = open_data(recipe.data, machine, recipe.seed)
     if machine.first:
-        files.prepare(folder, recipe, resume=resume)
+        files.check(folder, recipe, resume=resume)
     if (folder / files.RESULT).exists():
         return Result.load(folder / files.RESULT)
     stages = _Stages(recipe, folder, machine, loaders, progress, say)
     model = stages.new_model()
+    if machine.first:  # only now, so that what could not even start leaves nothing in the way of the next try
+        files.prepare(folder, recipe)
     float_accuracy = stages.float_network(model)
     compressor, plan = stages.search(model)
     stages.finish(compressor, plan)
@@ -109,7 +111,7 @@ def trained_network(
     """The float network of a recipe: from its checkpoint, or trained as the recipe says; then the folder keeps it."""
     folder, machine = Path(folder), find_machine(device)
     loaders = open_data(recipe.data, machine, recipe.seed)
-    files.prepare(folder, recipe, resume=True)
+    files.check(folder, recipe, resume=True)
     stages = _Stages(recipe, folder, machine, loaders, progress=True, say=say)
     if recipe.model.checkpoint is None and recipe.float_training is None:
         raise ValueError(
@@ -117,6 +119,7 @@ def trained_network(
             "(on the command line: --checkpoint FILE), or give a [float] table to train them"
         )
     model = stages.new_model()
+    files.prepare(folder, recipe)
     float_accuracy = stages.float_network(model)
     assert float_accuracy is not None
     # Opened again: the first examples are then the same, whether the network was trained just now or long ago.
@@ -134,19 +137,20 @@ class _Stages:
         self.teacher: nn.Module | None = None
 
     def new_model(self) -> nn.Module:
-        """The network with the weights that the seed gives it."""
+        """The network with the weights of the checkpoint, or with those that the seed gives it."""
         seed_everything(self.recipe.seed)
         config = self.recipe.model
-        return build(config.name, config.options, self.loaders.classes)[0].to(self.machine.device)
+        model = build(config.name, config.options, self.loaders.classes)[0]
+        if config.checkpoint is not None:
+            load_checkpoint(model, config.checkpoint)
+        return model.to(self.machine.device)
 
     def float_network(self, model: nn.Module) -> float | None:
-        """Give the network its trained float weights; their accuracy, or None where the search starts from scratch."""
+        """Train the float network if the recipe says so; its accuracy, or None where the search starts from scratch."""
         recipe = self.recipe
-        if recipe.model.checkpoint is not None:
-            load_checkpoint(model, recipe.model.checkpoint)
-        elif recipe.float_training is not None:
+        if recipe.float_training is not None:
             self._train_float(model, fitting(recipe.float_training, self.machine.device, self.say, "float"))
-        else:
+        elif recipe.model.checkpoint is None:
             self.say("the search starts from scratch")
             return None
         if any(config is not None and config.distillation for config in (recipe.search, recipe.finetune)):
