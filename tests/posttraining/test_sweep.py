@@ -74,6 +74,12 @@ def test_a_front_goes_down_and_no_weight_changes(learn, loss):
     assert [module.training for module in compressor.model.modules()] == flags
 
 
+def test_the_front_so_far_is_given_out_after_each_point():
+    fronts: list[bb.Front] = []
+    front = bb.posttrain(attached(bb.Spec()), pairs(), "gates", FEW, keep=fronts.append)
+    assert [one.points for one in fronts] == [front.points[: count + 1] for count in range(len(FEW.mus))]
+
+
 def test_every_point_can_be_restored_exactly_from_its_file(tmp_path):
     compressor = attached(bb.Spec(residual_bits=8))
     fresh = bb.attach(copy.deepcopy(compressor).detach(), torch.zeros(2, 4), bb.Spec(residual_bits=8))

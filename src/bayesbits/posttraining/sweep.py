@@ -32,13 +32,14 @@ def posttrain(
     loss_fn: LossFunction | None = None,
     evaluate: Callable[[nn.Module], float] | None = None,
     progress: Callable[[str], None] | None = None,
+    keep: Callable[[Front], None] | None = None,
 ) -> Front:
     """Learn bit widths, and channels where the spec prunes, on a few hundred examples; no weight changes.
 
     `learn` is "gates" or "gates+ranges". With `loss="labels"` a batch is a pair of inputs and labels, and `loss_fn`
     may take the place of cross-entropy; otherwise a batch is what the model is called with. All batches are kept, and
     lie on the model's device. `evaluate` scores the network as each point decides it, the higher the better.
-    `progress` is called with a line for each point.
+    `progress` is called with a line for each point, `keep` with the front so far.
 
     It starts with all gates that learn open and with the ranges that `calibrate`, `restore` or a checkpoint gave,
     whatever another call has done to both: the same call gives the same front again.
@@ -76,6 +77,8 @@ def posttrain(
         if progress is not None:
             scored = "" if score is None else f", score {score:.6g}"
             progress(f"mu {mu:g}: {points[-1].relative_bops:.4g}% of the bit operations{scored}")
+        if keep is not None:
+            keep(Front(tuple(points)))
     return Front(tuple(points))
 
 
