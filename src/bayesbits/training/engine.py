@@ -274,10 +274,13 @@ class Run:
 
     def _stop(self, number: int) -> None:
         self._save()
-        end = "nothing was saved, as there is no folder; the network is as that step left it"
+        end, way_on = "nothing was saved, as there is no folder; the network is as that step left it", ""
         if self.task.checkpoint is not None:
-            end = f"all of it is in {self.task.checkpoint}: the same call with resume=True goes on from there"
-        raise Interrupted(f"{self.task.phase} was interrupted after {self.position}; {end}", number)
+            end, way_on = (
+                f"all of it is in {self.task.checkpoint}",
+                ": the same call with resume=True goes on from there",
+            )
+        raise Interrupted(f"{self.task.phase} was interrupted after {self.position}; {end}", number, way_on)
 
     def _random(self) -> randomness.State:
         return randomness.capture(self.device, self.batches.generators)

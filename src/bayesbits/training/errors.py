@@ -20,7 +20,9 @@ class NonFiniteError(TrainingError):
 class Interrupted(TrainingError):  # noqa: N818 (being asked to stop is not an error)
     """A signal asked training to stop; it did after a whole step, and saved first if it has a folder."""
 
-    def __init__(self, message: str, signal: int) -> None:
-        super().__init__(message)
+    def __init__(self, saved: str, signal: int, way_on: str = "") -> None:
+        super().__init__(f"{saved}{way_on}")
+        self.saved = saved
+        """What happened and what is safe, without the way on."""
         self.signal = signal
         """The number of the signal; by the shell's convention a program ends with 128 more."""
