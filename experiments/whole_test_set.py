@@ -12,7 +12,7 @@ import torch
 
 import bayesbits as bb
 from bayesbits.deploy.verification.runtime import machine
-from bayesbits.recipes.run import restore
+from bayesbits.recipes import restore
 
 
 def main(folder: Path, target: Path) -> None:

@@ -9,8 +9,9 @@ import bayesbits as bb
 from bayesbits import recipes
 from bayesbits.baselines import Sensitivity
 from bayesbits.baselines.measurement import Measurement
+from bayesbits.cli import posttrain as command
 from bayesbits.zoo import models
-from tests.cli.test_commands import bayesbits
+from tests.cli.test_commands import bayesbits, interrupting_at
 from tests.recipes.made_data import SHORT_DIGITS
 
 SHORT = [part for override in SHORT_DIGITS for part in ("--set", override)]
@@ -26,14 +27,149 @@ def here(tmp_path, monkeypatch):
 def test_a_front_is_shown_and_every_point_of_it_can_be_restored(here):
     shown = bayesbits("posttrain", *RUN, "--steps", "2", "--labels", "none", "--learn", "gates").stdout
     front = bb.Front.load(here / "run/front.json")
-    assert "gates, learned on 100 examples" in shown
+    assert "gates, learned on 100 examples without labels" in shown
+    assert "359 test images" in shown
     for point in front.points:
         assert f"mu = {point.mu:g}" in shown
         assert f"{point.score:.2f}%" in shown
-    trained = recipes.trained_network(recipes.load(here / "run/recipe.toml"), here / "run", device="cpu")
-    compressor = bb.attach(trained.model, trained.loaders.example, bb.Spec(prune=False, gates="hard_sigmoid"))
+    recipe = recipes.load(here / "run/recipe.toml")
+    assert (recipe.spec.prune, recipe.spec.gates) == (False, "hard_sigmoid")
+    trained = recipes.trained_network(recipe, here / "run", device="cpu")
+    compressor = bb.attach(trained.model, trained.loaders.example, recipe.spec)
     bb.restore(compressor, front.points[0])
     assert compressor.cost().relative_bops == front.points[0].relative_bops
+
+
+def test_a_point_within_a_cost_becomes_the_result_that_every_command_takes(here):
+    shown = bayesbits("posttrain", *RUN, "--steps", "30", "--mus", "0.001,0.01")
+    assert "--within PERCENT makes the dearest" in shown.stderr
+    assert "test accuracy" in shown.stderr
+    points = bb.Front.load(here / "run/front.json").points
+    assert points[0].relative_bops > points[1].relative_bops
+    assert "no plan" in bayesbits("plan", "run", code=1).stderr
+
+    within = points[0].relative_bops + 0.01
+    final = bayesbits("posttrain", *RUN, "--steps", "30", "--mus", "0.001,0.01", "--within", within)
+    assert "holds all of its points already" in final.stderr
+    assert "Bits and channels" in final.stdout
+    finished = recipes.restore(here / "run", device="cpu")
+    assert finished.plan == finished.compressor.plan() == points[0].plan
+    assert finished.result.accuracy == points[0].score
+    assert (finished.result.method, finished.result.mu, finished.result.epochs) == ("posttraining", 0.001, 0)
+    assert "Bits and channels" in bayesbits("plan", "run").stdout
+    bayesbits("export", "run")
+    assert "0 of 100 decisions flipped" in bayesbits("verify", "run", "--inputs", "100").stdout
+    bayesbits("bench", "run", "--rounds", "1")
+    bayesbits("report", "run")
+    page = (here / "run/report.html").read_text()
+    assert "bits were learned on a few examples" in page
+    assert "bayesbits posttrain recipe.toml --out again --within" in page
+    assert (
+        "result of bayesbits posttrain"
+        in bayesbits("search", "run/recipe.toml", "--out", "run", "--resume", code=1).stderr
+    )
+
+
+def test_where_no_point_is_cheap_enough_the_cheapest_is_named_and_all_are_kept(here):
+    failed = bayesbits("posttrain", *RUN, "--steps", "1", "--mus", "0.001,0.01", "--within", "0.01", code=1)
+    points = bb.Front.load(here / "run/front.json").points
+    assert f"costs {min(point.relative_bops for point in points):.4g}%" in failed.stderr
+    assert not (here / "run/result.json").exists()
+
+
+def test_a_final_point_never_takes_the_place_of_a_search(here):
+    options = ["digits-lenet5", *SHORT, "--set", "spec.prune=false", "--set", 'spec.gates="hard_sigmoid"']
+    bayesbits("search", *options, "--device", "cpu", "--out", "run")
+    assert "holds a search" in bayesbits("posttrain", *options, "--out", "run", "--within", "5", code=1).stderr
+
+
+def test_points_learned_in_another_way_are_not_overwritten(here):
+    torch.save(models.create("lenet5").state_dict(), here / "trained.pth")
+    run = ["posttrain", *RUN, "--checkpoint", "trained.pth", "--mus", "0.001", "--steps", "1"]
+    bayesbits(*run)
+    before = (here / "run/front.json").read_bytes()
+    for changed, difference in (
+        (["--labels", "none"], "loss was 'labels'"),
+        (["--learn", "gates"], "learn was 'gates+ranges'"),
+        (["--steps", "2"], "steps was 1"),
+        (["--examples", "90"], "examples was 100"),
+        (["--mus", "0.01"], "mus was [0.001]"),
+        (["--gates", "sigmoid"], "spec.gates was 'hard_sigmoid'"),
+    ):
+        refused = bayesbits(*run, *changed, code=1).stderr
+        assert difference in refused
+        assert "--out" in refused
+    torch.save(models.create("lenet5").state_dict(), here / "trained.pth")
+    assert "weights was" in bayesbits(*run, code=1).stderr
+    (here / "run/posttrain.json").unlink()
+    assert "no posttrain.json says how" in bayesbits(*run, code=1).stderr
+    assert (here / "run/front.json").read_bytes() == before
+
+
+def test_points_that_are_done_outlast_an_interruption(here, monkeypatch):
+    scored = []
+
+    def stopping(*arguments):
+        if len(scored) == 2:
+            raise KeyboardInterrupt
+        scored.append(arguments)
+        return 50.0
+
+    monkeypatch.setattr(command, "accuracy", stopping)
+    run = ["posttrain", *RUN, "--steps", "1", "--mus", "0.001,0.002,0.003"]
+    stopped = bayesbits(*run, code=130).stderr
+    assert "2 of 3 points are in run/front.json" in stopped
+    assert len(bb.Front.load(here / "run/front.json").points) == 2
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    bayesbits(*run)
+    assert len(bb.Front.load(here / "run/front.json").points) == 3
+
+
+def test_float_training_that_was_interrupted_goes_on_by_itself(here, monkeypatch):
+    interrupting_at(1, monkeypatch)
+    run = ["posttrain", *RUN, "--steps", "1", "--mus", "0.001"]
+    stopped = bayesbits(*run, code=130).stderr
+    assert "start the same command again" in stopped
+    assert "resume" not in stopped
+    bayesbits(*run)
+
+
+FACTORIES = """
+import torch
+from bayesbits.zoo import models
+
+torch.manual_seed(0)
+images, labels = torch.rand(64, 1, 28, 28), torch.randint(10, (64,))
+
+
+def network():
+    return models.create("lenet5")
+
+
+def unlabelled():
+    return images.split(16), [(images, labels)]
+
+
+def untested():
+    return images.split(16), images.split(16)
+"""
+
+
+def test_without_labels_a_loader_of_inputs_is_enough(here):
+    (here / "factories_of_posttrain.py").write_text(FACTORIES)
+    torch.save(models.create("lenet5").state_dict(), here / "trained.pth")
+    options = ["--model", "factories_of_posttrain:network", "--checkpoint", "trained.pth", "--device", "cpu"]
+    options += ["--steps", "1", "--mus", "0.001", "--set", 'spec.preset="onnxruntime"', "--out", "run"]
+    unlabelled = ["--data", "factories_of_posttrain:unlabelled"]
+    asked = bayesbits("posttrain", *options, *unlabelled, code=1).stderr
+    assert "posttrain --labels none" in asked
+    untested = bayesbits("posttrain", *options, "--data", "factories_of_posttrain:untested", "--labels", "none", code=1)
+    assert "an accuracy needs labels" in untested.stderr.replace("\n", " ")
+    options[-1] = "again"
+    shown = bayesbits("posttrain", *options, *unlabelled, "--labels", "none", "--within", "100")
+    assert "64 examples without labels" in shown.stdout
+    bayesbits("verify", "again", "--inputs", "16")
 
 
 def test_weights_from_a_file_take_the_place_of_training(here):
@@ -53,19 +189,36 @@ def test_the_baseline_goes_on_where_it_was_stopped(here, monkeypatch):
         done.append(number)
         return original(self, number, settings, chain=chain)
 
-    command = ["sensitivity", *RUN, "--widths", "4"]
+    run = ["sensitivity", *RUN, "--widths", "4"]
     monkeypatch.setattr(Measurement, "_batch_scores", stopping)
-    bayesbits(*command, code=130)
+    assert "what was measured is in run/measured.json; start the same command" in bayesbits(*run, code=130).stderr
     monkeypatch.setattr(Measurement, "_batch_scores", original)
-    again = bayesbits(*command)
+    again = bayesbits(*run)
     assert re.findall(r"(\d) of 2 batches", again.stderr) == ["2"]
     found = Sensitivity.load(here / "run/sensitivity.json")
     assert len(found.alone) == 7  # four weights, and all activations but the network's input
     assert f"{found.front.points[0].relative_bops:.3g}%" in again.stdout
 
 
+def test_the_table_of_the_baseline_names_changes_and_scores(here):
+    shown = bayesbits("sensitivity", *RUN, "--widths", "4,2").stdout
+    found = Sensitivity.load(here / "run/sensitivity.json")
+    tested = bb.Front.load(here / "run/sensitivity-front.json").points
+    assert "Each tensor alone" in shown
+    for one in found.alone:
+        assert re.search(rf"{re.escape(one.tensor)} .*{one.score:.4g}", shown)
+    assert [point.plan for point in tested] == [point.plan for point in found.front.points]
+    for point, own in zip(tested, found.front.points, strict=True):
+        before = dict(found.path[max(0, found.path.index(own) - 1)].plan.bits)
+        changed = [f"{name} -> {bits}" for name, bits in point.plan.bits.items() if bits != before[name]]
+        row = rf"{re.escape(changed[0]) if changed else 'all at 16'} .*{point.score:.2f}%"
+        assert re.search(row, shown)
+
+
 def test_what_is_missing_is_asked_for():
     assert "give a recipe" in bayesbits("posttrain", code=2).output
+    for wrong in ("0.1,a", "0.1,0.01", ""):
+        assert "no weights of a penalty" in bayesbits("posttrain", *RUN, "--mus", wrong, code=2).output
     assert "no widths" in bayesbits("sensitivity", *RUN, "--widths", "4;2", code=2).output
     without = bayesbits("posttrain", "cifar10-vgg7", "--set", "data.name=digits", code=1)
     assert "--checkpoint FILE" in without.output

@@ -14,8 +14,8 @@ from bayesbits.deploy import verify as verify_file
 from bayesbits.deploy.export.plain import export_float_onnx
 from bayesbits.deploy.export.write import FORMS
 from bayesbits.deploy.latency import measure_latencies
+from bayesbits.recipes.finished import FinishedRun, restore
 from bayesbits.recipes.folder import VERIFICATION
-from bayesbits.recipes.run import FinishedRun, restore
 
 DEPLOYED, FLOAT = "deployed", "float.onnx"
 

@@ -35,7 +35,7 @@ class Commands(TyperGroup):
 def _show(error: BaseException) -> None:
     message = str(error)
     if isinstance(error, KeyboardInterrupt):
-        head, message = "interrupted", message or "nothing is lost but the work since the last checkpoint"
+        head, message = "interrupted", message or "stopped before the end"
     elif isinstance(error, Interrupted):
         head = "interrupted"
     elif isinstance(error, _EXPECTED):

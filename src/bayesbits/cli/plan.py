@@ -20,7 +20,10 @@ def plan(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder 
     """Show the bits and channels of every layer, and what they cost."""
     for name in (PLAN, TOPOLOGY):
         if not (folder / name).is_file():
-            raise FileNotFoundError(f"{folder} holds no plan: there is no {name}. `bayesbits search` writes both")
+            raise FileNotFoundError(
+                f"{folder} holds no plan: there is no {name}. `bayesbits search` writes both, as does "
+                "`bayesbits posttrain --within`"
+            )
     topology, decided = Topology.load(folder / TOPOLOGY), Plan.load(folder / PLAN)
     decided.check(topology)
     cost = CostModel(topology).count(decided)

@@ -1,12 +1,15 @@
 """`bayesbits posttrain`: bits for a trained network, the weights untouched."""
 
+import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from bayesbits.cli.console import say
-from bayesbits.cli.search import Overrides
+from bayesbits.cli.learned import learned_before, write_settings
+from bayesbits.cli.search import Overrides, show
 from bayesbits.cli.trained import (
     Checkpoint,
     Data,
@@ -15,15 +18,19 @@ from bayesbits.cli.trained import (
     Gates,
     Labels,
     Model,
+    Out,
     RecipeName,
+    Start,
     show_front,
     start,
 )
-from bayesbits.posttraining import PosttrainConfig
+from bayesbits.front import Front, Point
+from bayesbits.posttraining import PosttrainConfig, restore
 from bayesbits.posttraining import posttrain as learn_points
+from bayesbits.posttraining.config import MUS
 from bayesbits.recipes.accuracy import accuracy
-
-FRONT = "front.json"
+from bayesbits.recipes.finished import write_posttrained
+from bayesbits.recipes.folder import FRONT
 
 
 def posttrain(
@@ -35,28 +42,123 @@ def posttrain(
     labels: Labels = "given",
     learn: Annotated[Literal["gates", "gates+ranges"], typer.Option(help="What is learned.")] = "gates+ranges",
     examples: Examples = 1024,
-    steps: Annotated[int, typer.Option(min=1, help="Steps for each point.")] = PosttrainConfig.steps,
+    steps: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Steps for each point. Too few close no gate: one starts at 6, closes below -0.9, and a step moves it "
+            f"by about {PosttrainConfig.gate_rate:g}.",
+        ),
+    ] = PosttrainConfig.steps,
+    mus: Annotated[
+        str | None,
+        typer.Option(
+            help="The weights of the penalty, increasing and with commas: a point for each. Eight by default."
+        ),
+    ] = None,
     gates: Gates = "hard_sigmoid",
-    out: Annotated[Path | None, typer.Option(help="The folder to write to; runs/posttrain-RECIPE by default.")] = None,
+    within: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PERCENT",
+            help="Make final the dearest point that costs at most this much of the bit operations at 32 x 32 bits.",
+        ),
+    ] = None,
+    out: Out = None,
     device: Device = None,
 ) -> None:
-    """Learn the bits of a trained network on a few examples, as a front of eight points; no weight changes.
+    """Learn the bits of a trained network on a few examples, as a front of points; no weight changes.
+
+    With --within one of them becomes the final network in that folder, as after `bayesbits search`.
 
     Examples:
 
-      bayesbits posttrain digits-lenet5
+      bayesbits posttrain digits-lenet5 --within 2
 
       bayesbits posttrain my.toml --checkpoint trained.pth --labels none
     """
+    config = PosttrainConfig(_numbers(mus, gates), "labels" if labels == "given" else "output", steps)
     ready = start(
         recipe, overrides, checkpoint, model, data,
-        out=out, labelled=labels == "given", examples=examples, gates=gates, device=device,
+        out=out, labelled=labels == "given", examples=examples, gates=gates, device=device, final=within is not None,
     )  # fmt: skip
-    config = PosttrainConfig(loss="labels" if labels == "given" else "output", steps=steps)
-    front = learn_points(
-        ready.compressor, ready.batches, learn, config,
-        evaluate=lambda network: accuracy(network, ready.trained.loaders.test), progress=say,
+    front, seconds = _learn(ready, learn, config)
+    asked = "with" if labels == "given" else "without"
+    title = f"{learn}, learned on {ready.examples:,} examples {asked} labels"
+    show_front(front, ready.trained, title, [f"mu = {point.mu:g}" for point in front.points])
+    if within is None:
+        say(
+            f"{ready.folder / FRONT} holds every point; the same command with --within PERCENT makes the dearest one "
+            "final that costs at most this much"
+        )
+    else:
+        _finish(ready, _affordable(front, within, ready.folder / FRONT), seconds)
+
+
+def _numbers(mus: str | None, gates: str) -> tuple[float, ...]:
+    if mus is None:
+        return MUS[gates]
+    try:
+        numbers = tuple(float(number) for number in mus.split(","))
+        return PosttrainConfig(numbers).mus or ()
+    except ValueError as error:
+        message = f"{mus!r} are no weights of a penalty; give increasing numbers as 0.001,0.01"
+        raise typer.BadParameter(message, param_hint="--mus") from error
+
+
+def _learn(ready: Start, learn: str, config: PosttrainConfig) -> tuple[Front, float]:
+    """The front, of which each point is written as soon as it is there, and how long it took."""
+    settings = {"learn": learn, "examples": ready.examples, "weights": ready.weights, **asdict(config)}
+    settings["gates"] = ready.compressor.spec.gates
+    path, assumed = ready.folder / FRONT, len(config.mus or ())
+    before = learned_before(ready.folder, settings)
+    if before is not None and len(before.points) == assumed:
+        say(f"{path} holds all of its points already, learned in the same way; remove it to learn them again")
+        return before, 0.0
+
+    def keep(front: Front) -> None:
+        write_settings(ready.folder, settings)
+        front.save(path)
+        point = front.points[-1]
+        cost = f"{point.relative_bops:.4g}% of the bit operations"
+        say(f"mu {point.mu:g}: {cost}, test accuracy {point.score:.2f}%")
+
+    begun = time.monotonic()
+    try:
+        front = learn_points(
+            ready.compressor, ready.batches, learn, config,
+            evaluate=lambda network: accuracy(network, ready.trained.loaders.test), keep=keep,
+        )  # fmt: skip
+    except KeyboardInterrupt as error:
+        done = len(Front.load(path).points) if path.exists() else 0
+        raise KeyboardInterrupt(
+            f"{done} of {assumed} points are {'in' if done else 'done, and there is no'} {path}; the same command "
+            "learns all of them again"
+        ) from error
+    return front, time.monotonic() - begun
+
+
+def _affordable(front: Front, within: float, path: Path) -> Point:
+    """The dearest point within a cost: not the best one, as the scores are those of the test set."""
+    affordable = [point for point in front.points if point.relative_bops <= within]
+    if not affordable:
+        cheapest = min(front.points, key=lambda point: point.relative_bops)
+        raise ValueError(
+            f"no point costs at most {within:g}%: the cheapest, mu = {cheapest.mu:g}, costs "
+            f"{cheapest.relative_bops:.4g}%. Give --within more, or larger weights by --mus and another folder by "
+            f"--out; {path} has every point"
+        )
+    return max(affordable, key=lambda point: point.relative_bops)
+
+
+def _finish(ready: Start, point: Point, seconds: float) -> None:
+    """Make a point final, and write and show it as the result of a search."""
+    assert point.mu is not None
+    trained = ready.trained
+    restore(ready.compressor, point)
+    result = write_posttrained(
+        ready.recipe, ready.folder, ready.compressor, point.plan, trained.machine, mu=point.mu, seconds=seconds,
+        accuracy=accuracy(ready.compressor.model, trained.loaders.test), float_accuracy=trained.accuracy,
     )  # fmt: skip
-    front.save(ready.folder / FRONT)
-    show_front(front, ready.trained.accuracy, f"{learn}, learned on {sum(map(len, ready.inputs))} examples")
-    say(f"{ready.folder / FRONT} holds every point: bayesbits.Front.load, and bayesbits.restore makes one final")
+    show(result, ready.folder)
+    say(f"mu = {point.mu:g} is final: bayesbits plan, export, verify, bench and report take {ready.folder}")

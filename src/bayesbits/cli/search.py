@@ -64,6 +64,8 @@ def run_with_way_on(recipe: Recipe, folder: Path, *, resume: bool, device: str |
     try:
         return run(recipe, folder, resume=resume, device=device, say=say)
     except (TrainingError, KeyboardInterrupt) as error:
+        if isinstance(error, KeyboardInterrupt):
+            error.add_note("Nothing is lost but the work since the last checkpoint.")
         error.add_note(f"Go on with: bayesbits search {folder / 'recipe.toml'} --out {folder} --resume")
         raise
 

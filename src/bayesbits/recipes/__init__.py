@@ -9,10 +9,11 @@
 Those that the package carries lie in `shipped/`; a path reads any other file.
 """
 
+from bayesbits.recipes.finished import FinishedRun, restore
 from bayesbits.recipes.reading import load, names
 from bayesbits.recipes.recipe import DataConfig, FloatConfig, ModelConfig, Recipe
 from bayesbits.recipes.result import Result
-from bayesbits.recipes.run import FinishedRun, TrainedNetwork, restore, run, trained_network
+from bayesbits.recipes.run import TrainedNetwork, run, trained_network
 from bayesbits.recipes.writing import to_toml
 
 __all__ = [

@@ -13,11 +13,22 @@ from bayesbits.training.step import call
 
 def accuracy(model: nn.Module, batches: Iterable[Any]) -> float:
     """The examples whose largest logit is that of their label, in percent; in evaluation mode."""
+    right, number = count_right(model, batches)
+    return 100 * right / number
+
+
+def count_right(model: nn.Module, batches: Iterable[Any]) -> tuple[int, int]:
+    """How many examples' largest logit is that of their label, and how many there are."""
     device = next(model.parameters()).device
     right, number = torch.zeros((), dtype=torch.int64, device=device), 0
     with modes_restored(model), torch.no_grad():
         model.eval()
         for batch in batches:
+            if not isinstance(batch, tuple | list) or len(batch) != 2:
+                raise ValueError(
+                    f"a batch to test on is a {type(batch).__name__} and no pair (inputs, labels): an accuracy needs "
+                    "labels. Without any, call bayesbits.posttrain with an `evaluate` of your own, or with none"
+                )
             inputs, labels = to_device(batch, device)
             logits = call(model, inputs)
             if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(labels):
@@ -30,4 +41,4 @@ def accuracy(model: nn.Module, batches: Iterable[Any]) -> float:
             number += len(labels)
     if number == 0:
         raise ValueError("there is nothing to test on: the loader gave no batches")
-    return 100 * right.item() / number
+    return int(right.item()), number

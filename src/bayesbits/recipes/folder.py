@@ -9,6 +9,8 @@ result.json          accuracy, cost and how they came about
 metrics.jsonl        losses and the like, line by line
 verification.json    what was proven about the deployed network, where it was verified
 report.html          all of it as a page to read
+front.json           the points of post-training, and beside it
+posttrain.json       how they were learned
 *.checkpoint         to go on from
 """
 
@@ -37,6 +39,8 @@ RESULT = "result.json"
 METRICS = "metrics.jsonl"
 VERIFICATION = "verification.json"
 REPORT = "report.html"
+FRONT = "front.json"
+POSTTRAIN = "posttrain.json"
 CHECKPOINTS = ("float.checkpoint", "search.checkpoint", "finetune.checkpoint")
 
 # How a run is watched and where it reads from may change when it goes on; what it computes may not.

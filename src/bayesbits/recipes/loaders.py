@@ -41,8 +41,8 @@ class Loaders:
     """How many classes there are; None where a user's loaders do not say."""
 
 
-def open_data(config: DataConfig, machine: Machine, seed: int) -> Loaders:
-    """The batches that a recipe asks for."""
+def open_data(config: DataConfig, machine: Machine, seed: int, *, labelled: bool = True) -> Loaders:
+    """The batches that a recipe asks for; not `labelled`: a user's training loader may give inputs alone."""
     if config.batch_size % machine.world:
         raise ValueError(f"data.batch_size is {config.batch_size}; it must be shared by {machine.world} processes")
     if config.name == IMAGE_FOLDER:
@@ -60,7 +60,7 @@ def open_data(config: DataConfig, machine: Machine, seed: int) -> Loaders:
     made = call_factory(config.name, config.options, "data")
     if isinstance(made, zoo.Data):
         return _in_memory(made, config, machine, seed)
-    return _given(made, config, machine)
+    return _given(made, config, machine, labelled)
 
 
 def _normalised(data: Images, config: DataConfig) -> Images:
@@ -156,7 +156,12 @@ class PictureLoader(DataLoader[Any]):
             yield zoo.normalise(images, self._statistics), labels.to(self._device, non_blocking=True)
 
 
-def _given(made: Any, config: DataConfig, machine: Machine) -> Loaders:
+def inputs_of(batch: Any) -> Any:
+    """The inputs of a batch of a training loader, which has labels or has none."""
+    return batch[0] if isinstance(batch, tuple | list) and len(batch) in (1, 2) else batch
+
+
+def _given(made: Any, config: DataConfig, machine: Machine, labelled: bool) -> Loaders:
     if not isinstance(made, tuple) or len(made) not in (2, 3) or any(isinstance(part, Iterator) for part in made):
         raise ValueError(
             f"the data {config.name!r} returned a {type(made).__name__}; it returns a bayesbits.zoo.data.Data, or "
@@ -167,10 +172,15 @@ def _given(made: Any, config: DataConfig, machine: Machine) -> Loaders:
             "data.padding, data.flip, data.standardise and data.validation are not for loaders: they do that themselves"
         )
     batch = next(iter(made[0]), None)
-    if not isinstance(batch, tuple | list) or len(batch) != 2:
-        raise ValueError(f"the training loader of {config.name!r} gives no pairs (inputs, labels)")
+    if batch is None:
+        raise ValueError(f"the training loader of {config.name!r} gives no batches")
+    if labelled and (not isinstance(batch, tuple | list) or len(batch) != 2):
+        raise ValueError(
+            f"the training loader of {config.name!r} gives no pairs (inputs, labels). Without labels a trained network "
+            "can be compressed: bayesbits posttrain --labels none --checkpoint FILE"
+        )
     validation = made[1] if len(made) == 3 else None
-    return Loaders(made[0], validation, made[-1], _first_of(batch[0], machine.device), None)
+    return Loaders(made[0], validation, made[-1], _first_of(inputs_of(batch), machine.device), None)
 
 
 def _first_of(inputs: Any, device: torch.device) -> Any:

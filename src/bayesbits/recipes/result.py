@@ -13,6 +13,8 @@ from bayesbits.recipes.recipe import Recipe
 from bayesbits.spec import Spec
 from bayesbits.topology import Topology
 
+POSTTRAINING = "posttraining"
+
 
 @dataclass(frozen=True)
 class Result:
@@ -21,12 +23,12 @@ class Result:
     recipe: str
     """The recipe's name."""
     method: str
-    """Which bits and channels were learned; see `method_of`."""
+    """Which bits and channels were learned; see `method_of`. Or "posttraining": bits alone, no weight changed."""
     mu: float
     """The weight of the penalty."""
     seed: int
     epochs: int
-    """The epochs of the search."""
+    """The epochs of the search; 0 after post-training."""
     float_epochs: int
     """The epochs of training the float network before it; 0: none."""
     finetune_epochs: int

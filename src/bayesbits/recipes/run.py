@@ -17,34 +17,21 @@ from torch import nn
 from bayesbits.compressor import Compressor, attach
 from bayesbits.plan import Plan
 from bayesbits.recipes import folder as files
-from bayesbits.recipes.accuracy import accuracy
+from bayesbits.recipes.accuracy import accuracy, count_right
+from bayesbits.recipes.finished import describe
 from bayesbits.recipes.loaders import Loaders, open_data
-from bayesbits.recipes.machine import Machine, find_machine, fitting, versions
+from bayesbits.recipes.machine import Machine, find_machine, fitting
 from bayesbits.recipes.networks import build
-from bayesbits.recipes.reading import load
 from bayesbits.recipes.recipe import FloatConfig, Recipe
-from bayesbits.recipes.result import Result, make_result
+from bayesbits.recipes.result import POSTTRAINING, Result
 from bayesbits.spec import Spec
 from bayesbits.training import finetune, search
 from bayesbits.training.engine import run as train
-from bayesbits.training.metrics import read_metrics
 from bayesbits.training.randomness import seed_everything
 from bayesbits.training.task import Task
 from bayesbits.zoo.models import load_checkpoint
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class FinishedRun:
-    """What a run left behind, ready to be used."""
-
-    recipe: Recipe
-    compressor: Compressor
-    """The final network: trained, with bits and channels fixed."""
-    plan: Plan
-    loaders: Loaders
-    result: Result
 
 
 def run(
@@ -68,7 +55,10 @@ def run(
     if machine.first:
         files.check(folder, recipe, resume=resume)
     if (folder / files.RESULT).exists():
-        return Result.load(folder / files.RESULT)
+        result = Result.load(folder / files.RESULT)
+        if result.method == POSTTRAINING:
+            raise ValueError(f"{folder} holds a result of bayesbits posttrain; choose another folder by --out")
+        return result
     stages = _Stages(recipe, folder, machine, loaders, progress, say)
     model = stages.new_model()
     if machine.first:  # only now, so that what could not even start leaves nothing in the way of the next try
@@ -77,21 +67,6 @@ def run(
     compressor, plan = stages.search(model)
     stages.finish(compressor, plan)
     return stages.result(compressor, plan, float_accuracy)
-
-
-def restore(folder: str | Path, device: str | None = None) -> FinishedRun:
-    """The final network of a run, its plan and its data, made anew from the run's folder."""
-    folder = Path(folder)
-    if not (folder / files.RESULT).exists():
-        raise FileNotFoundError(f"{folder} holds no finished run: there is no {files.RESULT}")
-    recipe, machine = load(folder / files.RECIPE), find_machine(device)
-    loaders = open_data(recipe.data, machine, recipe.seed)
-    model = build(recipe.model.name, recipe.model.options, loaders.classes)[0].to(machine.device)
-    compressor = attach(model, loaders.example, recipe.spec)
-    files.load_weights(model, folder / files.MODEL)
-    model.eval()
-    plan = Plan.load(folder / files.PLAN)
-    return FinishedRun(recipe, compressor, plan, loaders, Result.load(folder / files.RESULT))
 
 
 @dataclass(frozen=True)
@@ -103,14 +78,22 @@ class TrainedNetwork:
     loaders: Loaders
     accuracy: float
     """On the test set, in percent."""
+    tested: int
+    """How many examples the test set has."""
+    machine: Machine
+    """What it is on."""
 
 
 def trained_network(
-    recipe: Recipe, folder: str | Path, *, device: str | None = None, say: Say = print
+    recipe: Recipe, folder: str | Path, *, labelled: bool = True, device: str | None = None, say: Say = print
 ) -> TrainedNetwork:
-    """The float network of a recipe: from its checkpoint, or trained as the recipe says; then the folder keeps it."""
+    """The float network of a recipe: from its checkpoint, or trained as the recipe says; then the folder keeps it.
+
+    Not `labelled`: the training loader may give inputs alone, unless the network is still to be trained.
+    """
     folder, machine = Path(folder), find_machine(device)
-    loaders = open_data(recipe.data, machine, recipe.seed)
+    labelled = labelled or (recipe.float_training is not None and not (folder / files.FLOAT).exists())
+    loaders = open_data(recipe.data, machine, recipe.seed, labelled=labelled)
     files.check(folder, recipe, resume=True)
     stages = _Stages(recipe, folder, machine, loaders, progress=True, say=say)
     if recipe.model.checkpoint is None and recipe.float_training is None:
@@ -123,7 +106,8 @@ def trained_network(
     float_accuracy = stages.float_network(model)
     assert float_accuracy is not None
     # Opened again: the first examples are then the same, whether the network was trained just now or long ago.
-    return TrainedNetwork(model.eval(), open_data(recipe.data, machine, recipe.seed), float_accuracy)
+    loaders = open_data(recipe.data, machine, recipe.seed, labelled=labelled)
+    return TrainedNetwork(model.eval(), loaders, float_accuracy, stages.tested, machine)
 
 
 class _Stages:
@@ -135,6 +119,7 @@ class _Stages:
         self.recipe, self.folder, self.machine, self.loaders = recipe, folder, machine, loaders
         self.progress, self.say = progress, say
         self.teacher: nn.Module | None = None
+        self.tested = 0
 
     def new_model(self) -> nn.Module:
         """The network with the weights of the checkpoint, or with those that the seed gives it."""
@@ -155,7 +140,8 @@ class _Stages:
             return None
         if any(config is not None and config.distillation for config in (recipe.search, recipe.finetune)):
             self.teacher = copy.deepcopy(model)
-        result = accuracy(model, self.loaders.test)
+        right, self.tested = count_right(model, self.loaders.test)
+        result = 100 * right / self.tested
         self.say(f"float network: {result:.2f}% on the test set")
         return result
 
@@ -204,16 +190,9 @@ class _Stages:
 
     def result(self, compressor: Compressor, plan: Plan, float_accuracy: float | None) -> Result:
         """Test the final network, and write what it came to."""
-        topology = compressor.topology
-        everything_in_float = Plan.uniform(topology, weights=32, activations=32, input_bits=32)
-        seconds: dict[str, float] = {}
-        if self.machine.first:
-            for line in read_metrics(self.folder / files.METRICS):
-                seconds[line["phase"]] = line.get("seconds", seconds.get(line["phase"], 0.0))
-        result = make_result(
-            self.recipe, compressor.cost(plan), compressor.cost(everything_in_float), topology,
+        result = describe(
+            self.recipe, self.folder, compressor, plan, self.machine,
             accuracy=accuracy(compressor.model, self.loaders.test), float_accuracy=float_accuracy,
-            seconds=sum(seconds.values()), device=self.machine.described, versions=versions(),
         )  # fmt: skip
         if self.machine.first:
             files.save_weights(compressor.model, self.folder / files.MODEL)

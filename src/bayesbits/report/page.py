@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from shlex import quote
 
-from bayesbits.recipes.folder import RECIPE
+from bayesbits.recipes.folder import POSTTRAIN, RECIPE
+from bayesbits.recipes.result import POSTTRAINING
 from bayesbits.report.curves import course_figure
 from bayesbits.report.elements import code, facts, paragraph, section, table
 from bayesbits.report.layers import kept_section, layer_section
@@ -18,6 +19,7 @@ _METHODS = {
     "bayesian_bits": "Bayesian Bits: bits and channels were learned",
     "bayesian_bits_quantization_only": "Bayesian Bits: bits were learned, all channels stay",
     "bayesian_bits_pruning_only": "Bayesian Bits: channels were learned, at a fixed width",
+    POSTTRAINING: "Bayesian Bits after training: bits were learned on a few examples, no weight changed",
 }
 _NOTHING_FROM_ELSEWHERE = "default-src 'none'; style-src 'unsafe-inline'"
 
@@ -113,9 +115,9 @@ def _before_and_after(run: Run) -> Markup:
 def _course_section(run: Run) -> Markup:
     figure = course_figure(run.course)
     if figure is None:
-        return section("The course of the search", paragraph("The run kept no metrics."))
+        return section("The course of the training", paragraph("The run kept no metrics."))
     caption = "Loss is that of the task alone, without the price of bits; expectations are those of the gates."
-    return section("The course of the search", tag("figure", tag("div", figure, class_="wide")), paragraph(caption))
+    return section("The course of the training", tag("figure", tag("div", figure, class_="wide")), paragraph(caption))
 
 
 def _how_section(run: Run) -> Markup:
@@ -143,10 +145,16 @@ def _how_section(run: Run) -> Markup:
 def _again_section(run: Run) -> Markup:
     recipe = tag("details", tag("summary", code(RECIPE), ", every setting written out"), tag("pre", run.recipe_text))
     folder = quote(str(run.folder))
+    needed, command = "its data have to be there", f"bayesbits search {RECIPE} --out again"
+    if run.result.method == POSTTRAINING:
+        needed += f", and what {POSTTRAIN} in the folder says is given as options"
+        command = (
+            f"bayesbits posttrain {RECIPE} --out again --within {run.cost.relative_bops * 1.001:.4g}"  # not below it
+        )
     return section(
         "Make it again",
-        paragraph("The run, from the recipe below saved as a file; its data have to be there:"),
-        tag("pre", f"bayesbits search {RECIPE} --out again"),
+        paragraph(f"The run, from the recipe below saved as a file; {needed}:"),
+        tag("pre", command),
         paragraph("This page, from the folder of the run:"),
         tag("pre", f"bayesbits report {folder}"),
         recipe,

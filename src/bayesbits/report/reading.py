@@ -50,7 +50,8 @@ def read_run(folder: str | Path) -> Run:
     for name in (RESULT, RECIPE, PLAN, TOPOLOGY):
         if not (folder / name).is_file():
             raise FileNotFoundError(
-                f"{folder} holds no finished run: there is no {name}. `bayesbits search` writes it at its end"
+                f"{folder} holds no finished run: there is no {name}. `bayesbits search` writes it at its end, "
+                "`bayesbits posttrain` with --within"
             )
     result = _checked(folder / RESULT, _result)
     topology, plan = _checked(folder / TOPOLOGY, Topology.load), _checked(folder / PLAN, Plan.load)
