@@ -166,10 +166,10 @@ def test_without_labels_a_loader_of_inputs_is_enough(here):
     assert "posttrain --labels none" in asked
     untested = bayesbits("posttrain", *options, "--data", "factories_of_posttrain:untested", "--labels", "none", code=1)
     assert "an accuracy needs labels" in untested.stderr.replace("\n", " ")
-    options[-1] = "again"
+    assert not (here / "run").exists()
     shown = bayesbits("posttrain", *options, *unlabelled, "--labels", "none", "--within", "100")
     assert "64 examples without labels" in shown.stdout
-    bayesbits("verify", "again", "--inputs", "16")
+    bayesbits("verify", "run", "--inputs", "16")
 
 
 def test_weights_from_a_file_take_the_place_of_training(here):

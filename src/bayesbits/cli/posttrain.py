@@ -61,6 +61,7 @@ def posttrain(
         float | None,
         typer.Option(
             metavar="PERCENT",
+            min=0,
             help="Make final the dearest point that costs at most this much of the bit operations at 32 x 32 bits.",
         ),
     ] = None,
@@ -110,9 +111,9 @@ def _learn(ready: Start, learn: str, config: PosttrainConfig) -> tuple[Front, fl
     """The front, of which each point is written as soon as it is there, and how long it took."""
     settings = {"learn": learn, "examples": ready.examples, "weights": ready.weights, **asdict(config)}
     settings["gates"] = ready.compressor.spec.gates
-    path, assumed = ready.folder / FRONT, len(config.mus or ())
+    path, wanted = ready.folder / FRONT, len(config.mus or ())
     before = learned_before(ready.folder, settings)
-    if before is not None and len(before.points) == assumed:
+    if before is not None and len(before.points) == wanted:
         say(f"{path} holds all of its points already, learned in the same way; remove it to learn them again")
         return before, 0.0
 
@@ -132,7 +133,7 @@ def _learn(ready: Start, learn: str, config: PosttrainConfig) -> tuple[Front, fl
     except KeyboardInterrupt as error:
         done = len(Front.load(path).points) if path.exists() else 0
         raise KeyboardInterrupt(
-            f"{done} of {assumed} points are {'in' if done else 'done, and there is no'} {path}; the same command "
+            f"{done} of {wanted} points are {'in' if done else 'done, and there is no'} {path}; the same command "
             "learns all of them again"
         ) from error
     return front, time.monotonic() - begun

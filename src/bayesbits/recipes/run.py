@@ -102,8 +102,10 @@ def trained_network(
             "(on the command line: --checkpoint FILE), or give a [float] table to train them"
         )
     model = stages.new_model()
-    files.prepare(folder, recipe)
+    if recipe.float_training is not None:  # which writes to the folder
+        files.prepare(folder, recipe)
     float_accuracy = stages.float_network(model)
+    files.prepare(folder, recipe)
     assert float_accuracy is not None
     # Opened again: the first examples are then the same, whether the network was trained just now or long ago.
     loaders = open_data(recipe.data, machine, recipe.seed, labelled=labelled)
