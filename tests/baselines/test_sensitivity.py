@@ -96,9 +96,8 @@ def test_accuracy_is_in_percent_and_likelihood_is_minus_the_cross_entropy():
 def test_between_equal_accuracies_the_likelihood_decides():
     """Examples so easy that most changes do no harm to any: with the accuracy alone the order would be of savings."""
     x, _ = examples(96)
-    with torch.no_grad():
-        y = trained()(x).argmax(1)
-        clear = trained()(x).softmax(1).amax(1) > 0.97
+    output = trained()(x).detach()
+    y, clear = output.argmax(1), output.softmax(1).amax(1) > 0.97
     batches = [(x[clear][:32], y[clear][:32]), (x[clear][32:], y[clear][32:])]
     compressor = calibrated()
     found = sensitivity(compressor, batches, widths=(8, 4))

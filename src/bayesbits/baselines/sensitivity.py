@@ -82,16 +82,19 @@ class Sensitivity(Record):
                 made.append(lowering)
         return tuple(made)
 
+    def last_change(self, point: Point) -> str:
+        """The change that led to a point of the path, in words."""
+        place = self.path.index(point)
+        return str(self.changes[place - 1]) if place else f"all at {REFERENCE_BITS} bits"
+
     def __str__(self) -> str:
         width = max(len(str(lowering)) for lowering in self.alone)
         lines = [f"with every tensor at {REFERENCE_BITS} bits the score is {self.reference:.6g}", ""]
         lines += ["each tensor alone, the least harmful first:"]
         lines += [f"  {lowering!s:{width}}  {lowering.score:>10.6g}" for lowering in self.alone]
         lines += ["", "one after the other, the points that no other beats:", "    BOPs %       score  the last change"]
-        changes = ["none", *map(str, self.changes)]
         for point in self.front.points:
-            change = changes[self.path.index(point)]
-            lines.append(f"  {point.relative_bops:8.4f}  {point.score:>10.6g}  {change}")
+            lines.append(f"  {point.relative_bops:8.4f}  {point.score:>10.6g}  {self.last_change(point)}")
         return "\n".join(lines)
 
 

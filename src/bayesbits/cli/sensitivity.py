@@ -1,7 +1,6 @@
 """`bayesbits sensitivity`: the baseline that lowers tensors one after the other, the least sensitive first."""
 
 from dataclasses import replace
-from itertools import pairwise
 from typing import Annotated
 
 import typer
@@ -12,7 +11,7 @@ from bayesbits.baselines import sensitivity as measure
 from bayesbits.cli.console import results, say
 from bayesbits.cli.search import Overrides
 from bayesbits.cli.trained import Checkpoint, Data, Device, Examples, Labels, Model, Out, RecipeName, show_front, start
-from bayesbits.front import Front, Point
+from bayesbits.front import Front
 from bayesbits.posttraining import restore
 from bayesbits.recipes.accuracy import accuracy
 
@@ -66,7 +65,7 @@ def sensitivity(
     front.save(ready.folder / FRONT)
     asked = "with" if labels == "given" else "without"
     title = f"Lowered one after the other, measured on {ready.examples:,} examples {asked} labels"
-    show_front(front, ready.trained, title, [_change_to(point, found) for point in found.front.points])
+    show_front(front, ready.trained, title, [found.last_change(point) for point in found.front.points])
     say(
         f"{ready.folder / SENSITIVITY} holds every tensor's sensitivity and every point, {FRONT} beside it the points "
         "of the table with their test accuracies"
@@ -85,12 +84,3 @@ def _alone(found: Sensitivity, score: str) -> Table:
         cells = [f"{scores[tensor, bits]:.4g}" if (tensor, bits) in scores else "" for bits in widths]
         table.add_row(tensor, *cells)
     return table
-
-
-def _change_to(point: Point, found: Sensitivity) -> str:
-    """The change that led to a point of the path, in words."""
-    for before, after in pairwise(found.path):
-        if after is point:
-            before_bits = before.plan.bits
-            return ", ".join(f"{name} -> {bits}" for name, bits in after.plan.bits.items() if bits != before_bits[name])
-    return "all at 16"
