@@ -124,12 +124,7 @@ def make_step(name: str, model_name: str, batch: int, pixels: int) -> Step:
         compressor: Any = SimpleNamespace(model=model, penalty=lambda: torch.zeros((), device=device))
         optimizers = Optimizers({"weights": (list(model.parameters()), OptimizerConfig())})
         step = TrainingStep(model, compressor, F.cross_entropy, optimizers, config, mu=0.0)
-
-        def as_torch_does() -> None:
-            with patch("bayesbits.training.step._KEPT_FOR_BACKWARD", 1.0):
-                step(images, labels)
-
-        return as_torch_does
+        return lambda: step(images, labels)
     compressor = bb.attach(model, images[:1], bb.Spec.paper())
     compressor.calibrate([images[:32]])
     step = TrainingStep(model, compressor, F.cross_entropy, make_optimizers(compressor, config), config, mu=0.01)

@@ -1,4 +1,4 @@
-"""The kernels as one operation that compilers take as it is.
+"""What compilers take as it is: the kernels as one operation, and the values of a buffer that is about to change.
 
 On a GPU a compiler that sees the definition's plain operations fuses them with their neighbours, but then needs a pass
 over memory for every gradient of a gate; the kernel has all of them from one. So inside of `torch.compile` the network
@@ -53,3 +53,25 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 quantize.register_autograd(_backward, setup_context=_remember)
+
+
+@torch.library.custom_op("bayesbits::snapshot", mutates_args=())
+def _copy(buffer: Tensor) -> Tensor:
+    return buffer.clone()
+
+
+@_copy.register_fake
+def _(buffer: Tensor) -> Tensor:
+    return torch.empty_like(buffer)
+
+
+def snapshot(buffer: Tensor) -> Tensor:
+    """The values of a buffer that the same forward pass changes.
+
+    A compiler may keep the buffer itself for the backward pass and compute from it again, when it has changed. What an
+    operation returns that it does not know, it keeps.
+    """
+    if not torch.compiler.is_dynamo_compiling():
+        return buffer
+    copied: Tensor = _copy(buffer)
+    return copied

@@ -26,6 +26,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from bayesbits.functional.grid import INTEGER_BITS, bias_codes
+from bayesbits.functional.opaque import snapshot
 from bayesbits.nn.channel_gate import ChannelFollower, ChannelGate
 from bayesbits.nn.gated_quantizer import GatedQuantizer
 
@@ -57,7 +58,7 @@ def on_grid(bias: Tensor, step: Tensor) -> Tensor:
 def batch_norm_factor(norm: _BatchNorm) -> Tensor:
     """What a batch norm with frozen statistics multiplies each channel with: gamma / sqrt(var + eps), detached."""
     assert norm.running_var is not None
-    factor = torch.rsqrt(norm.running_var + norm.eps)
+    factor = torch.rsqrt(snapshot(norm.running_var) + norm.eps)
     return factor if norm.weight is None else factor * norm.weight.detach()
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from bayesbits.functional import decide, gate_values, probability_on
 from bayesbits.functional.gates import INITIAL_LOGIT, check_kind
 from bayesbits.functional.noise import counter_uniform
+from bayesbits.functional.opaque import snapshot
 
 
 class Pass:
@@ -98,7 +99,7 @@ class GateBank(nn.Module):
             logits = torch.cat([member.padded_logits() for member in members])
             uniform = None
             if training and kind == "hard_concrete":
-                uniform = counter_uniform(self.counter, logits.numel()).to(logits)
+                uniform = counter_uniform(snapshot(self.counter), logits.numel()).to(logits)
             values = _values(logits, kind, training, uniform)
             sizes = [member.logits.numel() + member.open_first for member in members]
             for member, value in zip(members, torch.split(values, sizes), strict=True):

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._functorch import config as functorch
 from torch.utils._pytree import tree_map
 
 from bayesbits.compressor import Compressor
@@ -26,10 +25,6 @@ LossFunction = Callable[[Any, Any], Tensor]
 
 # Gates and ranges are many small tensors: whatever can run beside each other shall be one kernel.
 _GPU_OPTIONS: dict[str, Any] = {"combo_kernels": True, "max_pointwise_cat_inputs": 64}
-
-# How much of what the compiler would keep for the backward pass it may keep. What a quantizer reads is cheaply computed
-# again from what the layer before it returned; kept beside what it returns it would be half as much memory again.
-_KEPT_FOR_BACKWARD = 0.8
 
 
 def call(network: nn.Module, inputs: Any) -> Any:
@@ -140,12 +135,10 @@ class TrainingStep:
             return self._losses(inputs, targets)
         if self._compiled is not None:
             return self._compiled(inputs, targets)
-        on_gpu = self.device.type == "cuda"
-        compiled = torch.compile(self._losses, dynamic=False, options=_GPU_OPTIONS if on_gpu else None)
-        budget = functorch.patch(activation_memory_budget=_KEPT_FOR_BACKWARD) if on_gpu else nullcontext()
+        options = _GPU_OPTIONS if self.device.type == "cuda" else None
+        compiled = torch.compile(self._losses, dynamic=False, options=options)
         try:
-            with budget:
-                values = compiled(inputs, targets)
+            values = compiled(inputs, targets)
         except Exception as error:  # whatever a compiler meets in a user's network
             values = self._losses(inputs, targets)  # what is wrong with the network itself is raised here
             self.may_compile = False
