@@ -149,6 +149,8 @@ def thinned(points: list[Point], count: int) -> list[Point]:
     """At most so many points, evenly spaced in their order; the dearest is kept."""
     if len(points) <= count:
         return points
+    if count == 1:
+        return points[-1:]
     return [points[round(index * (len(points) - 1) / (count - 1))] for index in range(count)]
 
 
@@ -205,12 +207,11 @@ def _up_to(points: list[dict[str, Any]], cost: float) -> list[float]:
 
 def as_typed(arguments: list[str]) -> str:
     """The arguments on a command line, without the places of this machine."""
-    shown = [
-        "FOLDER" if before == "--data" else word for before, word in zip(["", *arguments], arguments, strict=False)
-    ]
-    if "--out" in shown:
-        place = shown.index("--out")
-        del shown[place : place + 2]
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    shown: list[str] = []
+    for before, word in zip(["", *words], words, strict=False):
+        if "--out" not in (before, word):
+            shown.append("FOLDER" if before == "--data" else word)
     return shlex.join(shown)
 
 
@@ -220,7 +221,9 @@ def say(line: str) -> None:
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     defaults = bb.PosttrainConfig()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     add: Callable[..., Any] = parser.add_argument
     add("--data", required=True, help="the folder with cifar10 and cifar10_resnets")
     add("--model", choices=CHECKPOINTS, default="resnet20")

@@ -35,6 +35,7 @@ def test_fronts_are_compared_seed_by_seed():
 def test_points_are_thinned_evenly():
     assert thinned(list(range(9)), 3) == [0, 4, 8]  # type: ignore[arg-type]
     assert thinned([1, 2], 3) == [1, 2]  # type: ignore[arg-type]
+    assert thinned([1, 2], 1) == [2]  # type: ignore[arg-type]
 
 
 def test_three_seeds_and_a_thousand_images_unless_others_are_asked_for():
@@ -45,3 +46,4 @@ def test_three_seeds_and_a_thousand_images_unless_others_are_asked_for():
 def test_a_recorded_command_can_be_repeated_and_names_no_machine():
     typed = as_typed(["--data", "/some/where", "--out", "/else/where", "--adaround", "8/8 mse", "gates"])
     assert typed == "--data FOLDER --adaround '8/8 mse' gates"
+    assert as_typed(["--data=/some/where", "--out=/else/where", "--seeds=1"]) == "--data FOLDER --seeds 1"

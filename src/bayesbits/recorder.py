@@ -25,9 +25,10 @@ class Recorder:
     the function, whose owner holds the recorder: memory of the device shall not wait for Python's collector.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.refused = False
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    def __init__(self, device: torch.device, beside: "Recorder | None" = None) -> None:
+        """`beside` is another recorder whose functions change the same parameters: they share a stream."""
+        self.refused, self._device = False, device
+        self._stream: Any = torch.cuda.Stream(device) if beside is None else beside._stream  # type: ignore[no-untyped-call]
         self.forget()
 
     def forget(self) -> None:
@@ -48,10 +49,11 @@ class Recorder:
         Gradients are added up on the stream on which their parameter was first used, and a record cannot wait for
         another stream than its own: so whatever changes the same parameters is to be launched here.
         """
-        self._stream.wait_stream(torch.cuda.current_stream())
+        outside = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(outside)
         with torch.cuda.stream(self._stream):
             result = function(*arguments)
-        torch.cuda.current_stream().wait_stream(self._stream)
+        outside.wait_stream(self._stream)
         return result
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -26,6 +26,13 @@ def test_what_the_spec_fixes_stays():
     compressor.fix(plan)
 
 
+def test_an_input_and_operands_that_are_learned_are_like_other_activations():
+    compressor = attached(bb.Spec(input_bits="learned", residual_bits="learned"))
+    plan = uniform(compressor, [examples()[0]], 3, 5)
+    assert (plan.bits["stem.input"], plan.bits["hidden.output"], plan.bits["hidden.input"]) == (5, 5, 5)
+    assert compressor.cost(uniform(compressor, [examples()[0]])).relative_bops == 6.25
+
+
 @pytest.mark.parametrize("method", ["minmax", "mse"])
 def test_8_8_has_the_ranges_of_the_method_and_is_as_good_as_float(method):
     compressor, calibrated = attached(), attached()

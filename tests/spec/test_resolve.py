@@ -40,6 +40,12 @@ def test_the_network_input(input_bits: Any, widths: tuple[int, ...]) -> None:
     assert resolved("residual", {}, input_bits=input_bits).widths.get("stem.input") == widths
 
 
+def test_bounds_concern_an_input_that_is_learned() -> None:
+    bounds = {"*": {"max_bits": 8}}
+    assert resolved("residual", bounds, input_bits="learned").widths["stem.input"] == (2, 4, 8)
+    assert resolved("residual", bounds, input_bits=16).widths["stem.input"] == (16,)
+
+
 @pytest.mark.parametrize(("residual_bits", "widths"), [(None, None), (4, (4,)), ("learned", ALL), (32, None)])
 def test_residual_operands(residual_bits: Any, widths: tuple[int, ...] | None) -> None:
     assert resolved("residual", {}, residual_bits=residual_bits).widths.get("outer_norm.output") == widths

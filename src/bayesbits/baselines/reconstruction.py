@@ -133,7 +133,9 @@ class Reconstruction:
             optimizer.step()
             taken.add_(1)
 
-        recorders = [Recorder(logits.device) for _ in data] if logits.is_cuda else []
+        recorders: list[Recorder] = []
+        for _ in data if logits.is_cuda else ():
+            recorders.append(Recorder(logits.device, beside=recorders[0] if recorders else None))
         for index in parts:
             if recorders:
                 recorders[index].run(update, data[index])

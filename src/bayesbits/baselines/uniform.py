@@ -12,14 +12,16 @@ def uniform(
 ) -> Plan:
     """Take the ranges from data and give the plan; `fix` makes it final.
 
-    `method` is one of `Compressor.calibrate`; "mse" has the least error at the wider of the two widths. The network's
-    input and the operands of residual additions keep the widths of the spec, and what was left in float stays there.
+    `method` is one of `Compressor.calibrate`; "mse" has the least error at the wider of the two widths. Where the spec
+    fixes the width of the network's input or of operands of residual additions, they keep it; what was left in float
+    stays there.
     """
     compressor.calibrate(batches, method, reference_bits=max(weights, activations))
     topology, quantizers = compressor.topology, compressor.attachment.quantizers
-    inputs = {activation.name for activation in topology.activations if activation.network_input}
+    apart = {activation.name for activation in topology.activations if activation.network_input}
+    apart |= set(topology.operand_tensors)
     bits = dict(compressor.plan().bits)
     for name in bits:
-        if name in quantizers and name not in inputs and name not in topology.operand_tensors:
+        if name in quantizers and not (name in apart and len(quantizers[name].bits) == 1):
             bits[name] = weights if name in topology.weight_tensors else activations
     return Plan(bits)

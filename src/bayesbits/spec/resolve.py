@@ -59,6 +59,7 @@ def _collect(
     layers = {layer.name: Rule() for layer in topology.layers}
     tensors = {tensor: {owner: Rule() for owner in names or ("",)} for tensor, names in owners.items()}
     inputs = {activation.name for activation in topology.activations if activation.network_input}
+    fixed_inputs = set() if spec.input_bits == "learned" else inputs
     for pattern, rule in spec.rules.items():
         matched = {name for name in layers if fnmatchcase(name, pattern)}
         named = [] if matched else [tensor for tensor in tensors if fnmatchcase(tensor, pattern)]
@@ -70,8 +71,8 @@ def _collect(
         for name in matched:
             layers[name] = _override(layers[name], rule)
         for tensor, rules in tensors.items():
-            # The width of a network input is not learned, so that bounds on what is learned do not concern it.
-            meant = replace(rule, min_bits=None, max_bits=None) if matched and tensor in inputs else rule
+            # Where the width of a network input is not learned, bounds on what is learned do not concern it.
+            meant = replace(rule, min_bits=None, max_bits=None) if matched and tensor in fixed_inputs else rule
             for owner, stated in rules.items():
                 if owner in matched or tensor in named:
                     rules[owner] = _override(stated, meant)

@@ -125,7 +125,8 @@ class Run:
             while self.position.epoch < self.config.epochs:
                 self._epoch()
         finally:
-            self.step.reset()  # a record holds memory of the device
+            self.optimizers.zero_grad()
+            self.step.reset()  # a record holds memory of the device, and gradients lie in it
         self.ranks.share_state(self.model)  # batch norm's statistics were each process's own
 
     def _epoch(self) -> None:

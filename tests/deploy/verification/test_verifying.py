@@ -39,6 +39,20 @@ def file(case: Exported, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return case.write(tmp_path_factory.mktemp("file") / "network.onnx")
 
 
+@pytest.mark.parametrize("form", ["fast", "compact"])
+@pytest.mark.parametrize("bits", [2, 4])
+def test_an_input_whose_width_was_learned(bits: int, form: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    inputs = torch.rand(64, 3, 8, 8)  # from 0 on: an unsigned grid
+    compressor = bb.attach(Small().eval(), inputs, bb.Spec(bits=(2, 4, 8), input_bits="learned", prune=False))
+    compressor.calibrate([inputs])
+    compressor.fix(bb.Plan.uniform(compressor.topology, 4, 4, input_bits=bits, residual_bits=8))
+    small = bb.deploy(compressor)
+    bb.export_onnx(small, inputs[:1], tmp_path / "network.onnx", form=form)
+    proof = bb.verify(compressor, small, tmp_path / "network.onnx", inputs)
+    assert "first" in proof.integer_layers
+
+
 def change(file: Path, path: Path, name: str, move) -> Path:
     """A copy of the file in which a constant is another."""
     model = onnx.load(str(file))
