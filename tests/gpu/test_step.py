@@ -11,6 +11,7 @@ from bayesbits.training.config import SearchConfig
 from bayesbits.training.optimizers import make_optimizers
 from bayesbits.training.step import TrainingStep
 from bayesbits.zoo import models
+from tests.training.test_compiled_gradients import both, with_batch_norms, without
 
 
 def trained(name: str, batches: list[tuple[torch.Tensor, torch.Tensor]], **options):
@@ -47,3 +48,12 @@ def test_compiled_and_recorded_equals_eager(name, caplog):
     ]
     assert (logits[0] < 5.9).any()
     torch.testing.assert_close(logits[1], logits[0], rtol=0.02, atol=0.02)
+
+
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")
+@pytest.mark.parametrize("network", [with_batch_norms, without])
+def test_a_compiled_step_has_the_gradients_of_the_eager_one(network):
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        eager, compiled = both(network, torch.device("cuda"), torch.float32)
+    for name, gradient in eager.items():
+        assert (compiled[name] - gradient).norm() <= 0.02 * gradient.norm() + 1e-7, name

@@ -5,6 +5,7 @@ A compiler that computes from these again in its backward pass would use what th
 """
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -16,6 +17,8 @@ from bayesbits.functional import operation
 from bayesbits.training.config import SearchConfig
 from bayesbits.training.optimizers import make_optimizers
 from bayesbits.training.step import TrainingStep
+
+Network = Callable[[], tuple[nn.Module, torch.Tensor]]
 
 
 def with_batch_norms() -> tuple[nn.Module, torch.Tensor]:
@@ -35,10 +38,17 @@ def without() -> tuple[nn.Module, torch.Tensor]:
 def test_a_compiled_step_has_the_gradients_of_the_eager_one(network, seen, monkeypatch):
     if seen == "one operation":  # as a compiler for the GPU sees it
         monkeypatch.setattr(operation, "has_kernel", lambda x, rows: True)
+    eager, compiled = both(network, torch.device("cpu"), torch.float64)
+    for name, gradient in eager.items():
+        torch.testing.assert_close(compiled[name], gradient, rtol=1e-5, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def both(network: Network, device: torch.device, dtype: torch.dtype) -> tuple[dict[str, torch.Tensor], ...]:
+    """The gradients of an eager and of a compiled step."""
     torch.manual_seed(0)
     model, x = network()
-    model, x = model.double(), x.double()
-    labels = torch.randint(10, (len(x),))
+    model, x = model.to(device, dtype), x.to(device, dtype)
+    labels = torch.randint(10, (len(x),), device=device)
     compressor = bb.attach(model, x[:1])
     compressor.calibrate([x])
     for quantizer in compressor.attachment.quantizers.values():
@@ -49,8 +59,7 @@ def test_a_compiled_step_has_the_gradients_of_the_eager_one(network, seen, monke
             model(2 * x)  # the coming pass will change the statistics by much
     eager, compiled = (gradients(copy.deepcopy(compressor), x, labels, compile=flag) for flag in (False, True))
     assert eager.keys() == compiled.keys()
-    for name, gradient in eager.items():
-        torch.testing.assert_close(compiled[name], gradient, rtol=1e-5, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}")
+    return eager, compiled
 
 
 def gradients(compressor: bb.Compressor, x: torch.Tensor, labels: torch.Tensor, *, compile: bool):  # noqa: A002
