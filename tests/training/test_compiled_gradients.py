@@ -33,8 +33,10 @@ def without() -> tuple[nn.Module, torch.Tensor]:
     return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)), torch.randn(512, 64)
 
 
-@pytest.mark.parametrize("seen", ["one operation", "plain operations"])
-@pytest.mark.parametrize("network", [with_batch_norms, without])
+@pytest.mark.parametrize(
+    ("network", "seen"),
+    [(with_batch_norms, "one operation"), (with_batch_norms, "plain operations"), (without, "one operation")],
+)
 def test_a_compiled_step_has_the_gradients_of_the_eager_one(network, seen, monkeypatch):
     if seen == "one operation":  # as a compiler for the GPU sees it
         monkeypatch.setattr(operation, "has_kernel", lambda x, rows: True)
