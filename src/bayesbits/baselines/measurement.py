@@ -113,8 +113,13 @@ def _digest(compressor: Compressor, examples: list[Any], about: str) -> str:
     attached = {id(tensor) for tensor in (*attachment.parameters(), *attachment.buffers())}
     own = [tensor for tensor in (*model.parameters(), *model.buffers()) if id(tensor) not in attached]
     ranges = [(quantizer.log_beta, torch.tensor(quantizer.signed)) for quantizer in attachment.quantizers.values()]
+    return digest_of([own, ranges, examples], about)
+
+
+def digest_of(values: Any, about: str = "") -> str:
+    """Of words, and of all tensors in a structure: their values, types and shapes."""
     digest = hashlib.sha256(about.encode())
-    for leaf in tree_leaves([own, ranges, examples]):
+    for leaf in tree_leaves(values):
         if isinstance(leaf, Tensor):
             flat = leaf.detach().cpu().contiguous().reshape(-1)
             digest.update(f"{flat.dtype} {tuple(leaf.shape)}".encode())

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from bayesbits.baselines.measurement import Measurement, ScoreFunction, Widths
@@ -158,8 +159,7 @@ def accuracy(output: Tensor, labels: Tensor) -> Tensor:
 
 def likelihood(output: Tensor, labels: Tensor) -> Tensor:
     """The mean logarithm of the labels' probabilities: minus the cross-entropy."""
-    labelled = torch.arange(output.shape[-1], device=output.device) == labels.unsqueeze(-1)
-    return torch.where(labelled, output.double().log_softmax(-1), 0.0).sum(-1).mean()
+    return -F.cross_entropy(output.double().flatten(0, -2), labels.flatten().long())
 
 
 def cumulative(reference: Widths, changes: list[tuple[str, int]]) -> list[Widths]:

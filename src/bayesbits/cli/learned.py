@@ -1,13 +1,9 @@
 """How a front was learned, beside it as posttrain.json: points learned in another way are never overwritten."""
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import torch
-from torch import nn
 
 from bayesbits.front import Front
 from bayesbits.recipes.folder import FRONT, POSTTRAIN, first_difference
@@ -37,15 +33,6 @@ def learned_before(folder: Path, settings: Mapping[str, Any]) -> Front | None:
 def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
     """Write down how the front is learned."""
     write_atomically(folder / POSTTRAIN, _text(settings).encode())
-
-
-def digest(model: nn.Module) -> str:
-    """A few digits that other weights would not have."""
-    found = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()[:16]
 
 
 def _text(settings: Mapping[str, Any]) -> str:

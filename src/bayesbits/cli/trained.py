@@ -10,8 +10,8 @@ from rich.table import Table
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from bayesbits.baselines.measurement import digest_of
 from bayesbits.cli.console import results, say
-from bayesbits.cli.learned import digest
 from bayesbits.compressor import Compressor, attach
 from bayesbits.front import Front
 from bayesbits.posttraining.examples import count_examples
@@ -95,7 +95,7 @@ def start(
     trained = _trained(loaded, folder, labelled, device)
     batches = _first(trained.loaders.train, examples, next(trained.model.parameters()).device, labelled=labelled)
     inputs = [batch[0] for batch in batches] if labelled else batches
-    weights = digest(trained.model)
+    weights = digest_of(trained.model.state_dict())
     compressor = attach(trained.model, trained.loaders.example, loaded.spec)
     compressor.calibrate(inputs, "mse")
     return Start(loaded, trained, compressor, batches, sum(map(count_examples, inputs)), weights, folder)
