@@ -277,10 +277,8 @@ class Run:
         self._save()
         end, way_on = "nothing was saved, as there is no folder; the network is as that step left it", ""
         if self.task.checkpoint is not None:
-            end, way_on = (
-                f"all of it is in {self.task.checkpoint}",
-                ": the same call with resume=True goes on from there",
-            )
+            end = f"all of it is in {self.task.checkpoint}"
+            way_on = ": the same call with resume=True goes on from there"
         raise Interrupted(f"{self.task.phase} was interrupted after {self.position}; {end}", number, way_on)
 
     def _random(self) -> randomness.State:
