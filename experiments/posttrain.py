@@ -4,8 +4,8 @@
 
 FOLDER holds `cifar10` and `cifar10_resnets`. For every seed, 1,024 training images are drawn; each method sees these
 and nothing else, and what it decides is tested on the test images. `--held-out` tests on 4,096 other training images
-instead, which is what defaults are chosen by. The result is written after every method, and drawn at the end. With
-`--jobs` several methods and seeds run beside each other, on one device; then the seconds are not those of one alone.
+instead, which is what defaults are chosen by. The result is written whenever a part of it is found, and drawn at the
+end. With `--jobs` several parts run beside each other, on one device; then the seconds are not those of one alone.
 """
 
 import argparse
@@ -14,8 +14,9 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from math import log
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean
@@ -40,6 +41,7 @@ CHECKPOINTS = {
     "resnet56": "resnet56-4bfd9763.th",
 }
 METHODS = ("8/8 minmax", "8/8 mse", "gates", "gates+ranges", "sensitivity")
+ROUNDED = " adaround"
 COST_OF_8_8 = 6.25
 
 
@@ -91,13 +93,17 @@ class Bench:
         return 100 * right.item() / len(self.test)
 
 
-def run(bench: Bench, method: str, seed: int) -> Iterator[tuple[str, list[dict[str, Any]], float]]:
-    """The points of a method with their test accuracies, and its seconds; and the same behind adaptive rounding."""
+def attached(bench: Bench, images: Tensor) -> bb.Compressor:
+    """The pre-trained network with quantizers."""
+    spec = bb.Spec(prune=False, residual_bits=None, gates=bench.options.gates)
+    return bb.attach(bench.network(), images[:1], spec)
+
+
+def front(bench: Bench, method: str, seed: int) -> tuple[list[Point], list[dict[str, Any]], float]:
+    """The points of a method, the same with their test accuracies, and how many seconds finding them took."""
     options = bench.options
     images, labels = bench.examples(seed)
-    spec = bb.Spec(prune=False, residual_bits=None, gates=options.gates)
-    model = bench.network()
-    compressor = bb.attach(model, images[:1], spec)
+    compressor = attached(bench, images)
     whole = list(images.split(512))
     start = time.perf_counter()
     if method.startswith("8/8"):
@@ -117,27 +123,26 @@ def run(bench: Bench, method: str, seed: int) -> Iterator[tuple[str, list[dict[s
         points = list(bb.posttrain(compressor, batches, method, config, progress=say).points)
     seconds = time.perf_counter() - start
     points = thinned(points, options.points) if options.points else points
-    yield method, [on_test_images(bench, compressor, point) for point in points], seconds
-    if method in options.adaround:
-        start = time.perf_counter()
-        rounded = [on_test_images(bench, compressor, point, rounding=whole) for point in thinned(points, 8)]
-        yield f"{method} adaround", rounded, time.perf_counter() - start
+    rows = []
+    for point in points:
+        with kept(compressor.attachment):
+            bb.restore(compressor, point)
+            rows.append(row_of(point, bench.accuracy(compressor.model)))
+    return points, rows, seconds
 
 
-def on_test_images(
-    bench: Bench, compressor: bb.Compressor, point: Point, rounding: list[Tensor] | None = None
-) -> dict[str, Any]:
-    """A point with its accuracy on the test images; gates, ranges and weights are left as they were."""
-    model = compressor.model
-    weights = [parameter.detach().clone() for parameter in model.parameters()]
-    with kept(compressor.attachment):
-        bb.restore(compressor, point)
-        if rounding is not None:
-            adaround(compressor, rounding, AdaRoundConfig(steps=bench.options.adaround_steps))
-        accuracy = bench.accuracy(model)
-    with torch.no_grad():
-        for parameter, before in zip(model.parameters(), weights, strict=True):
-            parameter.copy_(before)
+def rounded(bench: Bench, point: Point, seed: int) -> tuple[dict[str, Any], float]:
+    """A point with its test accuracy behind adaptive rounding, and the seconds of that."""
+    images, _ = bench.examples(seed)
+    compressor = attached(bench, images)
+    start = time.perf_counter()
+    bb.restore(compressor, point)
+    adaround(compressor, list(images.split(512)), AdaRoundConfig(steps=bench.options.adaround_steps))
+    seconds = time.perf_counter() - start
+    return row_of(point, bench.accuracy(compressor.model)), seconds
+
+
+def row_of(point: Point, accuracy: float) -> dict[str, Any]:
     bits = point.plan.bits
     return {
         "mu": point.mu, "relative_bops": point.relative_bops, "accuracy": accuracy,
@@ -154,6 +159,14 @@ def thinned(points: list[Point], count: int) -> list[Point]:
     return [points[round(index * (len(points) - 1) / (count - 1))] for index in range(count)]
 
 
+def to_round(points: list[Point], near: list[float] | None) -> list[Point]:
+    """The points that get adaptive rounding: eight of a front, or the nearest to each of some costs."""
+    if near is None:
+        return thinned(points, 8)
+    nearest = [min(points, key=lambda point: abs(log(point.relative_bops / cost))) for cost in near]
+    return list({point.relative_bops: point for point in nearest}.values())
+
+
 def negative_loss(output: Tensor, labels: Tensor) -> Tensor:
     """A score with finer steps than accuracy has on a thousand images."""
     return -F.cross_entropy(output, labels)
@@ -163,12 +176,12 @@ def compare(result: dict[str, Any]) -> dict[str, Any]:
     """By how many points learned fronts lie above the sensitivity front, above each other, and above 8/8.
 
     A point is held against the best that the other front of the same seed has on the test images at the same cost or
-    below: among many points that is a little too good, by luck, and the comparison is the harder for it. Points cheaper
-    than all of the other front are left out.
+    below, and against the line between its neighbours in cost, whichever is higher: among many points that is a little
+    too good, by luck, and the comparison is the harder for it. Points cheaper than all of the other front are left out.
     """
     found: dict[str, Any] = {}
     for better, worse in (("gates", "sensitivity"), ("gates+ranges", "sensitivity"), ("gates+ranges", "gates")):
-        for rounding in ("", " adaround"):
+        for rounding in ("", ROUNDED):
             rows = _over(result["methods"], better + rounding, worse + rounding)
             if rows:
                 found[f"{better}{rounding} over {worse}{rounding}"] = {
@@ -187,22 +200,33 @@ def compare(result: dict[str, Any]) -> dict[str, Any]:
 def _over(methods: dict[str, Any], better: str, worse: str) -> list[dict[str, Any]]:
     """Every point of one method, and by how much it is better than the other method's front of the same seed."""
     fronts = {run["seed"]: run["points"] for run in methods.get(worse, ())}
-    return [
-        {
-            "seed": run["seed"],
-            "relative_bops": point["relative_bops"],
-            "points_better_by": point["accuracy"] - max(_up_to(fronts[run["seed"]], point["relative_bops"])),
-        }
-        for run in methods.get(better, ())
-        if run["seed"] in fronts
-        for point in run["points"]
-        if _up_to(fronts[run["seed"]], point["relative_bops"])
-    ]
+    rows = []
+    for run in methods.get(better, ()):
+        for point in run["points"]:
+            other = _at(fronts.get(run["seed"], ()), point["relative_bops"])
+            if other is not None:
+                rows.append(
+                    {
+                        "seed": run["seed"],
+                        "relative_bops": point["relative_bops"],
+                        "points_better_by": point["accuracy"] - other,
+                    }
+                )
+    return rows
 
 
-def _up_to(points: list[dict[str, Any]], cost: float) -> list[float]:
-    """The accuracies at this cost or below."""
-    return [point["accuracy"] for point in points if point["relative_bops"] <= cost + 1e-9]
+def _at(points: Sequence[dict[str, Any]], cost: float) -> float | None:
+    """The accuracy of a front at a cost; None below its cheapest point."""
+    places = sorted((point["relative_bops"], point["accuracy"]) for point in points)
+    below = [place for place in places if place[0] <= cost + 1e-9]
+    above = places[len(below) :]
+    if not below:
+        return None
+    best = max(accuracy for _, accuracy in below)
+    if not above:
+        return best
+    (left, low), (right, high) = below[-1], above[0]
+    return max(best, low + (high - low) * (cost - left) / (right - left))
 
 
 def as_typed(arguments: list[str]) -> str:
@@ -213,6 +237,17 @@ def as_typed(arguments: list[str]) -> str:
         if "--out" not in (before, word):
             shown.append("FOLDER" if before == "--data" else word)
     return shlex.join(shown)
+
+
+def entry_of(methods: dict[str, list[dict[str, Any]]], name: str, seed: int) -> dict[str, Any]:
+    """What a method has found for a seed so far."""
+    entries = methods.setdefault(name, [])
+    for entry in entries:
+        if entry["seed"] == seed:
+            return entry
+    entries.append({"seed": seed, "seconds": 0.0, "points": []})
+    entries.sort(key=lambda entry: entry["seed"])
+    return entry_of(methods, name, seed)
 
 
 def say(line: str) -> None:
@@ -232,6 +267,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--jobs", type=int, default=1, help="how many methods and seeds run beside each other")
     add("--methods", nargs="+", choices=METHODS, default=METHODS)
     add("--adaround", nargs="*", choices=METHODS, default=(), help="methods whose points get adaptive rounding too")
+    add("--adaround-near", nargs="+", type=float, metavar="PERCENT", help="only their points nearest to these costs")
     add("--adaround-steps", type=int, default=1000)
     add("--examples", type=int, default=1024)
     add("--batch", type=int, default=64)
@@ -248,19 +284,23 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def outcomes(options: argparse.Namespace) -> Iterator[tuple[int, list[Any]]]:
-    """What `run` gives for every method and seed, as they come."""
-    tasks = [(method, seed) for method in options.methods for seed in range(options.seeds)]
-    if options.jobs == 1:
-        bench = Bench(options)
-        for method, seed in tasks:
-            yield seed, list(run(bench, method, seed))
-        return
+def outcomes(options: argparse.Namespace) -> Iterator[tuple[str, int, list[dict[str, Any]], float]]:
+    """Method, seed, tested points and seconds, as they come: fronts first, then rounded points one by one."""
+    # Those that take longest come last in METHODS, and start first.
+    tasks = [(method, seed) for method in reversed(options.methods) for seed in range(options.seeds)]
     with ProcessPoolExecutor(options.jobs, get_context("spawn"), initializer=_set_up, initargs=(options,)) as pool:
-        # Those that take longest come last in METHODS, and start first.
-        waiting = {pool.submit(_work, *task): task[1] for task in reversed(tasks)}
-        for future in as_completed(waiting):
-            yield waiting[future], future.result()
+        waiting: dict[Future[Any], tuple[str, int]] = {pool.submit(_front, *task): task for task in tasks}
+        while waiting:
+            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                method, seed = waiting.pop(future)
+                if method.endswith(ROUNDED):
+                    row, seconds = future.result()
+                    yield method, seed, [row], seconds
+                    continue
+                points, rows, seconds = future.result()
+                yield method, seed, rows, seconds
+                for point in to_round(points, options.adaround_near) if method in options.adaround else ():
+                    waiting[pool.submit(_rounded, point, seed)] = (method + ROUNDED, seed)
 
 
 _bench: Bench
@@ -268,12 +308,17 @@ _bench: Bench
 
 def _set_up(options: argparse.Namespace) -> None:
     global _bench
-    torch.set_num_threads(1)
+    if options.jobs > 1:
+        torch.set_num_threads(1)
     _bench = Bench(options)
 
 
-def _work(method: str, seed: int) -> list[Any]:
-    return list(run(_bench, method, seed))
+def _front(method: str, seed: int) -> tuple[list[Point], list[dict[str, Any]], float]:
+    return front(_bench, method, seed)
+
+
+def _rounded(point: Point, seed: int) -> tuple[dict[str, Any], float]:
+    return rounded(_bench, point, seed)
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
@@ -295,12 +340,12 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     }
     say(f"float: {result['float_accuracy']:.2f}%")
     del bench
-    for seed, outcome in outcomes(options):
-        for name, points, seconds in outcome:
-            methods.setdefault(name, []).append({"seed": seed, "seconds": seconds, "points": points})
-            methods[name].sort(key=lambda one: one["seed"])
-            figures = ", ".join(f"{point['accuracy']:.2f} at {point['relative_bops']:.2f}" for point in points[-8:])
-            say(f"{name}, seed {seed}, {seconds:.0f} s: {figures}")
+    for name, seed, rows, seconds in outcomes(options):
+        entry = entry_of(methods, name, seed)
+        entry["seconds"] += seconds
+        entry["points"] = sorted([*entry["points"], *rows], key=lambda row: row["relative_bops"], reverse=True)
+        figures = ", ".join(f"{row['accuracy']:.2f} at {row['relative_bops']:.2f}" for row in rows[-8:])
+        say(f"{name}, seed {seed}, {seconds:.0f} s: {figures}")
         result["comparison"] = compare(result)
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -33,7 +33,12 @@ def test_steps_are_recorded_and_learn_what_launched_ones_do(monkeypatch, caplog)
     launched = copy.deepcopy(compressor)
     recorders = []
     start = Recorder.__init__
-    monkeypatch.setattr(Recorder, "__init__", lambda self, *given: (recorders.append(self), start(self, *given))[1])
+
+    def starting(self, *given, **options):
+        recorders.append(self)
+        start(self, *given, **options)
+
+    monkeypatch.setattr(Recorder, "__init__", starting)
     with caplog.at_level(logging.WARNING, "bayesbits"):
         report = adaround(compressor, [x[:40], x[40:]], AdaRoundConfig(steps=200))
     assert not caplog.records

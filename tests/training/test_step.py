@@ -82,6 +82,30 @@ def test_where_compiling_fails_training_goes_on_and_says_so_once(monkeypatch, ca
     ]
 
 
+def test_a_compiled_backward_pass_that_fails_is_done_again_uncompiled(monkeypatch, caplog):
+    def broken(gradient):
+        raise RuntimeError("a buffer has been changed")
+
+    def compiler(function, **options):
+        def call(*arguments):
+            values = function(*arguments)
+            values.register_hook(broken)
+            return values
+
+        return call
+
+    compressor, step = make(compile=True)
+    before = compressor.model[0].weight.detach().clone()
+    monkeypatch.setattr(torch, "compile", compiler)
+    with caplog.at_level(logging.WARNING, "bayesbits"):
+        losses = [step(IMAGES, LABELS) for _ in range(2)]
+    assert torch.stack(losses).isfinite().all()
+    assert (compressor.model[0].weight != before).any()
+    assert [record.getMessage() for record in caplog.records] == [
+        "the network cannot be compiled and trains uncompiled: RuntimeError: a buffer has been changed"
+    ]
+
+
 def test_what_is_wrong_with_the_loss_is_not_blamed_on_the_compiler(monkeypatch):
     def wrong(output, targets):
         raise ZeroDivisionError("of the user's")

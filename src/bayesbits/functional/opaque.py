@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from bayesbits.functional.dispatch import choose, run_backward, run_forward
 
@@ -53,6 +54,14 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 quantize.register_autograd(_backward, setup_context=_remember)
+
+
+def quantize_again(x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: Sequence[int]) -> Tensor:
+    """`quantize`, done once more in the backward pass instead of keeping its result beside x, which is kept anyway."""
+    result: Tensor = checkpoint(
+        quantize, x, beta, gates, signed, bits, use_reentrant=False, preserve_rng_state=False
+    )  # fmt: skip
+    return result
 
 
 @torch.library.custom_op("bayesbits::snapshot", mutates_args=())

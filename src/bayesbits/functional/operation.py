@@ -80,7 +80,9 @@ def gated_quantize(
             f"beta {tuple(beta.shape)}"
         )
     if _as_one_operation(x, beta.numel()):
-        opaque_result: Tensor = opaque.quantize(x, beta, gates, signed, bits)
+        # Activations are large, and the network around them keeps the result too; weights are there anyway.
+        operation = opaque.quantize if isinstance(x, torch.nn.Parameter) else opaque.quantize_again
+        opaque_result: Tensor = operation(x, beta, gates, signed, bits)
         return opaque_result
     if _as_plain_operations(x):
         return reference.differentiable(x, _broadcast(beta, x), gates, signed, bits)

@@ -103,17 +103,14 @@ class TrainingStep:
         return leaf
 
     def _update(self, inputs: Any, targets: Any) -> Tensor:
-        return self._descend(self._losses, inputs, targets)
+        values = self._differentiate(self._losses, inputs, targets)
+        self.optimizers.step()
+        return values
 
     def _compiled_update(self, inputs: Any, targets: Any) -> Tensor:
-        return self._descend(self._compiled_losses, inputs, targets)
-
-    def _descend(self, losses: Callable[[Any, Any], Tensor], inputs: Any, targets: Any) -> Tensor:
-        self.optimizers.zero_grad()
-        values = losses(inputs, targets)
-        values[0].backward()  # type: ignore[no-untyped-call]
+        values = self._differentiate_compiled(inputs, targets)
         self.optimizers.step()
-        return values.detach()
+        return values
 
     def _losses(self, inputs: Any, targets: Any) -> Tensor:
         """Loss, task loss and penalty as one vector; the first is what is minimised."""
@@ -130,17 +127,24 @@ class TrainingStep:
         penalty = self.compressor.penalty() if self.mu > 0 else torch.zeros_like(loss)
         return torch.stack([loss + self.mu * penalty, task, penalty.to(loss.dtype)])
 
-    def _compiled_losses(self, inputs: Any, targets: Any) -> Tensor:
+    def _differentiate(self, losses: Callable[[Any, Any], Tensor], inputs: Any, targets: Any) -> Tensor:
+        """Loss, task loss and penalty; every parameter has its gradient."""
+        self.optimizers.zero_grad()
+        values = losses(inputs, targets)
+        values[0].backward()  # type: ignore[no-untyped-call]
+        return values.detach()
+
+    def _differentiate_compiled(self, inputs: Any, targets: Any) -> Tensor:
         if not self.may_compile:
-            return self._losses(inputs, targets)
+            return self._differentiate(self._losses, inputs, targets)
         if self._compiled is not None:
-            return self._compiled(inputs, targets)
+            return self._differentiate(self._compiled, inputs, targets)
         options = _GPU_OPTIONS if self.device.type == "cuda" else None
         compiled = torch.compile(self._losses, dynamic=False, options=options)
         try:
-            values = compiled(inputs, targets)
+            values = self._differentiate(compiled, inputs, targets)
         except Exception as error:  # whatever a compiler meets in a user's network
-            values = self._losses(inputs, targets)  # what is wrong with the network itself is raised here
+            values = self._differentiate(self._losses, inputs, targets)  # what is wrong with the network is raised here
             self.may_compile = False
             _log.warning("the network cannot be compiled and trains uncompiled: %s", first_line(error))
             return values
