@@ -31,6 +31,7 @@ from bayesbits.baselines import AdaRoundConfig, adaround, sensitivity, uniform
 from bayesbits.front import Point
 from bayesbits.posttraining.modes import kept
 from bayesbits.posttraining.points import read_point
+from bayesbits.recipes.accuracy import accuracy
 from bayesbits.zoo import data, models
 from experiments.drawing import draw
 
@@ -84,13 +85,10 @@ class Bench:
         chosen = chosen[: self.options.examples].to(self.device)
         return data.normalise(self.train.images[chosen], ImageNetStatistics), self.train.labels[chosen]
 
-    @torch.no_grad()
     def accuracy(self, model: nn.Module) -> float:
         """On the test images, in percent."""
-        right = torch.zeros((), dtype=torch.int64, device=self.device)
-        for images, labels in zip(self.test.images.split(1000), self.test.labels.split(1000), strict=True):
-            right += (model(data.normalise(images, ImageNetStatistics)).argmax(1) == labels).sum()
-        return 100 * right.item() / len(self.test)
+        batches = zip(self.test.images.split(1000), self.test.labels.split(1000), strict=True)
+        return accuracy(model, ((data.normalise(images, ImageNetStatistics), labels) for images, labels in batches))
 
 
 def attached(bench: Bench, images: Tensor) -> bb.Compressor:
