@@ -11,16 +11,16 @@ def runs(*points: tuple[float, float]) -> list:
 
 def test_fronts_are_compared_at_the_cost_of_each_learned_point():
     methods = {
-        "gates": runs((0.5, 70), (2, 80), (6, 91)),
+        "gates": runs((0.5, 70), (2, 80), (6, 91), (6.5, 95)),
         "sensitivity": runs((1, 10), (3, 86), (7, 90)),
         "8/8 minmax": runs((6.25, 90)),
         "8/8 mse": runs((6.25, 90.5)),
     }
     found = compare({"methods": methods})
     over = found["gates over sensitivity"]
-    assert [point["points_better_by"] for point in over["points"]] == [80 - 48, 91 - 89]  # the line at 2 and 6
-    assert over["points_better_by_on_average"] == 17
-    assert (over["points_of_the_front_above"], over["points_of_the_front"]) == (2, 2)
+    assert [point["points_better_by"] for point in over["points"]] == [80 - 48, 91 - 89, 95 - 89.5]  # the line
+    assert over["points_better_by_on_average"] == (32 + 2 + 5.5) / 3
+    assert (over["points_of_the_front_above"], over["points_of_the_front"]) == (3, 3)
     assert found["gates over 8/8 within 6.25%"] == [1, 0.5]
     assert "gates+ranges over gates" not in found
 

@@ -57,10 +57,11 @@ quantize.register_autograd(_backward, setup_context=_remember)
 
 
 def quantize_again(x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: Sequence[int]) -> Tensor:
-    """`quantize`, done once more in the backward pass instead of keeping its result beside x, which is kept anyway."""
-    result: Tensor = checkpoint(
-        quantize, x, beta, gates, signed, bits, use_reentrant=False, preserve_rng_state=False
-    )  # fmt: skip
+    """`quantize` for activations in a compiled network: once more in the backward pass, instead of keeping its result.
+
+    The layer behind needs the result there, and the quantizer x: both kept would be more than a float network keeps.
+    """
+    result: Tensor = checkpoint(quantize, x, beta, gates, signed, bits, use_reentrant=False, preserve_rng_state=False)
     return result
 
 

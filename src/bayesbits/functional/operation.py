@@ -14,7 +14,8 @@ from bayesbits.functional.dispatch import choose, forced, has_kernel, run_backwa
 def _as_one_operation(x: Tensor, rows: int) -> bool:
     """A compiler for the GPU takes the kernel as it is."""
     if torch.compiler.is_compiling():
-        return torch.compiler.is_dynamo_compiling() and has_kernel(x, rows)
+        looked_into = torch.compiler.is_exporting() or not torch.compiler.is_dynamo_compiling()
+        return not looked_into and has_kernel(x, rows)
     return forced() == "opaque" and x.numel() > 0
 
 
@@ -80,9 +81,8 @@ def gated_quantize(
             f"beta {tuple(beta.shape)}"
         )
     if _as_one_operation(x, beta.numel()):
-        # Activations are large, and the network around them keeps the result too; weights are there anyway.
-        operation = opaque.quantize if isinstance(x, torch.nn.Parameter) else opaque.quantize_again
-        opaque_result: Tensor = operation(x, beta, gates, signed, bits)
+        again = torch.compiler.is_dynamo_compiling() and not isinstance(x, torch.nn.Parameter)
+        opaque_result: Tensor = (opaque.quantize_again if again else opaque.quantize)(x, beta, gates, signed, bits)
         return opaque_result
     if _as_plain_operations(x):
         return reference.differentiable(x, _broadcast(beta, x), gates, signed, bits)

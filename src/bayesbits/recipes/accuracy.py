@@ -52,13 +52,24 @@ def whole_float32() -> Iterator[None]:
     By default torch lets it round what convolutions read to 10 bits. At few bits that is another network than the one
     that is deployed, and decides otherwise for one image in a hundred.
     """
-    backends: Any = torch.backends
-    settings = (backends.cudnn.conv, backends.cuda.matmul)
+    cudnn: Any = torch.backends.cudnn
+    settings = (cudnn.conv, cudnn.rnn, torch.backends.cuda.matmul)
     before = [setting.fp32_precision for setting in settings]
+    products = torch.get_float32_matmul_precision()
     try:
+        allowed = cudnn.allow_tf32  # the older name: torch refuses to read it where it and the newer ones disagree
+    except RuntimeError:
+        allowed = None
+    try:
+        if allowed:
+            cudnn.allow_tf32 = False
+        torch.set_float32_matmul_precision("highest")
         for setting in settings:
             setting.fp32_precision = "ieee"
         yield
     finally:
+        if allowed:
+            cudnn.allow_tf32 = True
+        torch.set_float32_matmul_precision(products)
         for setting, precision in zip(settings, before, strict=True):
             setting.fp32_precision = precision

@@ -141,12 +141,21 @@ class TrainingStep:
             return self._differentiate(self._compiled, inputs, targets)
         options = _GPU_OPTIONS if self.device.type == "cuda" else None
         compiled = torch.compile(self._losses, dynamic=False, options=options)
+        before = [(buffer, buffer.clone()) for buffer in self.compressor.model.buffers()]
         try:
             values = self._differentiate(compiled, inputs, targets)
         except Exception as error:  # whatever a compiler meets in a user's network
-            values = self._differentiate(self._losses, inputs, targets)  # what is wrong with the network is raised here
-            self.may_compile = False
-            _log.warning("the network cannot be compiled and trains uncompiled: %s", first_line(error))
+            reason = first_line(error)
+        else:
+            self._compiled = compiled
             return values
-        self._compiled = compiled
+        for buffer, value in before:  # statistics and noise: the forward pass may have been through
+            buffer.copy_(value)
+        try:
+            values = self._differentiate(self._losses, inputs, targets)
+        except Exception as error:  # what is wrong with the network itself
+            error.add_note(f"Before this the compiled network had failed: {reason}")
+            raise
+        self.may_compile = False
+        _log.warning("the network cannot be compiled and trains uncompiled: %s", reason)
         return values
