@@ -87,7 +87,7 @@ def compare(model: str, batch: int, pixels: int, contenders: tuple[str, ...]) ->
         torch._dynamo.reset()
         gc.collect()  # otherwise the next contender's memory is counted against what is left of this one
         if device == "cuda":
-            torch._C._cuda_clearCublasWorkspaces()
+            torch._C._cuda_clearCublasWorkspaces()  # which the next contender allocates for itself, like the first one
             torch.cuda.empty_cache()
     return rows
 

@@ -244,14 +244,11 @@ def as_typed(arguments: list[str]) -> str:
 
 
 def entry_of(methods: dict[str, list[dict[str, Any]]], name: str, seed: int) -> dict[str, Any]:
-    """What a method has found for a seed so far."""
-    entries = methods.setdefault(name, [])
-    for entry in entries:
-        if entry["seed"] == seed:
-            return entry
-    entries.append({"seed": seed, "seconds": 0.0, "points": []})
-    entries.sort(key=lambda entry: entry["seed"])
-    return entry_of(methods, name, seed)
+    """What a method has found for a seed so far; made where there is nothing yet."""
+    entries = {entry["seed"]: entry for entry in methods.get(name, ())}
+    entries.setdefault(seed, {"seed": seed, "seconds": 0.0, "points": []})
+    methods[name] = [entries[number] for number in sorted(entries)]
+    return entries[seed]
 
 
 def say(line: str) -> None:
