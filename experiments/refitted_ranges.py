@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import bayesbits as bb
-from experiments.posttrain import Bench, parse, say
+from experiments.posttrain import Bench, attached, parse, say
 
 FRONTS = Path(__file__).parent / "results" / "posttrain-resnet20.json"
 COST = 2.2
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> None:
 def accuracy(bench: Bench, seed: int, point: dict[str, Any], *, refit: bool) -> float:
     """Of the network with a point's widths, on the test images."""
     images = list(bench.examples(seed)[0].split(512))
-    compressor = bb.attach(bench.network(), images[0][:1], bb.Spec(prune=False, residual_bits=None))
+    compressor = attached(bench, images[0])
     quantizers = compressor.attachment.quantizers
     found = {}
     for bits in sorted({min(16, point["bits"][name]) for name in quantizers} if refit else ()):

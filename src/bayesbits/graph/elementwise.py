@@ -130,7 +130,7 @@ def _outcome(
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
     try:
         outcome = target(*args, **kwargs)
-    except (RuntimeError, TypeError, NotImplementedError):
+    except (RuntimeError, TypeError):
         return None
     return outcome if isinstance(outcome, Tensor) else None
 
