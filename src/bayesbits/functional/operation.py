@@ -12,10 +12,12 @@ from bayesbits.functional.dispatch import choose, forced, has_kernel, run_backwa
 
 
 def _as_one_operation(x: Tensor, rows: int) -> bool:
-    """A compiler for the GPU takes the kernel as it is."""
+    """A compiler for the GPU takes the kernel as it is.
+
+    `torch.compiler.is_exporting` must not be asked: on torch 2.11 it is a constant True inside of dynamo.
+    """
     if torch.compiler.is_compiling():
-        looked_into = torch.compiler.is_exporting() or not torch.compiler.is_dynamo_compiling()
-        return not looked_into and has_kernel(x, rows)
+        return torch.compiler.is_dynamo_compiling() and has_kernel(x, rows)
     return forced() == "opaque" and x.numel() > 0
 
 

@@ -90,7 +90,7 @@ class GateBank(nn.Module):
     def draw(self) -> None:
         """Give every member its values for the coming forward pass; one noise draw a gate."""
         if not is_recomputing() and any(member.training for member in self.members):
-            self.counter[1] += 1
+            self.counter.select(0, 1).add_(1)
         self.present_pass.running = True
         by_mode: dict[tuple[str, bool], list[Gates]] = {}
         for member in self.members:
