@@ -352,3 +352,15 @@ def test_statistics_that_were_loaded_without_their_counter_are_kept():
     compressor.calibrate([torch.randn(8, 3, 4, 4)])
     for name, value in trained.items():
         assert torch.equal(model.state_dict()[name], value)
+
+
+def test_a_width_that_is_not_learned_gets_the_range_of_its_own_width():
+    torch.manual_seed(0)
+    x = torch.randn(512, 4)
+    ranges = {}
+    for bits in (2, 8):
+        compressor = bb.attach(torch.nn.Linear(4, 3), x, bb.Spec(input_bits=8, rules={"": {"prune": False}}))
+        compressor.calibrate([x], method="mse", reference_bits=bits)
+        ranges[bits] = {name: q.beta.item() for name, q in compressor.attachment.quantizers.items()}
+    assert ranges[2][".input"] == ranges[8][".input"]  # fixed at 8 bits, whatever the learned ones are made for
+    assert ranges[2]["weight"] < ranges[8]["weight"]

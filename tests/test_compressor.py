@@ -769,3 +769,16 @@ def test_everything_moves_to_another_device_with_the_network(name, penalty):
     assert all(p.grad is not None for group in compressor.parameter_groups() for p in group["params"])
     assert not watch.on_cpu  # nothing is copied to or from the host, which on a GPU would wait for it
     assert "convolution_backward" in watch.names
+
+
+@pytest.mark.parametrize("input_bits", [8, "learned"])
+def test_the_range_of_the_input_learns_only_with_its_width(input_bits):
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(8, 4)
+    compressor = bb.attach(model, x, bb.Spec(input_bits=input_bits))
+    compressor.calibrate([x])
+    quantizer = compressor.attachment.quantizers["0.input"]
+    (ranges,) = [group["params"] for group in compressor.parameter_groups() if group["name"] == "ranges"]
+    learns = any(parameter is quantizer.log_beta for parameter in ranges)
+    assert learns == quantizer.log_beta.requires_grad == (input_bits == "learned")
+    compressor.fix()
+    assert quantizer.log_beta.requires_grad == learns  # fine-tuning would pay for the gradient just the same

@@ -110,7 +110,8 @@ class Compressor:
 
         A batch is what the model is called with: a tensor, a tuple of positional or a dict of keyword inputs; from a
         loader of pairs pass `(x for x, _ in loader)`. `method` is "minmax", "moving_average" (over the batches, with
-        `momentum`), "percentile" (of the magnitudes) or "mse" (least squared error at `reference_bits`).
+        `momentum`), "percentile" (of the magnitudes) or "mse" (least squared error at `reference_bits`, or at the width
+        of a tensor whose width is not learned).
         """
         if isinstance(batches, Tensor):
             raise TypeError("calibrate takes batches, and this is one tensor: pass [batch]")
@@ -151,7 +152,7 @@ class Compressor:
         groups = {
             "weights": [p for p in self.model.parameters() if id(p) not in attached and p.requires_grad],
             "gates": gates,
-            "ranges": [q.log_beta for q in quantizers if q.mode != "off"],
+            "ranges": [q.log_beta for q in quantizers if q.mode != "off" and q.learn_range],
         }
         return [{"name": name, "params": parameters} for name, parameters in groups.items() if parameters]
 

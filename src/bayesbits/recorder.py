@@ -20,14 +20,17 @@ WARM_UP = 3  # runs before one is recorded: the allocator and the optimizers' st
 class Recorder:
     """Runs a function: the first times it is launched, the next it is recorded, and from then on it is replayed.
 
-    Recording is an attempt: where it fails, as something in the function waits for the device, the log says so once and
-    the function is launched every time. What a replay returns lies where the next one writes. A recorder does not hold
-    the function, whose owner holds the recorder: memory of the device shall not wait for Python's collector.
+    Recording is an attempt: where it fails, as something in the function waits for the device, `refused` and the log
+    say why, and the function is launched every time. What a replay returns lies where the next one writes. A recorder
+    does not hold the function, whose owner holds the recorder: memory of the device shall not wait for Python's
+    collector.
     """
 
     def __init__(self, device: torch.device, beside: "Recorder | None" = None) -> None:
         """`beside` is another recorder whose functions change the same parameters: they share a stream."""
-        self.refused, self._device = False, device
+        self.refused: str | None = None
+        """Why nothing can be recorded, once that was tried."""
+        self._device = device
         self._stream: Any = torch.cuda.Stream(device) if beside is None else beside._stream  # type: ignore[no-untyped-call]
         self.forget()
 
@@ -75,7 +78,7 @@ class Recorder:
             with torch.cuda.graph(graph, stream=self._stream):
                 result = function(*static)
         except RuntimeError as error:
-            self.refused = True
+            self.refused = f"it failed: {first_line(error)}"
             _log.warning("the step cannot be recorded as a CUDA graph and runs unrecorded: %s", first_line(error))
             return
         self._graph, self._places, self._result = graph, _tensors(static), result

@@ -1,6 +1,7 @@
 """The compiled path where compiling does not work: the definition takes over, and the log says so once."""
 
 import logging
+import time
 
 import pytest
 import torch
@@ -57,3 +58,52 @@ def test_with_a_compiler_that_fails(monkeypatch, caplog):
     messages = [record.getMessage() for record in caplog.records if record.name == "bayesbits"]
     assert len(messages) == 1
     assert "compiling failed (Failed: out of luck)" in messages[0]
+
+
+@pytest.fixture
+def compilations(monkeypatch):
+    """The combinations that were compiled, which here are the definition itself."""
+    made = []
+    monkeypatch.setattr(compiled, "_runs", type(compiled._runs)())
+    monkeypatch.setattr(compiled, "_compiled", set())
+    monkeypatch.setattr(compiled, "_specialise", lambda function, *key: made.append(function.__name__) or function)
+    return made
+
+
+def run_large() -> None:
+    gated_quantize(torch.zeros(compiled.SMALLEST), 1.0, torch.ones(5), signed=True)
+
+
+def test_what_runs_now_and_then_is_not_compiled(compilations, monkeypatch):
+    monkeypatch.setattr(compiled, "WORTH", 3)
+    for _ in range(3):
+        run_large()
+    assert not compilations
+    run_large()
+    assert compilations == ["forward"]
+
+
+@pytest.mark.parametrize("steps", [compiled.WORTH, compiled.WORTH + 1])
+def test_a_training_is_compiled_from_its_start_or_not_at_all(steps, compilations):
+    with compiled.expecting(steps):
+        run_large()
+    assert bool(compilations) == (steps > compiled.WORTH)
+
+
+def test_a_long_compilation_is_told_of_once(compilations, monkeypatch, caplog):
+    def compiling(function, *key):
+        def slow(*arguments):
+            deadline = time.monotonic() + 10
+            while not caplog.records and time.monotonic() < deadline:
+                time.sleep(0.01)
+            return function(*arguments)
+
+        return slow
+
+    monkeypatch.setattr(compiled, "_SILENCE", 0.0)
+    monkeypatch.setattr(compiled, "_specialise", compiling)
+    with caplog.at_level(logging.WARNING, "bayesbits"), compiled.expecting(compiled.WORTH + 1):
+        run_large()
+        run_large()
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == ["compiling the quantizers for this CPU, once: torch keeps the result for the next time"]

@@ -7,7 +7,7 @@ nothing is changed.
 
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -44,7 +44,7 @@ def calibrate_activations(
     Batch norms that have never run take their statistics from these batches too: those they start with would mislead.
     """
     options = Options(method, percentile, reference_bits, momentum)
-    observers = {name: _Observer(options) for name in quantizers}
+    observers = {name: _Observer(_at_own_width(options, quantizer)) for name, quantizer in quantizers.items()}
     count = 0
     with (
         restored(model),
@@ -91,7 +91,7 @@ def calibrate_weight(
 
     `moving_average` is `minmax` here, as there is only one weight. A channel of zeros gets the range of the tensor.
     """
-    Options(method, percentile, reference_bits)
+    options = _at_own_width(Options(method, percentile, reference_bits), quantizer)
     count = quantizer.log_beta.numel()
     if weight.numel() == 0 or (count > 1 and weight.shape[0] != count):
         raise ValueError(f"{name}: a weight of shape {tuple(weight.shape)} does not fit a quantizer of {count} ranges")
@@ -103,10 +103,15 @@ def calibrate_weight(
     if method == "percentile":
         ends = percentile_of_magnitudes(rows, percentile)
     elif method == "mse":
-        ends = least_error(evenly_spaced(rows, SAMPLE), largest, reference_bits, signed=True)
+        ends = least_error(evenly_spaced(rows, SAMPLE), largest, options.reference_bits, signed=True)
     problem = set_range(quantizer, ends.cpu(), largest.cpu(), signed=True)
     if problem is not None:
         warnings.warn(f"{name}: {problem}", stacklevel=2)
+
+
+def _at_own_width(options: Options, quantizer: GatedQuantizer) -> Options:
+    """The options for one quantizer: where it has one width to choose from, its range is for that one."""
+    return options if len(quantizer.bits) > 1 else replace(options, reference_bits=quantizer.bits[0])
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,18 @@
 """The plain definition, compiled: one pass over memory each way on the CPU.
 
 Compiling takes a C++ compiler and a few seconds for each combination of widths, dtype and sign that is used for the
-first time on a machine (torch keeps the result on disk). Where there is no compiler, or it fails, the definition runs
-as it is, more slowly, and the log says so once.
+first time on a machine (torch keeps the result on disk). So a combination is compiled when it has run often, or from
+the start where much work is known to come (`expecting`), and the log says so where it takes long. Where there is no
+compiler, or it fails, the definition runs as it is, more slowly, and the log says so once.
 """
 
 import functools
 import logging
+import threading
 import types
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -20,6 +24,15 @@ _log = logging.getLogger("bayesbits")
 
 # Below this many elements the definition's own operations fit into the cache and compiling gains little.
 SMALLEST = 2**16
+
+# A combination that runs more often than this is worth compiling.
+WORTH = 100
+
+# A compilation that takes longer than this is told of, in seconds.
+_SILENCE = 3.0
+
+_runs: Counter[tuple[Any, ...]] = Counter()
+_expected: int | None = None
 
 Gradients = tuple[Tensor, Tensor | None, Tensor | None]
 
@@ -42,6 +55,33 @@ def _warn(reason: str) -> None:
     _log.warning("%s: quantizers run uncompiled on the CPU, several times slower", reason)
 
 
+@contextmanager
+def expecting(runs: int) -> Iterator[None]:
+    """Inside the block every combination runs so often: it is compiled from the start, or not at all.
+
+    A training that goes on from a checkpoint then computes as it would have done.
+    """
+    global _expected
+    before, _expected = _expected, runs
+    try:
+        yield
+    finally:
+        _expected = before
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
+    """Say what takes so long, if it does."""
+    message = "compiling the quantizers for this CPU, once: torch keeps the result for the next time"
+    timer = threading.Timer(_SILENCE, _log.warning, [message])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 @functools.cache
 def _specialise(function: Callable[..., Any], *key: Any) -> Callable[..., Any]:
     """A compiled copy of `function` for one combination of options.
@@ -55,6 +95,7 @@ def _specialise(function: Callable[..., Any], *key: Any) -> Callable[..., Any]:
 
 
 _specialised: list[tuple[Any, ...]] = []
+_compiled: set[tuple[Any, ...]] = set()
 
 
 def _run(function: Callable[..., Any], matrices: tuple[Tensor, ...], beta: Tensor, gates: Tensor, *options: Any) -> Any:
@@ -62,17 +103,26 @@ def _run(function: Callable[..., Any], matrices: tuple[Tensor, ...], beta: Tenso
     x = matrices[-1]
     for matrix in matrices:
         torch._dynamo.maybe_mark_dynamic(matrix, [0, 1] if len(matrix) > 1 else [1])
-    key = (x.dtype, beta.dtype, gates.dtype, len(x) == 1, *options)
+    key = (function, x.dtype, beta.dtype, gates.dtype, len(x) == 1, *options)
+    _runs[key] += 1
+    if (_runs[key] if _expected is None else _expected) <= WORTH:
+        return function(*matrices, beta, gates, *options)
+    compiled = _specialise(*key)
     try:
-        return _specialise(function, *key)(*matrices, beta, gates, *options)
+        with nullcontext() if key in _compiled else _telling():
+            result = compiled(*matrices, beta, gates, *options)
+        _compiled.add(key)
+        return result
     except torch._dynamo.exc.BackendCompilerFailed as error:
         _warn(f"compiling failed ({type(error).__name__}: {str(error).splitlines()[0]})")
         return function(*matrices, beta, gates, *options)
 
 
-def forward(x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...]) -> Tensor:
+def forward(
+    x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], dtype: torch.dtype | None = None
+) -> Tensor:
     """As `reference.forward`, on a dense matrix x with one range a row."""
-    result: Tensor = _run(reference.forward, (x,), beta, gates, signed, bits)
+    result: Tensor = _run(reference.forward, (x,), beta, gates, signed, bits, dtype)
     return result
 
 

@@ -2,8 +2,9 @@
 
 import functools
 import importlib.util
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from types import ModuleType
 
@@ -21,6 +22,8 @@ MOST_ROWS = 65_535
 
 _TRITON_FOUND = importlib.util.find_spec("triton") is not None
 
+_ran: Counter[str] = Counter()
+
 _forced: ContextVar[str | None] = ContextVar("bayesbits_implementation", default=None)
 
 
@@ -35,9 +38,20 @@ def implementation(name: str) -> Iterator[None]:
         raise ValueError(f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, got {name!r}")
     token = _forced.set(name)
     try:
-        yield
+        with compiled.expecting(compiled.WORTH + 1) if name == "compiled" else nullcontext():
+            yield
     finally:
         _forced.reset(token)
+
+
+@contextmanager
+def watching() -> Iterator[Counter[str]]:
+    """Afterwards, how often each implementation has run inside the block: what compilers took apart is not there."""
+    before, seen = _ran.copy(), Counter[str]()
+    try:
+        yield seen
+    finally:
+        seen.update(_ran - before)
 
 
 @functools.cache
@@ -100,12 +114,14 @@ def _shaped_like(matrix: Tensor, dense: Tensor) -> Tensor:
 
 
 def run_forward(
-    x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], chosen: ModuleType
-) -> Tensor:
-    """x_q by one implementation, in the shape and strides of x."""
+    x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], chosen: ModuleType,
+    dtype: torch.dtype | None = None,
+) -> Tensor:  # fmt: skip
+    """x_q by one implementation, in the shape and strides of x, and in its dtype unless another one is given."""
+    _ran[chosen.__name__.rpartition(".")[2]] += 1
     rows = beta.numel()
     dense = _dense(x, rows)
-    return _shaped_like(chosen.forward(_matrix(dense, rows), beta.reshape(-1, 1), gates, signed, bits), dense)
+    return _shaped_like(chosen.forward(_matrix(dense, rows), beta.reshape(-1, 1), gates, signed, bits, dtype), dense)
 
 
 def run_backward(
@@ -116,7 +132,7 @@ def run_backward(
     rows = beta.numel()
     dense = _dense(x, rows)
     if grad.stride() != dense.stride():
-        grad = torch.empty_like(dense).copy_(grad)
+        grad = torch.empty_like(dense, dtype=grad.dtype).copy_(grad)
     matrices = _matrix(grad, rows), _matrix(dense, rows)
     dx, dbeta, dgates = chosen.backward(*matrices, beta.reshape(-1, 1), gates, signed, bits, sums_needed)
     return _shaped_like(dx, dense), None if dbeta is None else dbeta.reshape(beta.shape), dgates

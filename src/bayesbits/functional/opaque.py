@@ -16,9 +16,11 @@ from bayesbits.functional.dispatch import choose, run_backward, run_forward
 
 
 @torch.library.custom_op("bayesbits::gated_quantize", mutates_args=())
-def quantize(x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: Sequence[int]) -> Tensor:
+def quantize(
+    x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: Sequence[int], dtype: torch.dtype
+) -> Tensor:  # fmt: skip
     """`gated_quantize` of checked arguments."""
-    return run_forward(x, beta, gates, signed, tuple(bits), choose(x, beta.numel()))
+    return run_forward(x, beta, gates, signed, tuple(bits), choose(x, beta.numel()), dtype)
 
 
 @torch.library.custom_op("bayesbits::gated_quantize_backward", mutates_args=())
@@ -33,8 +35,8 @@ def gradients(
 
 
 @quantize.register_fake
-def _(x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: Sequence[int]) -> Tensor:
-    return torch.empty_like(x)
+def _(x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return torch.empty_like(x, dtype=dtype)
 
 
 @gradients.register_fake
@@ -45,34 +47,41 @@ def _(
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, beta, gates, ctx.signed, ctx.bits = inputs
+    x, beta, gates, ctx.signed, ctx.bits, _ = inputs
     ctx.save_for_backward(x, beta, gates)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    return *gradients(grad, *ctx.saved_tensors, ctx.signed, ctx.bits), None, None
+    return *gradients(grad, *ctx.saved_tensors, ctx.signed, ctx.bits), None, None, None
 
 
 quantize.register_autograd(_backward, setup_context=_remember)
 
 
-def quantize_again(x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: Sequence[int]) -> Tensor:
+def quantize_again(
+    x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: Sequence[int], dtype: torch.dtype
+) -> Tensor:  # fmt: skip
     """`quantize` for activations in a compiled network: once more in the backward pass, instead of keeping its result.
 
     The layer behind needs the result there, and the quantizer x: both kept would be more than a float network keeps.
     """
-    result: Tensor = checkpoint(quantize, x, beta, gates, signed, bits, use_reentrant=False, preserve_rng_state=False)
+    result: Tensor = checkpoint(
+        quantize, x, beta, gates, signed, bits, dtype, use_reentrant=False, preserve_rng_state=False
+    )
     return result
 
 
-@torch.library.custom_op("bayesbits::snapshot", mutates_args=())
-def _copy(buffer: Tensor) -> Tensor:
-    return buffer.clone()
+@torch.library.custom_op("bayesbits::copy", mutates_args=())
+def _copy(values: Tensor) -> Tensor:
+    return values.clone()
 
 
 @_copy.register_fake
-def _(buffer: Tensor) -> Tensor:
-    return torch.empty_like(buffer)
+def _(values: Tensor) -> Tensor:
+    return torch.empty_like(values)
+
+
+_copy.register_autograd(lambda ctx, grad: grad)
 
 
 def snapshot(buffer: Tensor) -> Tensor:
@@ -81,7 +90,21 @@ def snapshot(buffer: Tensor) -> Tensor:
     A compiler may keep the buffer itself for the backward pass and compute from it again, when it has changed. What an
     operation returns that it does not know, it keeps.
     """
+    return _known(buffer)
+
+
+def compute_once(values: Tensor) -> Tensor:
+    """A small tensor that many large ones are multiplied with.
+
+    A compiler would compute it again for every element of these, and a gate's value takes two logarithms and an
+    exponential.
+    """
+    return _known(values)
+
+
+def _known(values: Tensor) -> Tensor:
+    """In a compiled network the result of an operation that the compiler does not look into."""
     if not torch.compiler.is_dynamo_compiling():
-        return buffer
-    copied: Tensor = _copy(buffer)
+        return values
+    copied: Tensor = _copy(values)
     return copied

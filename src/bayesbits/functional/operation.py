@@ -59,14 +59,16 @@ def gated_quantize(
     *,
     signed: bool,
     bits: Sequence[int] = (2, 4, 8, 16, 32),
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Quantize x by a gated mixture of widths: z_2 (x_2 + z_4 (eps_4 + z_8 (eps_8 + ...))).
 
     `beta` is the end of the range: one number, or one for each index of axis 0. `gates` holds one value for each width,
     the first switching the whole tensor. Gates of 0 and 1 give exactly the codes of one width. Gradients reach x
-    (straight through inside of the range), beta and the gates. The result has the dtype and strides of x.
+    (straight through inside of the range), beta and the gates. The result has the strides of x, and its dtype unless
+    another one is given.
     """
-    bits = tuple(bits)
+    bits, dtype = tuple(bits), dtype or x.dtype
     grid.check_bits(bits)
     grid.arithmetic_dtype(x.dtype)
     if not isinstance(gates, Tensor):
@@ -84,12 +86,13 @@ def gated_quantize(
         )
     if _as_one_operation(x, beta.numel()):
         again = torch.compiler.is_dynamo_compiling() and not isinstance(x, torch.nn.Parameter)
-        opaque_result: Tensor = (opaque.quantize_again if again else opaque.quantize)(x, beta, gates, signed, bits)
+        one_operation = opaque.quantize_again if again else opaque.quantize
+        opaque_result: Tensor = one_operation(x, beta, gates, signed, bits, dtype)
         return opaque_result
     if _as_plain_operations(x):
-        return reference.differentiable(x, _broadcast(beta, x), gates, signed, bits)
+        return reference.differentiable(x, _broadcast(beta, x), gates, signed, bits).to(dtype)
     result: Tensor = _GatedQuantize.apply(x, beta, gates, signed, bits)  # type: ignore[no-untyped-call]
-    return result
+    return result.to(dtype)
 
 
 # Outside of these, steps of 16 bits leave the normal numbers of float32.

@@ -37,9 +37,11 @@ def width_weights(gates: Tensor) -> list[Tensor]:
     return [*weights, open_so_far]
 
 
-def forward(x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...]) -> Tensor:
-    """x_q, in the dtype of x. `beta` has a shape that broadcasts against x."""
-    dtype = grid.arithmetic_dtype(x.dtype)
+def forward(
+    x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], dtype: torch.dtype | None = None
+) -> Tensor:
+    """x_q, in the dtype of x unless another one is given. `beta` has a shape that broadcasts against x."""
+    result_dtype, dtype = dtype or x.dtype, grid.arithmetic_dtype(x.dtype)
     beta, gates = beta.to(dtype), gates.to(dtype)
     clipped = grid.clip(x.to(dtype), beta, signed)
     total: Tensor | None = None
@@ -49,7 +51,7 @@ def forward(x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[in
             value = grid.round_to_codes(clipped, beta, width, signed) * grid.step_size(beta, width, signed)
         total = weight * value if total is None else total + weight * value
     assert total is not None
-    return total.to(x.dtype)
+    return total.to(result_dtype)
 
 
 def differentiable(x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...]) -> Tensor:

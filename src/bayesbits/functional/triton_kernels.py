@@ -35,8 +35,9 @@ _FUSED = os.environ.get("TRITON_INTERPRET", "0") != "1"
 _FORWARD = {"BLOCK": 512, "num_warps": 1}
 _REGISTERS = {2: 64, 4: None}
 _FORWARD_PROGRAMS = 128
-_BACKWARD = {"BLOCK": 4096, "num_warps": 4}
-_FINISH = {"BLOCK": 1024, "num_warps": 8}
+_BACKWARD = {"BLOCK": 1024, "num_warps": 8}
+_BACKWARD_PROGRAMS = 4
+_FINISHED_AT_ONCE = 4096  # sums of one kind that one program reads together
 
 
 @triton.jit
@@ -178,87 +179,125 @@ def _forward_kernel(
 
 
 @triton.jit
+def _add(totals, i: tl.constexpr, value):
+    """The totals with `value` added to the one at i."""
+    result = ()
+    for j in tl.static_range(len(totals)):
+        result = result + ((totals[j] + value) if j == i else totals[j],)
+    return result
+
+
+@triton.jit
+def _add_residuals(
+    totals, grad, clipped, steps,
+    LEVELS: tl.constexpr, GRIDS: tl.constexpr, CHAIN: tl.constexpr, FUSED: tl.constexpr,
+):  # fmt: skip
+    """Add g (Q_b - Q_before(b)) of every width with a grid, in steps of the width where one follows from another.
+
+    Behind these stands what is missing to the clipped value: the first width without a grid adds it all.
+    """
+    if GRIDS == 0:
+        totals = _add(totals, 0, grad * clipped)
+    elif CHAIN:
+        # A little less than the inverse, so that the ends of the range stay on the grid.
+        codes = tl.fma(clipped, tl.div_rn(1.0 - 2.0**-22, steps[GRIDS - 1]), _ROUNDER) - _ROUNDER
+        totals = _add(totals, GRIDS, grad * tl.fma(codes, -steps[GRIDS - 1], clipped))
+        for i in tl.static_range(1, GRIDS):
+            coarser = _coarser(codes, LEVELS[GRIDS - i] // LEVELS[GRIDS - 1 - i])
+            gained = tl.fma(coarser, -1.0 * (LEVELS[GRIDS - i] // LEVELS[GRIDS - 1 - i]), codes)
+            totals = _add(totals, GRIDS - i, grad * gained)
+            codes = coarser
+        totals = _add(totals, 0, grad * codes)
+    else:
+        value = tl.zeros_like(clipped)
+        for i in tl.static_range(GRIDS):
+            finer = _round(_quotient(clipped, steps[i], FUSED), LEVELS[i]) * steps[i]
+            totals = _add(totals, i, grad * (finer - value))
+            value = finer
+        totals = _add(totals, GRIDS, grad * (clipped - value))
+    return totals
+
+
+@triton.jit
 def _backward_kernel(
     grad_pointer, x_pointer, dx_pointer, sums_pointer, beta_pointer, gates_pointer, columns,
     LEVELS: tl.constexpr, GRIDS: tl.constexpr, LARGEST: tl.constexpr, CHAIN: tl.constexpr, SIGNED: tl.constexpr,
     FUSED: tl.constexpr, SUMS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """dx, and this block's part of the sums: S_b of every width, sum g (clip - Q_last), and sum g at the edges."""
+    """dx, and this program's part of the sums: S_b of every width, sum g (clip - Q_last), and sum g at the edges.
+
+    Every thread adds up what it sees, and the threads of a program meet once, at the end.
+    """
+    COUNT: tl.constexpr = len(LEVELS)
     row = tl.program_id(1)
-    start = tl.program_id(0).to(tl.int64) * BLOCK
     offsets = tl.arange(0, BLOCK)
-    inside = start + offsets < columns
-    base = row.to(tl.int64) * columns + start
-    x = tl.load(x_pointer + base + offsets, mask=inside, other=0.0).to(tl.float32)
-    grad = tl.load(grad_pointer + base + offsets, mask=inside, other=0.0).to(tl.float32)
     beta = tl.load(beta_pointer + row).to(tl.float32)
-
-    within = tl.abs(x) <= beta if SIGNED else (x >= 0.0) & (x <= beta)
-    dx = tl.where(within, grad * tl.load(gates_pointer).to(tl.float32), 0.0)
-    tl.store(dx_pointer + base + offsets, dx.to(dx_pointer.dtype.element_ty), mask=inside)
+    first_gate = tl.load(gates_pointer).to(tl.float32)
+    steps = _steps(beta, LEVELS, GRIDS, SIGNED)
+    base = row.to(tl.int64) * columns
+    grad_pointer += base
+    x_pointer += base
+    dx_pointer += base
+    totals = ()
+    for _ in tl.static_range(GRIDS + 2):
+        totals = totals + (tl.zeros([BLOCK], tl.float32),)
+    start = tl.program_id(0) * BLOCK
+    stride = tl.num_programs(0) * BLOCK
+    next_x = tl.load(x_pointer + start + offsets, mask=start + offsets < columns, other=0.0)
+    next_grad = tl.load(grad_pointer + start + offsets, mask=start + offsets < columns, other=0.0)
+    for start in range(start, columns, stride):  # noqa: B020 (Triton has no while with a step)
+        x, grad = next_x.to(tl.float32), next_grad.to(tl.float32)
+        # The next block is on its way while this one is computed.
+        ahead = start + stride + offsets
+        next_x = tl.load(x_pointer + ahead, mask=ahead < columns, other=0.0)
+        next_grad = tl.load(grad_pointer + ahead, mask=ahead < columns, other=0.0)
+        within = tl.abs(x) <= beta if SIGNED else (x >= 0.0) & (x <= beta)
+        dx = tl.where(within, grad * first_gate, 0.0)
+        tl.store(dx_pointer + start + offsets, dx.to(dx_pointer.dtype.element_ty), mask=start + offsets < columns)
+        if SUMS:
+            clipped = _clip(x, beta, SIGNED, FUSED)
+            totals = _add_residuals(totals, grad, clipped, steps, LEVELS, GRIDS, CHAIN, FUSED)
+            # Outside of the range the clipped value is beta or -beta, or zero where a gradient there is not counted.
+            totals = _add(totals, GRIDS + 1, tl.where(within, 0.0, grad) * clipped)
     if SUMS:
-        COUNT: tl.constexpr = len(LEVELS)
-        blocks = tl.num_programs(0)
-        sums_pointer += row.to(tl.int64) * (COUNT + 2) * blocks + tl.program_id(0)
-        clipped = _clip(x, beta, SIGNED, FUSED)
-        # Outside of the range the clipped value is beta or -beta, or zero where a gradient at the edge is not counted.
-        edges = tl.sum(tl.where(within, 0.0, grad) * clipped)
-        tl.store(sums_pointer + (COUNT + 1) * blocks, tl.div_rn(edges, beta * _EDGE))
-
-        steps = _steps(beta, LEVELS, GRIDS, SIGNED)
-        if GRIDS == 0:
-            rest = tl.sum(grad * clipped)
-        elif CHAIN:
-            # A little less than the inverse, so that the ends of the range stay on the grid.
-            codes = tl.fma(clipped, tl.div_rn(1.0 - 2.0**-22, steps[GRIDS - 1]), _ROUNDER) - _ROUNDER
-            rest = tl.sum(grad * tl.fma(codes, -steps[GRIDS - 1], clipped))
-            for i in tl.static_range(1, GRIDS):
-                coarser = _coarser(codes, LEVELS[GRIDS - i] // LEVELS[GRIDS - 1 - i])
-                gained = tl.fma(coarser, -1.0 * (LEVELS[GRIDS - i] // LEVELS[GRIDS - 1 - i]), codes)
-                tl.store(sums_pointer + (GRIDS - i) * blocks, tl.sum(grad * gained) * steps[GRIDS - i])
-                codes = coarser
-            tl.store(sums_pointer, tl.sum(grad * codes) * steps[0])
-        else:
-            value = tl.zeros_like(clipped)
-            for i in tl.static_range(GRIDS):
-                finer = _round(_quotient(clipped, steps[i], FUSED), LEVELS[i]) * steps[i]
-                tl.store(sums_pointer + i * blocks, tl.sum(grad * (finer - value)))
-                value = finer
-            rest = tl.sum(grad * (clipped - value))
-        # What is missing to the clipped value: the first width without a grid adds it all, further ones nothing.
-        tl.store(sums_pointer + GRIDS * blocks, rest)
+        programs = tl.num_programs(0)
+        sums_pointer += row.to(tl.int64) * (COUNT + 2) * programs + tl.program_id(0)
+        for i in tl.static_range(GRIDS + 1):
+            scale = steps[i] if CHAIN and i < GRIDS else 1.0
+            tl.store(sums_pointer + i * programs, tl.sum(totals[i]) * scale)
         for i in tl.static_range(GRIDS + 1, COUNT + 1):
-            tl.store(sums_pointer + i * blocks, 0.0)
+            tl.store(sums_pointer + i * programs, 0.0)
+        tl.store(sums_pointer + (COUNT + 1) * programs, tl.div_rn(tl.sum(totals[GRIDS + 1]), beta * _EDGE))
 
 
 @triton.jit
 def _finish_kernel(
-    sums_pointer, dbeta_pointer, dgates_pointer, beta_pointer, gates_pointer, blocks,
-    COUNT: tl.constexpr, SUMS: tl.constexpr, BLOCK: tl.constexpr,
+    sums_pointer, dbeta_pointer, dgates_pointer, beta_pointer, gates_pointer, rows, programs,
+    COUNT: tl.constexpr, GATES: tl.constexpr, ROWS: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
-    """`reference.gradients_from_sums` for one row; walks the widths from the widest down, as Horner's rule does."""
-    row = tl.program_id(0)
-    sums_pointer += row.to(tl.int64) * (COUNT + 2) * blocks
-    indices, offsets = tl.arange(0, SUMS), tl.arange(0, BLOCK)
-    accumulator = tl.zeros([SUMS, BLOCK], tl.float32)  # all sums at once: one after another would wait for each
-    for start in range(0, blocks, BLOCK):
-        inside = (indices[:, None] < COUNT + 2) & (start + offsets[None, :] < blocks)
-        places = sums_pointer + indices[:, None] * blocks + start + offsets[None, :]
-        accumulator += tl.load(places, mask=inside, other=0.0)
-    totals = tl.sum(accumulator, axis=1)
-    missing = -tl.sum(tl.where(indices == COUNT, totals, 0.0))
-    edges = tl.sum(tl.where(indices == COUNT + 1, totals, 0.0))
-    tail = 0.0
-    for step in tl.static_range(COUNT):
-        total = tl.sum(tl.where(indices == COUNT - 1 - step, totals, 0.0))
-        tail += total
-        tl.store(dgates_pointer + row * COUNT + COUNT - 1 - step, _open(gates_pointer, 0, COUNT - 1 - step) * tail)
-        tail *= tl.load(gates_pointer + COUNT - 1 - step).to(tl.float32)
-        missing += (_open(gates_pointer, 1, COUNT - step) - 1.0) * total
+    """`reference.gradients_from_sums` of all rows; walks the widths from the widest down, as Horner's rule does."""
+    indices = tl.arange(0, GATES)
+    dgates = tl.zeros([GATES], tl.float32)
     first_gate = tl.load(gates_pointer).to(tl.float32)
-    beta = tl.load(beta_pointer + row).to(tl.float32)
-    dbeta = first_gate * (tl.div_rn(missing, beta) + edges * _EDGE)
-    tl.store(dbeta_pointer + row, dbeta.to(dbeta_pointer.dtype.element_ty))
+    for start in range(0, rows, ROWS):
+        row = start + tl.arange(0, ROWS)
+        part = tl.arange(0, PROGRAMS)[None, :]
+        inside = (row[:, None] < rows) & (part < programs)
+        places = sums_pointer + row[:, None].to(tl.int64) * (COUNT + 2) * programs + part
+        missing = -tl.sum(tl.load(places + COUNT * programs, mask=inside, other=0.0), axis=1)
+        edges = tl.sum(tl.load(places + (COUNT + 1) * programs, mask=inside, other=0.0), axis=1)
+        tail = tl.zeros([ROWS], tl.float32)
+        for step in tl.static_range(COUNT):
+            total = tl.sum(tl.load(places + (COUNT - 1 - step) * programs, mask=inside, other=0.0), axis=1)
+            tail += total
+            gradient = _open(gates_pointer, 0, COUNT - 1 - step) * tl.sum(tail)
+            dgates += tl.where(indices == COUNT - 1 - step, gradient, 0.0)
+            tail *= tl.load(gates_pointer + COUNT - 1 - step).to(tl.float32)
+            missing += (_open(gates_pointer, 1, COUNT - step) - 1.0) * total
+        beta = tl.load(beta_pointer + row, mask=row < rows, other=1.0).to(tl.float32)
+        dbeta = first_gate * (tl.div_rn(missing, beta) + edges * _EDGE)
+        tl.store(dbeta_pointer + row, dbeta.to(dbeta_pointer.dtype.element_ty), mask=row < rows)
+    tl.store(dgates_pointer + indices, dgates.to(dgates_pointer.dtype.element_ty), mask=indices < COUNT)
 
 
 @functools.cache
@@ -276,9 +315,11 @@ def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
-def forward(x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...]) -> Tensor:
+def forward(
+    x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], dtype: torch.dtype | None = None
+) -> Tensor:
     """As `reference.forward`, on a dense matrix x with one range a row."""
-    y = torch.empty_like(x)
+    y = torch.empty_like(x, dtype=dtype)
     rows, columns = x.shape
     programs = min(triton.cdiv(columns, _FORWARD["BLOCK"]), _FORWARD_PROGRAMS * _processors(x.device))
     _forward_kernel[(programs, rows)](
@@ -293,16 +334,18 @@ def backward(
     """As `reference.backward`, on a dense matrix x with one range a row."""
     dx = torch.empty_like(x)
     rows, columns = x.shape
-    blocks = triton.cdiv(columns, _BACKWARD["BLOCK"])
-    sums = torch.empty(rows, len(bits) + 2, blocks, dtype=torch.float32, device=x.device)
-    _backward_kernel[(blocks, rows)](
+    most = max(1, _BACKWARD_PROGRAMS * _processors(x.device) // rows)
+    programs = min(triton.cdiv(columns, _BACKWARD["BLOCK"]), most)
+    sums = torch.empty(rows, len(bits) + 2, programs, dtype=torch.float32, device=x.device)
+    _backward_kernel[(programs, rows)](
         grad, x, dx, sums, beta, gates, columns, **_widths(bits, signed), SUMS=sums_needed, **_BACKWARD
     )
     if not sums_needed:
         return dx, None, None
-    dbeta = torch.empty_like(beta)
-    dgates = torch.empty(rows, len(bits), dtype=torch.float32, device=x.device)
-    _finish_kernel[(rows,)](
-        sums, dbeta, dgates, beta, gates, blocks, COUNT=len(bits), SUMS=triton.next_power_of_2(len(bits) + 2), **_FINISH
-    )
-    return dx, dbeta, (dgates[0] if rows == 1 else dgates.sum(0)).to(gates.dtype)
+    dbeta, dgates = torch.empty_like(beta), torch.empty_like(gates)
+    parts = triton.next_power_of_2(programs)
+    _finish_kernel[(1,)](
+        sums, dbeta, dgates, beta, gates, rows, programs, COUNT=len(bits), GATES=triton.next_power_of_2(len(bits)),
+        ROWS=min(triton.next_power_of_2(rows), max(1, _FINISHED_AT_ONCE // parts)), PROGRAMS=parts, num_warps=8,
+    )  # fmt: skip
+    return dx, dbeta, dgates

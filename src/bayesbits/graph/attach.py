@@ -206,6 +206,7 @@ def _attach_layer(model: nn.Module, layer: Layer, attachment: Attachment) -> Non
 
 
 def _quantizers(topology: Topology, spec: Spec, choices: Choices) -> Iterator[tuple[str, GatedQuantizer]]:
+    inputs = {activation.name for activation in topology.activations if activation.network_input}
     for tensor, widths in choices.widths.items():
         if widths == (FLOAT_BITS,):
             continue
@@ -215,8 +216,9 @@ def _quantizers(topology: Topology, spec: Spec, choices: Choices) -> Iterator[tu
         per_channel = spec.per_channel_weights and layer is not None and layer.kind != "conv_transpose"
         rows = layer.weight_shape[0] if layer is not None and per_channel else None
         quantizer = GatedQuantizer(
-            signed=owners is not None, beta=1.0 if rows is None else torch.ones(rows), bits=widths, gates=spec.gates
-        )
+            signed=owners is not None, beta=1.0 if rows is None else torch.ones(rows), bits=widths, gates=spec.gates,
+            learn_range=tensor not in inputs or len(widths) > 1,
+        )  # fmt: skip
         if len(widths) == 1:
             quantizer.fix(widths[0])
         yield tensor, quantizer

@@ -55,6 +55,13 @@ def on_grid(bias: Tensor, step: Tensor) -> Tensor:
     return bias + (bias_codes(bias_now, step) * step.double() - bias_now.double()).to(bias.dtype)
 
 
+def _autocast_dtype(x: Tensor) -> torch.dtype | None:
+    """What autocast would turn x into in front of a layer: quantizers write that themselves, instead of twice."""
+    if x.dtype != torch.float32 or not torch.is_autocast_enabled(x.device.type):
+        return None
+    return torch.get_autocast_dtype(x.device.type)
+
+
 def batch_norm_factor(norm: _BatchNorm) -> Tensor:
     """What a batch norm with frozen statistics multiplies each channel with: gamma / sqrt(var + eps), detached."""
     assert norm.running_var is not None
@@ -72,8 +79,9 @@ class AttachedLayer(nn.Module):
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:  # noqa: A002 (torch's name)
         parts = self.parts
         if parts.input is not None:
-            input = parts.input(input)  # noqa: A001
-        weight = self.effective_weight()
+            input = parts.input(input, dtype=_autocast_dtype(input))  # noqa: A001
+        # Where the weight is multiplied by gates next, it keeps its precision until then.
+        weight = self.effective_weight(_autocast_dtype(self.weight) if parts.gate is None else None)
         bias: Tensor | None = self.bias
         if bias is not None and parts.rounds_bias and (step := self.bias_step()) is not None:
             bias = on_grid(bias, step)
@@ -126,12 +134,12 @@ class AttachedLayer(nn.Module):
         factor = self.fold_factor()
         return self.weight if factor is None else self.weight * self.along_outputs(factor)
 
-    def effective_weight(self) -> Tensor:
-        """The quantized weight, with the factor of the batch norm divided out again."""
+    def effective_weight(self, dtype: torch.dtype | None = None) -> Tensor:
+        """The quantized weight, with the factor of the batch norm divided out again; in its own or another dtype."""
         if self.parts.weight is None:
             return self.weight
         weight, stretch = self._for_rounding()
-        quantized: Tensor = self.parts.weight(weight, stretch)
+        quantized: Tensor = self.parts.weight(weight, stretch, dtype)
         return quantized.transpose(0, 1) if weight is not self.weight else quantized
 
     def folded_codes(self) -> Tensor:

@@ -26,7 +26,8 @@ class GatedQuantizer(nn.Module):
 
     `mode` is "learning" (gates decide), "fixed" (a given width; the range still learns) or "off" (the identity).
     `beta` is the initial end of the range: a number, or one for each index of axis 0. With `zero` the gate of the
-    lowest width learns too and can switch the whole tensor to 0 bits; without, it is always open.
+    lowest width learns too and can switch the whole tensor to 0 bits; without, it is always open. Without `learn_range`
+    the range stays where it is put: a network's input then needs no gradient, nor does the layer behind it compute one.
     """
 
     def __init__(
@@ -37,10 +38,11 @@ class GatedQuantizer(nn.Module):
         bits: Sequence[int] = (2, 4, 8, 16, 32),
         gates: str = "hard_concrete",
         zero: bool = False,
+        learn_range: bool = True,
     ) -> None:
         super().__init__()
         check_bits(tuple(bits))
-        self.signed = signed
+        self.signed, self.learn_range = signed, learn_range
         self.bits = tuple(bits)
         self.gates = Gates(len(self.bits) - (not zero), kind=gates, open_first=not zero)
         self.log_beta = nn.Parameter(_checked_logarithm(beta))
@@ -50,7 +52,7 @@ class GatedQuantizer(nn.Module):
         """Go into a mode. What does not learn in it asks for no gradient, which parallel training would wait for."""
         self.mode, self.fixed_bits = mode, fixed_bits
         self.gates.logits.requires_grad_(mode == "learning" and self.gates.logits.numel() > 0)
-        self.log_beta.requires_grad_(mode != "off")
+        self.log_beta.requires_grad_(mode != "off" and self.learn_range)
 
     @property
     def beta(self) -> Tensor:
@@ -63,16 +65,16 @@ class GatedQuantizer(nn.Module):
             self.log_beta.copy_(_checked_logarithm(beta))
         self.signed = self.signed if signed is None else signed
 
-    def forward(self, x: Tensor, stretch: Tensor | None = None) -> Tensor:
-        """x quantized; `stretch` multiplies the range of each index of axis 0."""
+    def forward(self, x: Tensor, stretch: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        """x quantized, in its own or another dtype; `stretch` multiplies the range of each index of axis 0."""
         if self.mode == "off":
             return x
         beta = self.beta if stretch is None else self.beta * stretch
         if self.mode == "learning":
-            return gated_quantize(x, beta, self.gates(), signed=self.signed, bits=self.bits)
+            return gated_quantize(x, beta, self.gates(), signed=self.signed, bits=self.bits, dtype=dtype)
         width = self.fixed_bits or MIN_BITS
         gate = self.log_beta.new_full((1,), 1.0 if self.fixed_bits else 0.0)
-        return gated_quantize(x, beta, gate, signed=self.signed, bits=(width,))
+        return gated_quantize(x, beta, gate, signed=self.signed, bits=(width,), dtype=dtype)
 
     def effective_bits(self) -> int:
         """The number of bits by the test-time decision; 0 where the whole tensor is switched off."""

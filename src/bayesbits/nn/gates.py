@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from bayesbits.functional import decide, gate_values, probability_on
 from bayesbits.functional.gates import INITIAL_LOGIT, check_kind
 from bayesbits.functional.noise import counter_uniform
-from bayesbits.functional.opaque import snapshot
+from bayesbits.functional.opaque import compute_once, snapshot
 
 
 class Pass:
@@ -100,7 +100,7 @@ class GateBank(nn.Module):
             uniform = None
             if training and kind == "hard_concrete":
                 uniform = counter_uniform(snapshot(self.counter), logits.numel()).to(logits)
-            values = _values(logits, kind, training, uniform)
+            values = compute_once(_values(logits, kind, training, uniform))
             sizes = [member.logits.numel() + member.open_first for member in members]
             for member, value in zip(members, torch.split(values, sizes), strict=True):
                 member._drawn = (training, value, self.present_pass)

@@ -67,7 +67,8 @@ class Spec:
     strength: float = 1.0
     """The weight that the loss gives to the variational penalty, which is not linear in it; no other needs it."""
     input_bits: int | Literal["learned"] = 8
-    """The width of the network's input: fixed, where 32 leaves it in float, or "learned"."""
+    """The width of the network's input: fixed, where 32 leaves it in float, or "learned". A fixed one has the range
+    that calibrating finds: to learn it, the first layer would have to compute a gradient that nothing else needs."""
     residual_bits: int | Literal["learned"] | None = 8
     """The width of the operands of residual additions: fixed, "learned", or None: no quantizer stands there."""
     per_channel_weights: bool = False

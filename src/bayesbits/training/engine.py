@@ -5,6 +5,7 @@ metrics and checkpoints, and reads whether it was asked to stop; the device is w
 decides what the next step computes is in a checkpoint: network, optimizers, gates, randomness, position in the data.
 """
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,12 +15,14 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from bayesbits.functional import compiled
 from bayesbits.training import randomness
 from bayesbits.training.batches import Batch, Batches
 from bayesbits.training.checkpoint import load_model, read_checkpoint, write_checkpoint
 from bayesbits.training.description import describe, versions
 from bayesbits.training.distributed import Ranks
 from bayesbits.training.errors import Interrupted, LoaderError, NonFiniteError, TrainingError
+from bayesbits.training.execution import Execution
 from bayesbits.training.interrupts import Interrupts
 from bayesbits.training.losses import Losses
 from bayesbits.training.metrics import Metrics
@@ -45,7 +48,9 @@ def run(task: Task) -> None:
         shown = task.progress and ranks.first
         progress = stack.enter_context(ProgressReport(task.phase, task.config.epochs, show=shown))
         stack.enter_context(averaging_what_is_whole(task.compressor))
-        Run(task, ranks, stack.enter_context(Interrupts()), progress).train()
+        run = Run(task, ranks, stack.enter_context(Interrupts()), progress)
+        stack.enter_context(compiled.expecting(run.steps))
+        run.train()
 
 
 @contextmanager
@@ -106,6 +111,7 @@ class Run:
         )  # fmt: skip
         self.seconds_before = self.position.seconds
         self.started = self.saved = time.monotonic()
+        self.told: Execution | None = None
         going_on = content is None or self.position.epoch < self.config.epochs
         writes = self.task.folder is not None and self.ranks.first and going_on
         path = self.task.folder / "metrics.jsonl" if writes and self.task.folder is not None else None
@@ -117,6 +123,11 @@ class Run:
                 read_checkpoint(self.task.checkpoint)
         elif going_on:
             self.progress.say(f"{self.task.phase}: going on after {self.position}")
+
+    @property
+    def steps(self) -> int:
+        """How many there are from the start to the end; where the loader has no length, more than can be counted."""
+        return self.config.epochs * self.batches.length if self.batches.length is not None else sys.maxsize
 
     def train(self) -> None:
         """Run the epochs that are left."""
@@ -136,6 +147,8 @@ class Run:
             self._prepare()
             self.losses.add(self.step(*batch))
             position.batch, position.step = position.batch + 1, position.step + 1
+            if self.step.execution != self.told:
+                self._tell_execution()
             if position.step % self.config.log_steps == 0:
                 self._log()
             due = self.task.folder is not None and time.monotonic() - self.saved >= self.config.checkpoint_seconds
@@ -221,6 +234,14 @@ class Run:
         return NonFiniteError(
             f"{what}; training stopped. Try lower learning rates (now {rates}){price}; {self.task.way_on}"
         )
+
+    def _tell_execution(self) -> None:
+        """Say which way the training runs, at its start and whenever that changes."""
+        self.told = self.step.execution
+        assert self.told is not None
+        where = {"epoch": self.position.epoch, "step": self.position.step}
+        self.metrics.write("execution", {**where, **self.told.to_json()})
+        self.progress.say(f"{self.task.phase}: {self.told}")
 
     def _log(self) -> None:
         """Write what the steps since the last line came to."""

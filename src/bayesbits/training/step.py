@@ -1,6 +1,6 @@
 """One step of training: forward, loss, penalty, backward, update; eager, compiled, or recorded as a CUDA graph.
 
-Compiling and recording are attempts: where one fails, the log says so once and training goes on without it. A recorded
+Compiling and recording are attempts: where one fails, training goes on without it, and `execution` says so. A recorded
 step is for batches of one shape; batches of another (the last of an epoch) run unrecorded and uncompiled.
 """
 
@@ -15,8 +15,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from bayesbits.compressor import Compressor
+from bayesbits.functional.dispatch import watching
+from bayesbits.nn import GatedQuantizer
 from bayesbits.recorder import WARM_UP, Recorder, first_line
 from bayesbits.training.config import FinetuneConfig, SearchConfig
+from bayesbits.training.execution import Execution, quantizers_by
 from bayesbits.training.optimizers import Optimizers
 
 _log = logging.getLogger("bayesbits")
@@ -60,11 +63,22 @@ class TrainingStep:
         self.config, self.mu, self.teacher = config, mu, teacher
         self.device = next(compressor.model.parameters()).device
         self.may_compile = config.compile
-        records = config.cuda_graph and self.device.type == "cuda" and network is compressor.model
-        self._recorder = Recorder(self.device) if records else None
+        self.execution: Execution | None = None
+        """Which way it runs, once that is settled."""
+        self._not_compiled = "" if config.compile else "compile is false"
+        self._not_recorded = self._no_record()
+        self._recorder = None if self._not_recorded else Recorder(self.device)
         if config.channels_last:
             compressor.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.reset()
+
+    def _no_record(self) -> str:
+        """Why no step is recorded; empty where one is to be."""
+        if not self.config.cuda_graph:
+            return "cuda_graph is false"
+        if self.device.type != "cuda":
+            return f"the network is on the {self.device.type}"
+        return "" if self.network is self.compressor.model else "the network is wrapped for parallel training"
 
     def reset(self) -> None:
         """Forget what was compiled or recorded: modes have changed, a state was loaded, or it was the last step."""
@@ -75,6 +89,7 @@ class TrainingStep:
         self._compiled: Callable[..., Tensor] | None = None
         self._shapes: Any = None
         self._calls = 0
+        self._ran: set[str] = set()
         if self._recorder is not None:
             self._recorder.forget()
 
@@ -89,10 +104,34 @@ class TrainingStep:
         if shapes != self._shapes:
             return self._recorder.launch(self._update, *batch) if self._recorder else self._update(*batch)
         self._calls += 1
+        if self._calls > WARM_UP + 1:
+            return self._run(batch)
+        with watching() as ran:
+            values = self._run(batch)
+        self._ran |= set(ran)
+        self._settle()
+        return values
+
+    def _run(self, batch: Any) -> Tensor:
         values: Tensor = (
             self._recorder.run(self._compiled_update, *batch) if self._recorder else self._compiled_update(*batch)
         )
         return values
+
+    def _settle(self) -> None:
+        """See which way it runs: from the first step, or from the one that is recorded."""
+        recorder = self._recorder
+        if recorder is not None and not recorder.has_recorded and not recorder.refused:
+            return
+        modules = self.compressor.model.modules()
+        attached = any(isinstance(module, GatedQuantizer) and module.mode != "off" for module in modules)
+        self.execution = Execution(
+            quantizers=quantizers_by(self._ran, attached=attached, compiled=self.may_compile),
+            compiled=self.may_compile,
+            not_compiled=self._not_compiled,
+            recorded=recorder is not None and recorder.has_recorded,
+            not_recorded=self._not_recorded if recorder is None else recorder.refused or "",
+        )
 
     def _place(self, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
@@ -156,6 +195,6 @@ class TrainingStep:
         except Exception as error:  # what is wrong with the network itself
             error.add_note(f"Before this the compiled network had failed: {reason}")
             raise
-        self.may_compile = False
+        self.may_compile, self._not_compiled = False, f"it failed: {reason}"
         _log.warning("the network cannot be compiled and trains uncompiled: %s", reason)
         return values

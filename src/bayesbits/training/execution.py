@@ -1,0 +1,51 @@
+"""Which way a training runs: what computes its quantizers, and whether its step is compiled and recorded, or why not.
+
+A step that quietly falls back to something slower still trains, at several times the cost. So what really ran is looked
+at, and told on the console, in the metrics, in the result and on the page.
+"""
+
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from typing import Any
+
+_NAMES = {
+    "triton_kernels": "the Triton kernels",
+    "compiled": "the definition, compiled for the CPU where tensors are large",
+    "reference": "the definition in torch's operations",
+}
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Which way a training runs."""
+
+    quantizers: str
+    """What computes the quantizers."""
+    compiled: bool
+    """Whether the network runs compiled."""
+    not_compiled: str
+    """Why not; empty where it does."""
+    recorded: bool
+    """Whether the step is recorded as a CUDA graph and replayed."""
+    not_recorded: str
+    """Why not; empty where it is."""
+
+    def __str__(self) -> str:
+        compiled = "compiled" if self.compiled else f"not compiled ({self.not_compiled})"
+        recorded = "recorded as a CUDA graph" if self.recorded else f"not recorded ({self.not_recorded})"
+        return f"{compiled}, {recorded}, quantizers by {self.quantizers}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+
+def quantizers_by(ran: Collection[str], *, attached: bool, compiled: bool) -> str:
+    """What computes the quantizers, from the implementations that were seen running."""
+    if not attached:
+        return "nothing, as there are none"
+    if not ran:
+        return "the definition in plain operations, which the compiler fuses"
+    # One that is compiled for the CPU leaves small tensors to the definition.
+    names = [_NAMES[name] for name in _NAMES if name in ran and not (name == "reference" and "compiled" in ran)]
+    return " and ".join(names) + (", as one operation each of the compiled network" if compiled else "")

@@ -1,0 +1,91 @@
+"""Which way a training runs is seen in what runs, and told."""
+
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import bayesbits as bb
+from bayesbits.functional import operation
+from bayesbits.training.execution import Execution, quantizers_by
+from bayesbits.training.optimizers import make_optimizers
+from bayesbits.training.step import TrainingStep
+from tests.training.problems import compressor, config, data
+
+
+def execution_of(**options) -> Execution:
+    handle, settings = compressor(), config(**options)
+    handle.calibrate([data().images])
+    step = TrainingStep(handle.model, handle, F.cross_entropy, make_optimizers(handle, settings), settings, mu=0.1)
+    step(*next(iter(bb.Feed(data(), 12))))
+    assert step.execution is not None
+    return step.execution
+
+
+def test_an_eager_step_on_the_cpu():
+    found = execution_of()
+    definition = "the definition in torch's operations"
+    assert found == Execution(definition, False, "compile is false", False, "cuda_graph is false")
+    assert str(found) == (
+        "not compiled (compile is false), not recorded (cuda_graph is false), "
+        "quantizers by the definition in torch's operations"
+    )
+
+
+def test_a_compiled_step_that_sees_plain_operations_and_one_that_sees_the_kernel(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **options: torch._dynamo.optimize("eager")(function))
+    plain = execution_of(compile=True, cuda_graph=True)
+    assert plain.compiled
+    assert plain.quantizers == "the definition in plain operations, which the compiler fuses"
+    assert plain.not_recorded == "the network is on the cpu"
+    torch._dynamo.reset()
+    monkeypatch.setattr(operation, "has_kernel", lambda x, rows: True)
+    opaque = execution_of(compile=True)
+    assert opaque.quantizers == "the definition in torch's operations, as one operation each of the compiled network"
+
+
+def test_compiling_that_fails_is_told_with_the_reason(monkeypatch):
+    def failing(*arguments, **options):
+        raise RuntimeError("no such instruction")
+
+    monkeypatch.setattr(torch, "compile", lambda function, **options: failing)
+    found = execution_of(compile=True)
+    assert not found.compiled
+    assert found.not_compiled == "it failed: RuntimeError: no such instruction"
+    assert "as one operation" not in found.quantizers
+
+
+@pytest.mark.parametrize(
+    ("ran", "words"),
+    [
+        ({"triton_kernels"}, "the Triton kernels"),
+        ({"compiled", "reference"}, "the definition, compiled for the CPU where tensors are large"),
+        ({"triton_kernels", "reference"}, "the Triton kernels and the definition in torch's operations"),
+    ],
+)
+def test_names(ran, words):
+    assert quantizers_by(ran, attached=True, compiled=False) == words
+    assert quantizers_by(ran, attached=False, compiled=False) == "nothing, as there are none"
+
+
+def test_a_run_tells_it_once_on_the_console_and_in_the_metrics(tmp_path, capsys):
+    handle = compressor()
+    bb.search(handle, bb.Feed(data(), 12), F.cross_entropy, config(epochs=2), folder=tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    told = [line for line in lines if line["event"] == "execution"]
+    assert [line["step"] for line in told] == [1]
+    assert told[0]["compiled"] is False
+    assert told[0]["not_compiled"] == "compile is false"
+    assert capsys.readouterr().err.count("search: not compiled (compile is false)") == 1
+
+
+def test_a_network_without_quantizers():
+    spec = bb.Spec(prune=False, input_bits=32, rules={"*": bb.Rule(bits=32)})
+    handle = bb.attach(nn.Linear(4, 2), torch.zeros(1, 4), spec)
+    handle.calibrate([torch.ones(2, 4)])
+    settings = config()
+    step = TrainingStep(handle.model, handle, F.cross_entropy, make_optimizers(handle, settings), settings, mu=0.0)
+    step(torch.ones(2, 4), torch.tensor([0, 1]))
+    assert step.execution.quantizers == "nothing, as there are none"
