@@ -57,7 +57,7 @@ def on_grid(bias: Tensor, step: Tensor) -> Tensor:
 
 def _autocast_dtype(x: Tensor) -> torch.dtype | None:
     """What autocast would turn x into in front of a layer: quantizers write that themselves, instead of twice."""
-    if x.dtype != torch.float32 or not torch.is_autocast_enabled(x.device.type):
+    if x.dtype != torch.float32 or x.is_meta or not torch.is_autocast_enabled(x.device.type):
         return None
     return torch.get_autocast_dtype(x.device.type)
 
