@@ -7,8 +7,10 @@ import time
 from pathlib import Path
 
 import torch
+from rich.console import Console
 
 from benchmarks import deployed, equality, quantizer, training
+from benchmarks.compare import kept_record, regressions
 from benchmarks.quantizer import Row
 
 BENCHMARKS = {
@@ -19,6 +21,9 @@ BENCHMARKS = {
     "deployed": deployed.deployed,
     "equality": equality.equality,
 }
+
+
+COMPARED = ("training", "scaling")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -37,8 +42,24 @@ def main(arguments: list[str] | None = None) -> None:
         record["tables"][name] = rows
         print(f"\n{name}: {BENCHMARKS[name].__doc__}")
         print(table(rows) if rows else "  (not on this machine)")
+        if name in COMPARED and not options.smoke:
+            compare_with_record(name, rows)
     if options.json:
         options.json.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def compare_with_record(name: str, rows: list[Row]) -> None:
+    """Say what has become slower, or takes more memory, since the kept record of the same device."""
+    console, kept = Console(), kept_record(machine(), name)
+    if kept is None:
+        console.print(f"  no record of {name} on this device is kept in benchmarks/results", style="yellow")
+        return
+    path, record = kept
+    lines = list(regressions(name, rows, record))
+    for line in lines:
+        console.print(f"  {line} in {path}", style="bold red", soft_wrap=True)
+    if not lines:
+        console.print(f"  nothing is slower than in {path} ({record['date']}) by more than 15%", style="green")
 
 
 def machine() -> dict[str, str]:
