@@ -49,7 +49,8 @@ class Attachment(nn.Module):
         self.channels = nn.ModuleDict({_key(name): gate for name, gate in _gates(topology, spec, self.choices)})
         self.followers = nn.ModuleDict({_key(name): gate for name, gate in _followers(topology, self.channel_gates)})
         learning = [q.gates for q in self.quantizers.values() if q.mode == "learning"]
-        self.bank = GateBank([*learning, *(gate.gates for gate in self.channel_gates.values())])
+        # Channels first: a compiler reads their values with large tensors, several at once where they are aligned.
+        self.bank = GateBank([*(gate.gates for gate in self.channel_gates.values()), *learning])
         self.register_load_state_dict_pre_hook(_keep_own_state)  # type: ignore[no-untyped-call]
 
     @property

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,24 @@ class Pass:
         self.running = False
 
 
+class Drawn(NamedTuple):
+    """What a bank drew for one of its members."""
+
+    training: bool
+    whole: Tensor
+    """The values of all members."""
+    start: int
+    stop: int
+    piece: Tensor | None
+    """This member's, while the pass runs. Afterwards the whole is enough: a compiled pass returns what is kept, and
+    every tensor that it returns costs a gradient."""
+    its_pass: Pass
+
+    def values(self) -> Tensor:
+        """This member's values."""
+        return self.whole[self.start : self.stop] if self.piece is None else self.piece
+
+
 class Gates(nn.Module):
     """`size` gates that learn: random or soft values in training, the thresholded decision in evaluation.
 
@@ -32,7 +50,7 @@ class Gates(nn.Module):
         self.kind = kind
         self.open_first = open_first
         self.logits = nn.Parameter(torch.full((size,), INITIAL_LOGIT))
-        self._drawn: tuple[bool, Tensor, Pass] | None = None
+        self._drawn: Drawn | None = None
 
     @torch.no_grad()
     def reopen(self) -> None:
@@ -45,10 +63,9 @@ class Gates(nn.Module):
 
     def forward(self) -> Tensor:
         """The values for this forward pass: the bank's where there is one, else drawn here."""
-        if self._drawn is not None:
-            training, values, its_pass = self._drawn
-            if training == self.training and (its_pass.running or is_recomputing()):
-                return values
+        drawn = self._drawn
+        if drawn is not None and drawn.training == self.training and (drawn.its_pass.running or is_recomputing()):
+            return drawn.values()
         return _values(self.padded_logits(), self.kind, self.training)
 
     def decision(self) -> Tensor:
@@ -102,12 +119,18 @@ class GateBank(nn.Module):
                 uniform = counter_uniform(snapshot(self.counter), logits.numel()).to(logits)
             values = compute_once(_values(logits, kind, training, uniform))
             sizes = [member.logits.numel() + member.open_first for member in members]
-            for member, value in zip(members, torch.split(values, sizes), strict=True):
-                member._drawn = (training, value, self.present_pass)
+            start = 0
+            for member, piece in zip(members, torch.split(values, sizes), strict=True):
+                stop = start + piece.numel()
+                member._drawn = Drawn(training, values, start, stop, piece, self.present_pass)
+                start = stop
 
     def end_pass(self) -> None:
         """The forward pass is over: members that are used outside of one draw for themselves."""
         self.present_pass.running = False
+        for member in self.members:
+            if member._drawn is not None:
+                member._drawn = member._drawn._replace(piece=None)
 
     def extra_repr(self) -> str:
         return f"{len(self.members)} members, {sum(member.logits.numel() for member in self.members)} gates"
