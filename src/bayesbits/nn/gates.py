@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,22 +20,10 @@ class Pass:
         self.running = False
 
 
-class Drawn(NamedTuple):
-    """What a bank drew for one of its members."""
-
-    training: bool
-    whole: Tensor
-    """The values of all members."""
-    start: int
-    stop: int
-    piece: Tensor | None
-    """This member's, while the pass runs. Afterwards the whole is enough: a compiled pass returns what is kept, and
-    every tensor that it returns costs a gradient."""
-    its_pass: Pass
-
-    def values(self) -> Tensor:
-        """This member's values."""
-        return self.whole[self.start : self.stop] if self.piece is None else self.piece
+# What a bank drew for one of its members: whether in training, the values of all members, where its own start and stop,
+# its own while the pass runs, and the pass. Afterwards the whole is enough: a compiled pass returns what is kept, and
+# every tensor that it returns costs a gradient. A plain tuple, as torch 2.11 does not compile one with names here.
+Drawn = tuple[bool, Tensor, int, int, Tensor | None, Pass]
 
 
 class Gates(nn.Module):
@@ -63,9 +51,10 @@ class Gates(nn.Module):
 
     def forward(self) -> Tensor:
         """The values for this forward pass: the bank's where there is one, else drawn here."""
-        drawn = self._drawn
-        if drawn is not None and drawn.training == self.training and (drawn.its_pass.running or is_recomputing()):
-            return drawn.values()
+        if self._drawn is not None:
+            training, whole, start, stop, own, its_pass = self._drawn
+            if training == self.training and (its_pass.running or is_recomputing()):
+                return whole[start:stop] if own is None else own
         return _values(self.padded_logits(), self.kind, self.training)
 
     def decision(self) -> Tensor:
@@ -120,9 +109,9 @@ class GateBank(nn.Module):
             values = compute_once(_values(logits, kind, training, uniform))
             sizes = [member.logits.numel() + member.open_first for member in members]
             start = 0
-            for member, piece in zip(members, torch.split(values, sizes), strict=True):
-                stop = start + piece.numel()
-                member._drawn = Drawn(training, values, start, stop, piece, self.present_pass)
+            for member, own in zip(members, torch.split(values, sizes), strict=True):
+                stop = start + own.numel()
+                member._drawn = (training, values, start, stop, own, self.present_pass)
                 start = stop
 
     def end_pass(self) -> None:
@@ -130,7 +119,8 @@ class GateBank(nn.Module):
         self.present_pass.running = False
         for member in self.members:
             if member._drawn is not None:
-                member._drawn = member._drawn._replace(piece=None)
+                training, whole, start, stop, _, its_pass = member._drawn
+                member._drawn = (training, whole, start, stop, None, its_pass)
 
     def extra_repr(self) -> str:
         return f"{len(self.members)} members, {sum(member.logits.numel() for member in self.members)} gates"
