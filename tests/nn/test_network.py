@@ -1,4 +1,4 @@
-"""What is attached hangs at the root: the network has it as a whole, and no part of it and no walk over children does."""
+"""What is attached hangs at the root: the network as a whole has it, and no part of it or walk over it does."""
 
 import copy
 import io
@@ -203,7 +203,7 @@ def test_gates_and_ranges_that_were_frozen_are_left_out_with_a_warning():
     model, x = Stem(), torch.randn(5, 8)
     compressor = attached(model, x)
     model.requires_grad_(False)
-    with pytest.warns(UserWarning) as warned:
+    with pytest.warns(UserWarning, match="were frozen") as warned:
         assert compressor.parameter_groups() == []
     assert [str(warning.message).partition(" were frozen")[0] for warning in warned] == [
         "4 of 4 gates",
