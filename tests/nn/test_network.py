@@ -98,8 +98,10 @@ def test_freezing_or_evaluating_the_first_layer_leaves_gates_and_ranges_alone():
     assert not dict(model.stem.named_children())
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("compiled", [False, True])
+COMPILED = ("_modules", "named_children", "Sequential", "one layer")
+
+
+@pytest.mark.parametrize(("name", "compiled"), [*((name, False) for name in NETWORKS), *((n, True) for n in COMPILED)])
 def test_code_that_walks_over_the_children_meets_only_the_float_networks(name, compiled):
     torch.manual_seed(0)
     model, x = NETWORKS[name](), torch.randn(5, 8)
@@ -154,8 +156,12 @@ def test_what_is_made_of_a_sequential_network_is_a_float_container():
     model.append(nn.Softmax(dim=1))
     assert [name for name, _ in model.named_children()][:4] == ["0", "1", "2", "3"]
     assert torch.equal(model(x), back(front(x)).softmax(dim=1))
-    again = type(model[0])(3, 5)
-    assert type(again) is nn.Linear
+    assert type(type(model[0])(3, 5)) is nn.Linear
+    nn.utils.parametrizations.weight_norm(model[0])  # exchanges the class once more
+    assert type(type(model[0])(3, 5)) is nn.Linear
+    with pytest.raises(ValueError, match=r"made after attaching .* cannot be detached"):
+        bb.Compressor(model).detach()
+    assert bb.Compressor(model).plan()
 
 
 def test_a_state_loads_strictly_with_everything_or_with_nothing_of_what_is_attached():

@@ -21,7 +21,8 @@ class Exchanged(nn.Module):
         return {}
 
     def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
-        return float_class(cls)(*arguments, **keywords)  # type: ignore[return-value]
+        made = next(base for base in cls.__mro__ if base in _made_of)  # cls itself, unless others have derived from it
+        return float_class(made)(*arguments, **keywords)  # type: ignore[return-value]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _rebuild, (float_class(type(self)), mixins_of(type(self))), self.__getstate__()  # type: ignore[no-untyped-call]
