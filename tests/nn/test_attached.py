@@ -172,3 +172,12 @@ def test_a_part_of_the_network_does_not_run_with_unknown_ranges():
     copied.stem(x)
     with pytest.raises(RuntimeError, match=r"call compressor\.calibrate"):
         model.stem(x)
+
+
+def test_a_compiled_network_is_one_graph_with_hooks_and_operands_too():
+    model, x = Captured(), torch.randn(4, 3, 6, 6)
+    bb.attach(model, x).calibrate([x])
+    torch._dynamo.reset()
+    for training in (True, False):
+        explained = torch._dynamo.explain(model.train(training))(x)
+        assert (explained.graph_count, explained.graph_break_count) == (1, 0)

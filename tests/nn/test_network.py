@@ -249,10 +249,3 @@ def test_a_pass_that_fails_leaves_no_trace(compiled):
     model.stem(x).sum().backward()  # of gates that were drawn anew: the graph of the failed pass is gone
     model.fails = False
     network(x).sum().backward()
-
-
-def test_a_compiled_network_is_one_graph():
-    model, x = Stem(), torch.randn(4, 8)
-    attached(model, x)
-    explained = torch._dynamo.explain(model)(x)
-    assert (explained.graph_count, explained.graph_break_count) == (1, 0)
