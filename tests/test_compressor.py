@@ -91,7 +91,7 @@ def test_with_gates_open_and_ranges_from_the_same_batch_nothing_changes(name):
     for training in (True, False):
         # Batch norms that have never run take part with the batch's statistics, as in training; later with their own.
         compressor.calibrate([inputs])
-        reference.load_state_dict({key: v for key, v in model.state_dict().items() if ".bayesbits." not in key})
+        reference.load_state_dict({key: v for key, v in model.state_dict().items() if not key.startswith("bayesbits.")})
         expected = output_of(reference.train(training), inputs)
         actual = output_of(model.train(training), inputs)
         assert expected.any()
@@ -218,8 +218,8 @@ def test_names_of_the_float_network_stay_and_its_checkpoints_load_strictly_befor
     model = models.create("resnet20")
     keys, checkpoint = list(model.state_dict()), copy.deepcopy(model.state_dict())
     compressor = bb.attach(model, torch.randn(1, 3, 32, 32))
-    assert [key for key in model.state_dict() if ".bayesbits." not in key] == keys
-    assert {name for name, _ in model.named_parameters() if ".bayesbits." not in name} <= set(keys)
+    assert [key for key in model.state_dict() if not key.startswith("bayesbits.")] == keys
+    assert {name for name, _ in model.named_parameters() if not name.startswith("bayesbits.")} <= set(keys)
     compressor.calibrate([torch.randn(2, 3, 32, 32)])
     beta = compressor.attachment.quantizers["linear.input"].log_beta.clone()
     model.load_state_dict(checkpoint, strict=True)
@@ -572,6 +572,37 @@ def test_a_handle_after_detaching_says_so():
     for use in (compressor.cost, compressor.penalty, compressor.detach, compressor.plan):
         with pytest.raises(ValueError, match="was detached"):
             use()
+    assert repr(compressor) == str(compressor) == "Compressor of a network that was detached"
+
+
+def test_an_exchanged_or_deleted_module_is_noticed_until_it_is_back():
+    model, x = models.create("resnet20"), torch.randn(2, 3, 32, 32)
+    compressor = bb.attach(model, x)
+    block, norm = model.layer1[0], model.layer1[0].bn2
+    block.bn2 = nn.BatchNorm2d(16)
+    with pytest.raises(ValueError, match=r"layer1\.0\.bn2 was replaced"):
+        compressor.plan()
+    block.bn2 = norm
+    compressor.plan()
+    model.linear = nn.Identity()
+    with pytest.raises(ValueError, match="linear was replaced"):
+        compressor.cost()
+    del model.linear
+    with pytest.raises(ValueError, match="linear was replaced"):
+        compressor.parameter_groups()
+
+
+def test_fixing_changes_all_or_nothing():
+    model, x = models.create("lenet5"), torch.randn(2, 1, 28, 28)
+    compressor = bb.attach(model, x)
+    compressor.calibrate([x])
+    last = list(compressor.attachment.quantizers)[-1]
+    nn.init.constant_(compressor.attachment.quantizers[last].log_beta, float("nan"))
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match=f"{last}: a range must be a number"):
+        compressor.fix()
+    assert str(before) == str(model.state_dict())
+    assert all(q.mode == "learning" or q.bits == (8,) for q in compressor.attachment.quantizers.values())
 
 
 def test_wrong_arguments_are_named():
@@ -703,8 +734,12 @@ def test_a_replaced_module_is_noticed():
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4))
     compressor = bb.attach(model, x)
     model[1] = nn.BatchNorm2d(8)
+    uses = (compressor.fix, compressor.plan, compressor.cost, compressor.parameter_groups)
+    for use in uses:  # all of them before training, so that no work is lost
+        with pytest.raises(ValueError, match="1 was replaced after attaching"):
+            use()
     with pytest.raises(ValueError, match="1 was replaced after attaching"):
-        compressor.fix()
+        bb.search(compressor, [(x, torch.zeros(4, dtype=torch.long))], cross_entropy, bb.SearchConfig(epochs=1))
     model[4] = nn.Linear(8 * 36, 2)
     with pytest.raises(ValueError, match="was replaced after attaching"):
         compressor.calibrate([x])

@@ -10,9 +10,10 @@ PACKAGE = ROOT / "src" / "bayesbits"
 # What each room may import; a room always may import itself. The order is the way down.
 ALLOWED = {
     "records": set(),
+    "checks": set(),
     "recorder": set(),
     "topology": {"records"},
-    "spec": {"topology", "records", "functional"},
+    "spec": {"checks", "topology", "records", "functional"},
     "plan": {"topology", "records"},
     "functional": set(),
     "nn": {"functional"},
@@ -32,9 +33,9 @@ ALLOWED = {
         "spec",
         "topology",
     },
-    "training": {"compressor", "plan", "recorder"},
+    "training": {"calibration", "checks", "compressor", "plan", "recorder"},
     "front": {"records", "plan"},
-    "posttraining": {"compressor", "front", "plan", "graph", "calibration"},
+    "posttraining": {"compressor", "front", "plan", "graph", "calibration", "checks", "nn"},
     "integer": {"records"},
     "deploy": {"compressor", "cost", "functional", "graph", "integer", "nn", "plan", "records", "topology"},
     "baselines": {

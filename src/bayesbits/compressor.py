@@ -9,7 +9,8 @@ All state lives in the network itself (see `graph.attach`); a handle is made ane
 after `copy.deepcopy` or `torch.load`.
 """
 
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,10 +20,11 @@ from bayesbits.calibration import calibrate_activations, calibrate_weight
 from bayesbits.cost import Cost, CostModel
 from bayesbits.cost.bops import FLOAT_BITS
 from bayesbits.diagnosis import Diagnosis, diagnose
-from bayesbits.graph.attach import NAME, Attachment, attach_to, check_free, check_intact, detach_from
+from bayesbits.graph.attach import Attachment, attach_to, check_free, check_intact, detach_from
 from bayesbits.graph.trace import split_inputs, trace
 from bayesbits.nn import GatedQuantizer
 from bayesbits.nn.attached import AttachedLayer
+from bayesbits.nn.network import NAME
 from bayesbits.objective import Objective
 from bayesbits.plan import Plan
 from bayesbits.spec import Spec
@@ -77,9 +79,10 @@ class Compressor:
     @property
     def attachment(self) -> Attachment:
         """The quantizers and gates."""
-        if self._attachment is None:
+        attachment = self._attachment
+        if attachment is None:
             raise ValueError("this network was detached: it is the float network again, and this handle has no use")
-        return self._attachment
+        return attachment
 
     @property
     def topology(self) -> Topology:
@@ -144,20 +147,22 @@ class Compressor:
         return objective()  # type: ignore[no-any-return]
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """What learns, for an optimizer: the groups "weights", "gates" and "ranges", without those that are empty."""
+        """What learns, for an optimizer: the groups "weights", "gates" and "ranges", without those that are empty.
+
+        Parameters that were frozen by `requires_grad_(False)` are left out. Where gates or ranges are among them, a
+        warning says so, as freezing all parameters of a network to keep its weights freezes these too.
+        """
+        check_intact(self.model, self.attachment)
         attached = {id(parameter) for parameter in self.attachment.parameters()}
-        quantizers = self.attachment.quantizers.values()
-        gates = [q.gates.logits for q in quantizers if q.mode == "learning"]
-        gates += [gate.gates.logits for gate in self.attachment.channel_gates.values() if not gate.fixed]
-        groups = {
-            "weights": [p for p in self.model.parameters() if id(p) not in attached and p.requires_grad],
-            "gates": gates,
-            "ranges": [q.log_beta for q in quantizers if q.mode != "off" and q.learn_range],
-        }
+        groups = {"weights": [p for p in self.model.parameters() if id(p) not in attached and p.requires_grad]}
+        for name, learnable in self.attachment.learnable().items():
+            _warn_of_frozen(name, learnable)
+            groups[name] = [parameter for parameter in learnable.values() if parameter.requires_grad]
         return [{"name": name, "params": parameters} for name, parameters in groups.items() if parameters]
 
     def cost(self, plan: Plan | None = None) -> Cost:
         """What the network costs by the present decision, or by a plan."""
+        check_intact(self.model, self.attachment)
         return self._cost_model.count(self.plan() if plan is None else plan)
 
     def expected_relative_bops(self) -> Tensor:
@@ -172,6 +177,7 @@ class Compressor:
         Of every group of channels at least one stays, and as many as `Spec.channel_multiple` asks for: where the gates
         kept fewer, `fix` brings some back that evaluation has left out until then.
         """
+        check_intact(self.model, self.attachment)
         bits = dict.fromkeys(self.topology.weight_tensors, FLOAT_BITS)
         bits |= {activation.name: FLOAT_BITS for activation in self.topology.activations}
         bits |= {name: q.effective_bits() for name, q in self.attachment.quantizers.items() if q.mode != "off"}
@@ -182,7 +188,10 @@ class Compressor:
         return Plan(bits=bits, kept=kept)
 
     def fix(self, plan: Plan | None = None) -> None:
-        """Make bits and channels final; weights and ranges can still be fine-tuned. Without a plan: the present one."""
+        """Make bits and channels final; weights and ranges can still be fine-tuned. Without a plan: the present one.
+
+        Where something does not fit, or a range is not usable, it raises and nothing is changed.
+        """
         plan = self.plan() if plan is None else plan
         if not isinstance(plan, Plan):
             raise TypeError(f"the plan is a {type(plan).__name__}; it is a bayesbits.Plan, or Plan.load(path)")
@@ -195,6 +204,9 @@ class Compressor:
         for name in plan.kept:
             if name not in gates:
                 raise ValueError(f"the plan removes channels of {name}, which was not to be pruned when attaching")
+        for name in plan.bits:
+            if name in quantizers:
+                quantizers[name].check_range(name)
         for name, quantizer in quantizers.items():
             _fix(quantizer, plan.bits.get(name))
         for name, gate in gates.items():
@@ -216,11 +228,13 @@ class Compressor:
 
     def detach(self) -> nn.Module:
         """Give the float network back, with the weights that it has now."""
-        assert self.attachment is not None  # which raises where there is none any more
+        _ = self.attachment  # raises where there is none any more
         detach_from(self.model)
         return self.model
 
     def __str__(self) -> str:
+        if self._attachment is None:
+            return repr(self)
         lines = [str(self.cost())]
         for group in self.topology.groups:
             if group.reason is not None and group.producers:
@@ -231,6 +245,8 @@ class Compressor:
         return "\n".join(lines)
 
     def __repr__(self) -> str:
+        if self._attachment is None:
+            return "Compressor of a network that was detached"
         return (
             f"Compressor of {len(self.topology.layers)} layers, {self.cost().relative_bops:.4g}% of the bit operations"
         )
@@ -250,8 +266,20 @@ def _objective(attachment: Attachment, kind: str) -> Objective:
     assert isinstance(cost_model, CostModel)
     return Objective(
         attachment.topology, attachment.quantizers, attachment.channel_gates, kind,
-        examples=spec.examples, strength=spec.strength, cost_model=cost_model,
+        examples=spec.examples, cost_model=cost_model,
     )  # fmt: skip
+
+
+def _warn_of_frozen(what: str, parameters: Mapping[str, nn.Parameter]) -> None:
+    frozen = [name for name, parameter in parameters.items() if parameter.numel() and not parameter.requires_grad]
+    if frozen:
+        named = ", ".join(frozen[:3]) + (f" and {len(frozen) - 3} more" if len(frozen) > 3 else "")
+        warnings.warn(
+            f"{len(frozen)} of {len(parameters)} {what} were frozen by requires_grad_(False) and are left out, not to "
+            f"learn: {named}. To freeze the weights alone, leave out compressor.attachment.parameters(), or "
+            "freeze them before attaching",
+            stacklevel=3,
+        )
 
 
 def _fix(quantizer: GatedQuantizer, bits: int | None) -> None:

@@ -4,7 +4,7 @@ A tensor k has a gate z_jk for each of its widths b_1 < b_2 < ..., and q_jk = P(
 on. A width is in use where its gate and all narrower ones are on. Three kinds of penalty charge for that:
 
     paper          sum_k sum_j lambda_jk prod_(i<=j) q_ik,       lambda_jk = b_j MACs_k / max MACs       (Eq. bb_map)
-    variational    sum_k sum_j KL_jk prod_(i<j) q_ik / (N mu),   with the prior P(z_jk = 1) = e^-L, L = N mu lambda_jk
+    variational    sum_k sum_j KL_jk prod_(i<j) q_ik / N,        with the prior P(z_jk = 1) = e^-L, L = N lambda_jk
                    KL_jk = -H[q_jk] + L q_jk - log(1 - e^-L) (1 - q_jk)                        (Eq. kl_autoregressive)
     expected_bops  the expected bit operations in percent of float, with the expected widths
                    sum_j (b_j - b_(j-1)) prod_(i<=j) q_ik,  b_0 = 0
@@ -21,9 +21,9 @@ What is decided. A tensor whose quantizer is fixed, off or missing is not charge
 then its gates count as open up to its width (32 if off or missing), so that the channels pay for it. With all widths
 decided, that is the expected L0 norm of the paper's appendix. The channels of a fixed `ChannelGate` count as 0 or 1.
 
-The variational kind needs the number of examples N, and mu as `strength`, since mu stands inside of the prior and KL
-is not linear in it: mu * penalty is then KL / N, as in the paper's bound for one example. Only N mu matters; as it
-grows, the penalty goes to `paper` with an error of 1 / (N mu).
+The variational kind needs the number of examples N. With mu = 1 it is KL / N, as in the paper's bound for one example;
+another mu weights that KL as a whole. The bound whose prior has the price mu lambda_jk is that of `examples` = N mu
+instead, as mu * penalty is then KL / N again. As N grows, the penalty goes to `paper` with an error of 1 / N.
 """
 
 from __future__ import annotations
@@ -82,12 +82,11 @@ class Objective(nn.Module):
         kind: str = "paper",
         examples: int | None = None,
         cost_model: CostModel | None = None,
-        strength: float = 1.0,
     ) -> None:
         super().__init__()
-        _check_choices(kind, examples, strength)
+        _check_choices(kind, examples)
         self.kind = kind
-        self._scale = (examples or 0) * strength  # N mu
+        self._examples = examples or 0  # N
         self.cost_model = (cost_model or CostModel(topology)) if kind == "expected_bops" else None
         # Plain containers: quantizers and channel gates are owned by the network's own modules.
         self._quantizers, self._channel_gates = dict(quantizers), dict(channel_gates)
@@ -138,12 +137,12 @@ class Objective(nn.Module):
         return values.index_select(0, self.higher.flatten()).reshape(self.higher.shape).unbind()
 
     def _kl(self, logits: Tensor, on: Tensor) -> Tensor:
-        """For every gate its KL over N mu."""
-        exponent = (self._scale * self.price).clamp(min=torch.finfo(on.dtype).tiny)  # L, of the prior e^-L
+        """For every gate its KL over N."""
+        exponent = (self._examples * self.price).clamp(min=torch.finfo(on.dtype).tiny)  # L, of the prior e^-L
         small, large = torch.log(-torch.expm1(-exponent)), torch.log1p(-torch.exp(-exponent))
         log_prior_off = torch.where(exponent < math.log(2), small, large)
         log_on, log_off = F.logsigmoid(logits - HALF_LOGIT), F.logsigmoid(HALF_LOGIT - logits)
-        return self.price * on + (on * log_on + log_off.exp() * (log_off - log_prior_off)) / self._scale
+        return self.price * on + (on * log_on + log_off.exp() * (log_off - log_prior_off)) / self._examples
 
     def _expected_bops(self, model: CostModel, expected: Tensor, on: Tensor) -> Tensor:
         widths = dict.fromkeys(self._bops_tensors, self.integers[FLOAT_BITS])
@@ -201,7 +200,7 @@ class Objective(nn.Module):
         }
 
 
-def _check_choices(kind: str, examples: int | None, strength: float) -> None:
+def _check_choices(kind: str, examples: int | None) -> None:
     if kind not in PENALTIES:
         raise ValueError(f"the kind of penalty is {kind!r}; it is one of {', '.join(PENALTIES)}")
     if kind == "variational" and (examples is None or examples <= 0):
@@ -209,8 +208,6 @@ def _check_choices(kind: str, examples: int | None, strength: float) -> None:
             f"the variational penalty divides by the number of training examples, and examples is {examples!r}: "
             "give examples=len(dataset), or choose the kind 'paper', which needs none"
         )
-    if not 0 < strength < math.inf:
-        raise ValueError(f"strength is {strength!r}; it is a positive number, the mu of task + mu * penalty")
 
 
 def _check_channels(layer: Layer, count: int) -> None:

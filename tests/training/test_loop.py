@@ -53,7 +53,7 @@ def test_fine_tuning_trains_weights_and_ranges_at_the_fixed_decision():
     assert [group["name"] for group in handle.parameter_groups()] == ["weights", "ranges"]
     assert not torch.equal(before["head.weight"], handle.model.head.weight)
     assert not torch.equal(
-        before["convolution.bayesbits.tensors./head/weight.log_beta"],
+        before["bayesbits.tensors./head/weight.log_beta"],
         handle.attachment.quantizers["head.weight"].log_beta,
     )
     assert torch.equal(before["norm.running_var"], handle.model.norm.running_var)

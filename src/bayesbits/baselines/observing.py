@@ -5,7 +5,7 @@ A network is run only up to the layer that is looked at, and only what that laye
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,8 @@ from torch.utils._pytree import tree_leaves
 
 from bayesbits.calibration import run_on
 from bayesbits.compressor import Compressor, check_compressor
-from bayesbits.graph.attach import find_attachment
 from bayesbits.nn import GatedQuantizer
-from bayesbits.nn.attached import AttachedLayer
+from bayesbits.nn.attached import AttachedLayer, observe_output
 from bayesbits.topology import Layer
 
 See = Callable[[Tensor, Tensor], None]
@@ -93,18 +92,14 @@ def detached_copy(compressor: Compressor) -> nn.Module:
 def watching_layers(model: nn.Module, observers: Mapping[str, See]) -> Iterator[None]:
     """Inside of the block every observer gets what its layer reads and returns; nothing is recorded for gradients.
 
-    That is before other hooks change it, such as the quantizer of an addition's operand.
+    That is before hooks change it, or the quantizer of an addition's operand.
     """
 
     def hook_of(see: See) -> Callable[..., None]:
-        def hook(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Tensor) -> None:
-            see(arguments[0] if arguments else keywords["input"], output)
-
-        return hook
+        return lambda arguments, keywords, output: see(arguments[0] if arguments else keywords["input"], output)
 
     handles = [
-        model.get_submodule(name).register_forward_hook(hook_of(see), prepend=True, with_kwargs=True)
-        for name, see in observers.items()
+        handle for name, see in observers.items() for handle in observe_output(model.get_submodule(name), hook_of(see))
     ]
     try:
         with torch.no_grad():
@@ -128,13 +123,8 @@ def run_to(model: nn.Module, layer: Layer, batch: Any, see: See, *, place: str |
         if calls == layer.calls:
             raise _Enough
 
-    try:
-        with watching_layers(model, {place or layer.name: see_and_stop}):
-            run_on(model, batch)
-    except _Enough:
-        attachment = find_attachment(model)
-        if attachment is not None:
-            attachment.after_forward()  # what the end of the pass would have done
+    with suppress(_Enough), watching_layers(model, {place or layer.name: see_and_stop}):
+        run_on(model, batch)
 
 
 def attached_layer(compressor: Compressor, name: str) -> AttachedLayer | None:

@@ -41,9 +41,10 @@ def run_on(model: nn.Module, batch: Any) -> Any:
 
 @contextmanager
 def restored(model: nn.Module) -> Iterator[None]:
-    """Afterwards training flags, buffers and the modes of quantizers are what they were before."""
+    """Afterwards training flags, buffers, and modes and gradient flags of quantizers are what they were before."""
     flags = [(module, module.training) for module in model.modules()]
     modes = [(module, module.mode, module.fixed_bits) for module, _ in flags if isinstance(module, GatedQuantizer)]
+    asked = [(parameter, parameter.requires_grad) for module, *_ in modes for parameter in module.parameters()]
     buffers = [(buffer, buffer._version, buffer.detach().clone()) for buffer in model.buffers()]
     try:
         yield
@@ -52,6 +53,8 @@ def restored(model: nn.Module) -> Iterator[None]:
             module.training = training
         for quantizer, mode, fixed_bits in modes:
             quantizer.enter(mode, fixed_bits)
+        for parameter, requires_grad in asked:
+            parameter.requires_grad_(requires_grad)
         with torch.no_grad():
             for buffer, version, value in buffers:
                 if buffer._version != version:  # others may be part of a user's graph, which writing would break

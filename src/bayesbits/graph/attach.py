@@ -1,9 +1,8 @@
 """Attaching: quantizers and gates put into the user's live network, in place.
 
-Everything that learns is owned by one module, the `Attachment`, which hangs under the name `bayesbits` at the first
-layer that is attached: there nobody walks over children, as `nn.Sequential` does with its own. So the network's
-parameters keep their names, all new state lies under names of its own, and a checkpoint of the float network still
-loads strictly. The layers refer to their parts (see `nn.attached`), and the network to the attachment.
+Everything that learns is owned by one module, the `Attachment`, which hangs under the name `bayesbits` at the root of
+the network (see `nn.network`). So the network's parameters keep their names, all new state lies under names of its own,
+and a checkpoint of the float network still loads strictly. The layers refer to their parts (see `nn.attached`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,19 +16,19 @@ from bayesbits.cost.bops import FLOAT_BITS
 from bayesbits.nn import ChannelFollower, ChannelGate, GateBank, GatedQuantizer
 from bayesbits.nn.attached import (
     AttachedLayer,
-    AttachedNetwork,
     AttachedNorm,
+    Calibration,
+    Output,
     Parts,
     QuantizedOutput,
+    attach_output,
     attach_parts,
-    attached_network_class,
-    detach_parts,
-    original_class,
+    detach,
 )
+from bayesbits.nn.exchange import check_restorable
+from bayesbits.nn.network import NAME, attach_to_network
 from bayesbits.spec import Choices, Spec, resolve_rules
 from bayesbits.topology import Layer, Topology
-
-NAME = "bayesbits"
 
 
 class Attachment(nn.Module):
@@ -39,7 +38,7 @@ class Attachment(nn.Module):
         super().__init__()
         self.topology, self.spec = topology, spec
         self.choices = resolve_rules(spec, topology)
-        self.calibrated = False
+        self.calibration = Calibration()
         self.corrected_biases: dict[str, Tensor] = {}  # what bias correction left, by the parameter's name
         self.swept_ranges: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None  # before and after post-training
         self.example_inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None
@@ -51,7 +50,15 @@ class Attachment(nn.Module):
         learning = [q.gates for q in self.quantizers.values() if q.mode == "learning"]
         # Channels first: a compiler reads their values with large tensors, several at once where they are aligned.
         self.bank = GateBank([*(gate.gates for gate in self.channel_gates.values()), *learning])
-        self.register_load_state_dict_pre_hook(_keep_own_state)  # type: ignore[no-untyped-call]
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the ranges of the activations are known."""
+        return self.calibration.known
+
+    @calibrated.setter
+    def calibrated(self, known: bool) -> None:
+        self.calibration.known = known
 
     @property
     def quantizers(self) -> Mapping[str, GatedQuantizer]:
@@ -70,13 +77,23 @@ class Attachment(nn.Module):
         followers = {_name(key): module for key, module in self.followers.items()}
         return followers.get(layer)  # type: ignore[return-value]
 
+    def learnable(self) -> dict[str, dict[str, nn.Parameter]]:
+        """The groups "gates" and "ranges": what its mode lets learn, by name, frozen or not."""
+        learning = {name: q.gates.logits for name, q in self.quantizers.items() if q.mode == "learning"}
+        channels = {name: gate.gates.logits for name, gate in self.channel_gates.items() if not gate.fixed}
+        return {
+            "gates": learning | {f"the channels of {name}": logits for name, logits in channels.items()},
+            "ranges": {name: q.log_beta for name, q in self.quantizers.items() if q.mode != "off" and q.learn_range},
+        }
+
+    @property
+    def in_pass(self) -> bool:
+        """Whether the network is in a forward pass."""
+        return self.bank.present_pass.running
+
     def before_forward(self) -> None:
         """What the network does before each forward pass: draw all of its gates."""
-        if not self.calibrated:
-            raise RuntimeError(
-                "the ranges of the activations are not known yet: call compressor.calibrate(batches), "
-                "or load a state_dict that has them"
-            )
+        self.calibration.check()
         self.bank.draw()
 
     def after_forward(self) -> None:
@@ -112,19 +129,31 @@ class _PlainPath:
 
 
 def check_intact(model: nn.Module, attachment: Attachment) -> None:
-    """Raise where a layer or its batch norm was exchanged for another module after attaching."""
-    for layer in attachment.topology.layers:
+    """Raise where a module that has something attached was exchanged for another one after attaching."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    topology, quantizers = attachment.topology, attachment.quantizers
+    for layer in topology.layers:
         if layer.name in attachment.choices.skipped:
             continue
-        module = model.get_submodule(layer.name)
-        replaced = None if isinstance(module, AttachedLayer) else layer.name
-        if isinstance(module, AttachedLayer) and layer.norm is not None and module.parts.norm is not None:
-            replaced = None if model.get_submodule(layer.norm) is module.parts.norm else layer.norm
-        if replaced is not None:
-            raise ValueError(
-                f"{replaced} was replaced after attaching, and has nothing attached to it: "
-                "detach, change the network, and attach again"
-            )
+        module = modules.get(layer.name)
+        if not isinstance(module, AttachedLayer):
+            raise _replaced(layer.name)
+        if layer.norm is not None:
+            norm = modules.get(layer.norm)
+            if not isinstance(norm, AttachedNorm) or norm.parts.layer is not module:
+                raise _replaced(layer.norm)
+    for tensor, name in topology.operand_tensors.items():
+        if tensor in quantizers:
+            module = modules.get(name)
+            if not isinstance(module, QuantizedOutput) or module.bayesbits_output.quantizer is not quantizers[tensor]:
+                raise _replaced(name)
+
+
+def _replaced(name: str) -> ValueError:
+    return ValueError(
+        f"{name or 'the network'} was replaced after attaching, and has nothing attached to it: "
+        "detach, change the network, and attach again"
+    )
 
 
 def find_attachment(model: nn.Module) -> Attachment | None:
@@ -156,32 +185,29 @@ def attach_to(model: nn.Module, topology: Topology, spec: Spec) -> Attachment:
         _attach_layer(model, layer, attachment)
     for tensor, module_name in topology.operand_tensors.items():
         if tensor in attachment.quantizers:
-            hook = QuantizedOutput(attachment.quantizers[tensor], module_name)
-            model.get_submodule(module_name).register_forward_hook(hook)
+            output = Output(attachment.quantizers[tensor], module_name, attachment.calibration)
+            attach_output(model.get_submodule(module_name), output)
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoderLayer):
             module.register_forward_pre_hook(_PlainPath())
     parameter = next(model.parameters())
     attachment.to(parameter.device)
     attachment.train(model.training)
-    model.get_submodule(layers[0].name).add_module(NAME, attachment)
-    model.__class__ = attached_network_class(type(model))
-    model.__dict__[NAME] = attachment  # beside the children
+    attach_to_network(model, attachment)
     return attachment
 
 
 def detach_from(model: nn.Module) -> None:
     """Take everything away again that `attach_to` put there, or managed to put there before it failed."""
+    modules = list(model.modules())
+    for module in modules:
+        check_restorable(module)
+    for module in modules:
+        detach(module)
+        hooks = module._forward_pre_hooks
+        for identifier in [identifier for identifier, hook in hooks.items() if isinstance(hook, _PlainPath)]:
+            del hooks[identifier]
     model.__dict__.pop(NAME, None)
-    if isinstance(model, AttachedNetwork):
-        model.__class__ = original_class(type(model))  # type: ignore[assignment]
-    for module in list(model.modules()):
-        module._modules.pop(NAME, None)
-        if isinstance(module, (AttachedLayer, AttachedNorm)):
-            detach_parts(module)
-        for hooks, kind in ((module._forward_hooks, QuantizedOutput), (module._forward_pre_hooks, _PlainPath)):
-            for identifier in [identifier for identifier, hook in hooks.items() if isinstance(hook, kind)]:
-                del hooks[identifier]
 
 
 def _attach_layer(model: nn.Module, layer: Layer, attachment: Attachment) -> None:
@@ -192,6 +218,7 @@ def _attach_layer(model: nn.Module, layer: Layer, attachment: Attachment) -> Non
         input=quantizers.get(layer.activation),
         gate=attachment.gate_of(layer.name),
         rounds_bias=layer.norm is None,
+        calibration=attachment.calibration,
     )
     attach_parts(module, parts)
     if layer.norm is not None:
@@ -247,12 +274,6 @@ def _followers(topology: Topology, gates: Mapping[str, ChannelGate]) -> Iterator
             channels = [position.get(channel, -1) for channel in layer.out_channels]
             sources.append((gates.get(other.name), channels))
         yield layer.name, ChannelFollower(sources)
-
-
-def _keep_own_state(module: nn.Module, state: dict[str, Any], prefix: str, *arguments: Any) -> None:
-    """A checkpoint of the float network says nothing of quantizers: theirs stays as it is, and strict loading holds."""
-    if not any(key.startswith(prefix) for key in state):
-        state.update({prefix + key: value for key, value in module.state_dict().items()})
 
 
 def _key(name: str) -> str:

@@ -1,8 +1,9 @@
 """Layers with quantizers attached: the user's own modules, which compute with quantized inputs and weights.
 
-A module is attached by exchanging its class for a subclass of it, so that its parameters keep their names, `isinstance`
-holds, and detaching is exchanging the class back. What it computes with lies in its attribute `parts`, beside and not
-among its parameters and children; the quantizers and gates themselves are owned by the network's `Attachment`.
+A module is attached by exchanging its class (see `nn.exchange`). What it computes with lies in its attribute `parts`,
+beside and not among its parameters and children; the quantizers and gates themselves are owned by the network's
+`Attachment`. An operand of a residual addition is quantized inside of the module whose output it is, before any hook:
+what a hook sees, the deployed network has too.
 
 Batch norm behind a layer is folded for rounding only: w_eff = Q(w f) / f with f = gamma / sqrt(var + eps), so that the
 batch norm stays where it is and folding it at deployment is exact. That is w rounded on a grid which is stretched by
@@ -16,7 +17,8 @@ one does: a layer's own bias, or, where a batch norm with frozen statistics is f
 """
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -28,9 +30,25 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from bayesbits.functional.grid import INTEGER_BITS, bias_codes
 from bayesbits.functional.opaque import snapshot
 from bayesbits.nn.channel_gate import ChannelFollower, ChannelGate
+from bayesbits.nn.exchange import Exchanged, exchange_class, restore_class
 from bayesbits.nn.gated_quantizer import GatedQuantizer
 
 _CONV_TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+
+
+@dataclass
+class Calibration:
+    """Whether the ranges of a network's activations are known; one object, shared by all of its layers."""
+
+    known: bool = False
+
+    def check(self) -> None:
+        """Raise before anything is computed with ranges that nobody has set."""
+        if not self.known:
+            raise RuntimeError(
+                "the ranges of the activations are not known yet: call compressor.calibrate(batches), "
+                "or load a state_dict that has them"
+            )
 
 
 @dataclass
@@ -47,6 +65,18 @@ class Parts:
     """Of a batch norm: the layer that it is folded into when that is deployed."""
     rounds_bias: bool = False
     """Of a layer: its bias is deployed as it is, with no batch norm behind it."""
+    calibration: Calibration = field(default_factory=lambda: Calibration(known=True))
+
+
+@dataclass
+class Output:
+    """What is attached to a module whose output is the operand of a residual addition."""
+
+    quantizer: GatedQuantizer
+    name: str
+    calibration: Calibration
+    forward: Callable[..., Any] | None = None
+    """The `forward` that was set on the module itself and not on its class."""
 
 
 def on_grid(bias: Tensor, step: Tensor) -> Tensor:
@@ -69,7 +99,7 @@ def batch_norm_factor(norm: _BatchNorm) -> Tensor:
     return factor if norm.weight is None else factor * norm.weight.detach()
 
 
-class AttachedLayer(nn.Module):
+class AttachedLayer(Exchanged):
     """Mixed into the class of a convolution or linear layer."""
 
     parts: Parts
@@ -78,6 +108,7 @@ class AttachedLayer(nn.Module):
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:  # noqa: A002 (torch's name)
         parts = self.parts
+        parts.calibration.check()
         if parts.input is not None:
             input = parts.input(input, dtype=_autocast_dtype(input))  # noqa: A001
         # Where the weight is multiplied by gates next, it keeps its precision until then.
@@ -159,20 +190,23 @@ class AttachedLayer(nn.Module):
         stretch = torch.where(factor == 0, 1.0, factor.abs()).reciprocal()
         return (self.weight.transpose(0, 1) if isinstance(self, _ConvTransposeNd) else self.weight), stretch
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return _rebuild, (original_class(type(self)),), self.__getstate__()  # type: ignore[no-untyped-call]
 
-
-class AttachedNorm(nn.Module):
+class AttachedNorm(Exchanged):
     """Mixed into the class of a batch norm: scale and shift are multiplied by the gate, which costs no pass over x."""
 
     parts: Parts
+    is_torchs_own: bool
+    """The class is one of torch's, whose forward is known."""
+
+    @classmethod
+    def members(cls, original: type[nn.Module]) -> dict[str, Any]:
+        return {"is_torchs_own": original in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)}
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
         assert isinstance(self, _BatchNorm)
         gate = self.parts.gate
         values = None if gate is None else gate.values().to(input.dtype if self.weight is None else self.weight.dtype)
-        if type(self).__mro__[2] not in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
+        if not self.is_torchs_own:
             result: Tensor = super().forward(input)
             shape = [1, -1] + [1] * (input.dim() - 2)
             shift = self.effective_shift()
@@ -220,86 +254,69 @@ class AttachedNorm(nn.Module):
         folded = shift - mean * factor
         return shift + (on_grid(folded, step) - folded).detach()
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return _rebuild, (original_class(type(self)),), self.__getstate__()  # type: ignore[no-untyped-call]
 
+class QuantizedOutput(Exchanged):
+    """Mixed into the class of a module whose output is the operand of a residual addition."""
 
-class AttachedNetwork(nn.Module):
-    """Mixed into the class of the whole network: `before_forward` of its attachment runs first.
+    bayesbits_output: Output
 
-    A forward pre-hook would do the same, but stay outside of what `torch.compile(model)` compiles.
-    """
+    @classmethod
+    def members(cls, original: type[nn.Module]) -> dict[str, Any]:
+        @functools.wraps(original.forward)
+        def forward(self: Any, *arguments: Any, **keywords: Any) -> Tensor:
+            attached: Output = self.bayesbits_output
+            attached.calibration.check()
+            if attached.forward is None:
+                output = original.forward(self, *arguments, **keywords)
+            else:
+                output = attached.forward(*arguments, **keywords)
+            if not isinstance(output, Tensor):
+                raise TypeError(f"{attached.name} returned {type(output).__name__} where a tensor was traced")
+            result: Tensor = attached.quantizer(output)
+            return result
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        original = original_class(type(self))
-        is_layer = issubclass(original, AttachedLayer)  # the whole network is one layer
-        return _rebuild_network, (original_class(original) if is_layer else original, is_layer), self.__getstate__()  # type: ignore[no-untyped-call]
-
-
-class QuantizedOutput:
-    """A forward hook that quantizes what a module returns: the operand of a residual addition."""
-
-    def __init__(self, quantizer: GatedQuantizer, name: str) -> None:
-        self.quantizer, self.name = quantizer, name
-
-    def __call__(self, module: nn.Module, arguments: Any, output: Any) -> Tensor:
-        if not isinstance(output, Tensor):
-            raise TypeError(f"{self.name} returned {type(output).__name__} where a tensor was traced")
-        result: Tensor = self.quantizer(output)
-        return result
-
-
-_classes: dict[tuple[type[nn.Module], type[nn.Module]], type[nn.Module]] = {}
-
-
-def _mixed(mixin: type[nn.Module], original: type[nn.Module], members: dict[str, Any]) -> type[nn.Module]:
-    """The class of `mixin` before `original`; always the same one."""
-    if (mixin, original) not in _classes:
-        name = f"Attached{original.__name__}"
-        _classes[mixin, original] = type(name, (mixin, original), {"__module__": __name__, **members})
-    return _classes[mixin, original]
-
-
-def attached_class(original: type[nn.Module]) -> type[nn.Module]:
-    """The subclass of a layer's or batch norm's class that computes with what is attached."""
-    return _mixed(AttachedNorm if issubclass(original, _BatchNorm) else AttachedLayer, original, {})
-
-
-def attached_network_class(original: type[nn.Module]) -> type[nn.Module]:
-    """The subclass of a network's class that draws its gates first; with the signature of the network's own forward."""
-
-    @functools.wraps(original.forward)
-    def forward(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        self.bayesbits.before_forward()
-        output = original.forward(self, *arguments, **keywords)
-        self.bayesbits.after_forward()
-        return output
-
-    return _mixed(AttachedNetwork, original, {"forward": forward})
-
-
-def original_class(attached: type[nn.Module]) -> type[nn.Module]:
-    """The class that an attached one was made from."""
-    return attached.__bases__[1]
+        return {"forward": forward}
 
 
 def attach_parts(module: nn.Module, parts: Parts) -> None:
     """Attach parts to a layer or batch norm."""
-    module.__class__ = attached_class(type(module))
     module.parts = parts  # type: ignore[assignment]
+    exchange_class(module, AttachedNorm if isinstance(module, _BatchNorm) else AttachedLayer)
 
 
-def detach_parts(module: nn.Module) -> None:
-    """Make an attached layer or batch norm what it was."""
-    module.__class__ = original_class(type(module))
-    del module.parts
+def attach_output(module: nn.Module, output: Output) -> None:
+    """Quantize what a module returns."""
+    output.forward = module.__dict__.pop("forward", None)
+    module.bayesbits_output = output  # type: ignore[assignment]
+    exchange_class(module, QuantizedOutput)
 
 
-def _rebuild(original: type[nn.Module]) -> nn.Module:
-    attached = attached_class(original)
-    return attached.__new__(attached)
+def detach(module: nn.Module) -> None:
+    """Make a module what it was before anything was attached to it."""
+    if isinstance(module, QuantizedOutput):
+        if module.bayesbits_output.forward is not None:
+            module.forward = module.bayesbits_output.forward
+        del module.bayesbits_output
+    if isinstance(module, (AttachedLayer, AttachedNorm)):
+        del module.parts
+    restore_class(module)
 
 
-def _rebuild_network(original: type[nn.Module], is_layer: bool) -> nn.Module:
-    attached = attached_network_class(attached_class(original) if is_layer else original)
-    return attached.__new__(attached)
+def observe_output(module: nn.Module, see: Callable[[tuple[Any, ...], dict[str, Any], Any], None]) -> list[Any]:
+    """Call `see` with the arguments and the result of every call of a module; returns the hooks' handles.
+
+    The result is what the module itself computes: not yet quantized, and not yet changed by hooks.
+    """
+    if not isinstance(module, QuantizedOutput):
+        return [
+            module.register_forward_hook(
+                lambda _, arguments, keywords, output: see(arguments, keywords, output), prepend=True, with_kwargs=True
+            )
+        ]
+    given: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    return [
+        module.register_forward_pre_hook(
+            lambda _, arguments, keywords: given.append((arguments, keywords)), with_kwargs=True
+        ),
+        module.bayesbits_output.quantizer.register_forward_pre_hook(lambda _, x: see(*given.pop(), x[0])),
+    ]

@@ -105,8 +105,15 @@ class GatedQuantizer(nn.Module):
         bits = self.effective_bits() if bits is None else bits
         if bits != 0:
             check_bits((bits,))
-        _checked_logarithm(self.beta.detach())
+        self.check_range()
         self.enter("fixed", bits)
+
+    def check_range(self, name: str = "a quantizer") -> None:
+        """Raise unless the range is usable, that is neither NaN nor too small or large for its steps."""
+        try:
+            _checked_logarithm(self.beta.detach())
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
 
     def learn(self) -> None:
         """Let the gates decide (again)."""

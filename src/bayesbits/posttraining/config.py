@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from bayesbits.calibration import METHODS
+from bayesbits.checks import check_choice, check_integer, check_positive, is_number
 
 LEARN = ("gates", "gates+ranges")
 LOSSES = ("labels", "output", "layers")
@@ -49,23 +49,16 @@ class PosttrainConfig:
     def __post_init__(self) -> None:
         if self.mus is not None:
             object.__setattr__(self, "mus", _check_mus(self.mus))
-        for name, allowed in (("loss", LOSSES), ("calibration", METHODS)):
-            if getattr(self, name) not in allowed:
-                raise ValueError(
-                    f"PosttrainConfig.{name} is {getattr(self, name)!r}; it is one of {', '.join(allowed)}"
-                )
-        for name, least in (("steps", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"PosttrainConfig.{name} is {value!r}; it is an integer of at least {least}")
-        for name in ("gate_rate", "range_rate"):
-            value = getattr(self, name)
-            if not _is_number(value) or value <= 0:
-                raise ValueError(f"PosttrainConfig.{name} is {value!r}; it is a positive number")
+        check_choice(self, "loss", LOSSES)
+        check_choice(self, "calibration", METHODS)
+        check_integer(self, "steps", 1)
+        check_integer(self, "seed", 0)
+        check_positive(self, "gate_rate")
+        check_positive(self, "range_rate")
 
 
 def _check_mus(mus: Any) -> tuple[float, ...]:
-    if not isinstance(mus, tuple | list) or not mus or not all(map(_is_number, mus)):
+    if not isinstance(mus, tuple | list) or not mus or not all(map(is_number, mus)):
         raise ValueError(f"PosttrainConfig.mus is {mus!r}; it is a tuple of numbers such as (0.001, 0.01)")
     if mus[0] < 0 or any(low >= high for low, high in pairwise(mus)):
         raise ValueError(
@@ -73,7 +66,3 @@ def _check_mus(mus: Any) -> tuple[float, ...]:
             "before it"
         )
     return tuple(map(float, mus))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from bayesbits.calibration import run_on
 from bayesbits.compressor import Compressor
+from bayesbits.nn.attached import observe_output
 from bayesbits.posttraining.modes import in_float
 
 LossFunction = Callable[[Any, Any], Tensor]
@@ -69,14 +70,14 @@ def layers_loss(compressor: Compressor, batch: Any) -> Tensor:
 
 @contextmanager
 def _outputs(modules: list[nn.Module]) -> Iterator[list[Tensor]]:
-    """What the modules return inside of the block, call by call; before hooks that were there first change it."""
+    """What the modules compute inside of the block, call by call; before it is quantized or hooks change it."""
     seen: list[Tensor] = []
 
-    def see(_module: nn.Module, _arguments: Any, output: Tensor) -> None:
+    def see(_arguments: tuple[Any, ...], _keywords: dict[str, Any], output: Tensor) -> None:
         # A copy that gradients pass through, as an in-place ReLU may write into the output next.
         seen.append(output.clone())
 
-    handles = [module.register_forward_hook(see, prepend=True) for module in dict.fromkeys(modules)]
+    handles = [handle for module in dict.fromkeys(modules) for handle in observe_output(module, see)]
     try:
         yield seen
     finally:

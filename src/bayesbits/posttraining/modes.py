@@ -65,7 +65,8 @@ def learning(compressor: Compressor, groups: tuple[str, ...]) -> Iterator[dict[s
     check_evaluation(model, attachment)
     asked = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     flags = [(module, module.training) for module in model.modules()]
-    learned = {group["name"]: group["params"] for group in compressor.parameter_groups() if group["name"] in groups}
+    learnable = attachment.learnable()
+    learned = {name: list(learnable[name].values()) for name in groups if learnable[name]}
     try:
         for parameter, _ in asked:
             parameter.requires_grad_(False)

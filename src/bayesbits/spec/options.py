@@ -5,12 +5,12 @@ A `Spec` is checked when it is made, without a network; `resolve` brings it toge
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any, Literal
 
+from bayesbits.checks import check_choice, check_flag, check_integer, is_integer
 from bayesbits.functional.gates import KINDS as GATE_KINDS
 from bayesbits.functional.grid import MAX_BITS, MIN_BITS
 
@@ -39,8 +39,7 @@ class Rule:
                 _check_width(f"Rule.{name}", getattr(self, name))
         if not isinstance(self.prune, bool | None):
             raise ValueError(f"Rule.prune is {self.prune!r}; it is True, False or None")
-        if not isinstance(self.skip, bool):
-            raise ValueError(f"Rule.skip is {self.skip!r}; it is True or False")
+        check_flag(self, "skip")
         others = (self.bits, self.min_bits, self.max_bits, self.prune)
         if self.skip and others != (None, None, None, None):
             raise ValueError("Rule.skip leaves a layer in float with all of its channels; give nothing else beside it")
@@ -64,8 +63,6 @@ class Spec:
     """What is asked of the gates: "paper", "expected_bops" or "variational"."""
     examples: int | None = None
     """How many training examples there are; the variational penalty needs it and no other does."""
-    strength: float = 1.0
-    """The weight that the loss gives to the variational penalty, which is not linear in it; no other needs it."""
     input_bits: int | Literal["learned"] = 8
     """The width of the network's input: fixed, where 32 leaves it in float, or "learned". A fixed one has the range
     that calibrating finds: to learn it, the first layer would have to compute a gradient that nothing else needs."""
@@ -85,24 +82,19 @@ class Spec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bits", _check_widths(self.bits))
-        for name, allowed in (("gates", GATE_KINDS), ("penalty", PENALTIES)):
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"Spec.{name} is {getattr(self, name)!r}; it is one of {', '.join(allowed)}")
-        if self.penalty == "variational" and (not _is_integer(self.examples) or (self.examples or 0) < 1):
-            raise ValueError(
-                f"Spec.examples is {self.examples!r}; the variational penalty needs the number of training examples"
-            )
-        if not isinstance(self.strength, int | float) or not 0 < self.strength < math.inf:
-            raise ValueError(f"Spec.strength is {self.strength!r}; it is a positive number")
-        for name in ("prune", "per_channel_weights"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"Spec.{name} is {getattr(self, name)!r}; it is True or False")
+        check_choice(self, "gates", GATE_KINDS)
+        check_choice(self, "penalty", PENALTIES)
+        if self.penalty == "variational" and self.examples is None:
+            raise ValueError("Spec.examples is None; the variational penalty needs the number of training examples")
+        if self.examples is not None:
+            check_integer(self, "examples", 1)
+        check_flag(self, "prune")
+        check_flag(self, "per_channel_weights")
         if self.input_bits != "learned":
             _check_width("Spec.input_bits", self.input_bits, ' or "learned"')
         if self.residual_bits not in (None, "learned"):
             _check_width("Spec.residual_bits", self.residual_bits, ', "learned" or None')
-        if not _is_integer(self.channel_multiple) or self.channel_multiple < 1:
-            raise ValueError(f"Spec.channel_multiple is {self.channel_multiple!r}; it is an integer of at least 1")
+        check_integer(self, "channel_multiple", 1)
         if not isinstance(self.rules, Mapping):
             raise ValueError(f"Spec.rules is a {type(self.rules).__name__}; it maps patterns to rules")
         object.__setattr__(self, "rules", {pattern: _check_rule(pattern, rule) for pattern, rule in self.rules.items()})
@@ -120,12 +112,8 @@ class Spec:
         return cls(bits=(2, 4, 8), residual_bits=8, channel_multiple=8)
 
 
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _check_width(name: str, value: Any, otherwise: str = "") -> None:
-    if not _is_integer(value) or not MIN_BITS <= value <= MAX_BITS:
+    if not is_integer(value) or not MIN_BITS <= value <= MAX_BITS:
         raise ValueError(f"{name} is {value!r}; it is an integer from {MIN_BITS} to {MAX_BITS}{otherwise}")
 
 

@@ -6,10 +6,11 @@ default is the paper's, where the paper has one. Configurations are checked when
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+
+from bayesbits.calibration import METHODS
+from bayesbits.checks import check_choice, check_flag, check_integer, check_number, check_positive, is_number
 
 OPTIMIZERS = ("adam", "sgd")
 SCHEDULES = ("constant", "linear", "steps", "cosine")
@@ -34,18 +35,20 @@ class OptimizerConfig:
     """An L2 penalty, added to the gradient."""
 
     def __post_init__(self) -> None:
-        _check_choice(self, "kind", OPTIMIZERS)
-        _check_choice(self, "schedule", SCHEDULES)
-        _check_number(self, "rate", 0.0)
-        _check_number(self, "momentum", 0.0, 1.0)
-        _check_number(self, "weight_decay", 0.0)
+        check_choice(self, "kind", OPTIMIZERS)
+        check_choice(self, "schedule", SCHEDULES)
+        check_number(self, "rate", 0.0)
+        check_number(self, "momentum", 0.0, 1.0)
+        check_number(self, "weight_decay", 0.0)
+        if not isinstance(self.milestones, tuple | list):
+            raise ValueError(f"OptimizerConfig.milestones is {self.milestones!r}; it is a tuple such as (0.5, 0.75)")
         object.__setattr__(self, "milestones", tuple(self.milestones))
         if (self.schedule == "steps") != bool(self.milestones):
             raise ValueError(
-                f"{_name(self)}.milestones is {self.milestones}; the schedule 'steps' needs some, others none"
+                f"OptimizerConfig.milestones is {self.milestones}; the schedule 'steps' needs some, others none"
             )
-        if not all(isinstance(part, int | float) and 0 < part < 1 for part in self.milestones):
-            raise ValueError(f"{_name(self)}.milestones is {self.milestones}; they lie between 0 and 1")
+        if not all(is_number(part) and 0 < part < 1 for part in self.milestones):
+            raise ValueError(f"OptimizerConfig.milestones is {self.milestones}; they lie between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -83,23 +86,20 @@ class _TrainingConfig:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "seed"):
-            _check_integer(self, name, 0)
+            check_integer(self, name, 0)
         for name in ("log_steps", "evaluate_epochs"):
-            _check_integer(self, name, 1)
+            check_integer(self, name, 1)
         if self.epoch_steps is not None:
-            _check_integer(self, "epoch_steps", 1)
-        _check_number(self, "distillation", 0.0, 1.0)
-        _check_number(self, "checkpoint_seconds", 0.0)
-        _check_number(self, "temperature", 0.0)
-        if self.temperature == 0:
-            raise ValueError(f"{_name(self)}.temperature is 0; it is a positive number")
-        _check_choice(self, "precision", PRECISIONS)
+            check_integer(self, "epoch_steps", 1)
+        check_number(self, "distillation", 0.0, 1.0)
+        check_number(self, "checkpoint_seconds", 0.0)
+        check_positive(self, "temperature")
+        check_choice(self, "precision", PRECISIONS)
         for name in ("channels_last", "compile", "cuda_graph"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{_name(self)}.{name} is {getattr(self, name)!r}; it is True or False")
-        for entry in fields(self):
-            if entry.type == "OptimizerConfig":
-                object.__setattr__(self, entry.name, _optimizer(self, entry.name))
+            check_flag(self, name)
+        for name in ("weights", "gates", "ranges"):
+            if hasattr(self, name):
+                object.__setattr__(self, name, _optimizer(self, name))
 
 
 @dataclass(frozen=True)
@@ -119,9 +119,10 @@ class SearchConfig(_TrainingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_number(self, "mu", 0.0)
-        _check_number(self, "frozen_statistics", 0.0, 1.0)
-        _check_integer(self, "calibration_batches", 1)
+        check_number(self, "mu", 0.0)
+        check_number(self, "frozen_statistics", 0.0, 1.0)
+        check_choice(self, "calibration", METHODS)
+        check_integer(self, "calibration_batches", 1)
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ class FinetuneConfig(_TrainingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_number(self, "frozen_statistics", 0.0, 1.0)
+        check_number(self, "frozen_statistics", 0.0, 1.0)
 
 
 def _optimizer(config: _TrainingConfig, name: str) -> OptimizerConfig:
@@ -147,32 +148,10 @@ def _optimizer(config: _TrainingConfig, name: str) -> OptimizerConfig:
     keys = [entry.name for entry in fields(OptimizerConfig)]
     if not isinstance(given, Mapping) or not given.keys() <= set(keys):
         raise ValueError(
-            f"{_name(config)}.{name} is {given!r}; it is an OptimizerConfig or a dict with keys of {', '.join(keys)}"
+            f"{type(config).__name__}.{name} is {given!r}; "
+            f"it is an OptimizerConfig or a dict with keys of {', '.join(keys)}"
         )
     try:
         return OptimizerConfig(**given)
     except ValueError as error:
-        raise ValueError(f"{_name(config)}.{name}: {error}") from None
-
-
-def _name(config: object) -> str:
-    return type(config).__name__
-
-
-def _check_choice(config: object, name: str, allowed: tuple[str, ...]) -> None:
-    value = getattr(config, name)
-    if value not in allowed:
-        raise ValueError(f"{_name(config)}.{name} is {value!r}; it is one of {', '.join(allowed)}")
-
-
-def _check_integer(config: object, name: str, least: int) -> None:
-    value: Any = getattr(config, name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{_name(config)}.{name} is {value!r}; it is an integer of at least {least}")
-
-
-def _check_number(config: object, name: str, least: float, most: float = math.inf) -> None:
-    value: Any = getattr(config, name)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most or value == math.inf:
-        bounds = f"of at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
-        raise ValueError(f"{_name(config)}.{name} is {value!r}; it is a number {bounds}")
+        raise ValueError(f"{type(config).__name__}.{name}: {error}") from None

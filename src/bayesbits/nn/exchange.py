@@ -1,0 +1,80 @@
+"""Attaching by exchanging classes: a live module gets a subclass of its own class, and its class back afterwards.
+
+So its parameters keep their names, `isinstance` holds, and copies and files of it work. The subclass is made of a mixin
+and the module's class, and made once for both; several mixins may lie over each other. Who makes a new object of such a
+class, as slices of `nn.Sequential` do, gets one of the float class: nothing is attached to it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from torch import nn
+
+
+class Exchanged(nn.Module):
+    """The base of the mixins."""
+
+    @classmethod
+    def members(cls, original: type[nn.Module]) -> dict[str, Any]:
+        """What a class has beside the mixin's own, when that is mixed into `original`."""
+        return {}
+
+    def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
+        made = next(base for base in cls.__mro__ if base in _made_of)  # cls itself, unless others have derived from it
+        return float_class(made)(*arguments, **keywords)  # type: ignore[return-value]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _rebuild, (float_class(type(self)), mixins_of(type(self))), self.__getstate__()  # type: ignore[no-untyped-call]
+
+
+_classes: dict[tuple[type[Exchanged], type[nn.Module]], type[nn.Module]] = {}
+_made_of: dict[type[nn.Module], tuple[type[Exchanged], type[nn.Module]]] = {}
+
+
+def exchange_class(module: nn.Module, mixin: type[Exchanged]) -> None:
+    """Lay a mixin over a module's class."""
+    module.__class__ = _mixed(mixin, type(module))
+
+
+def check_restorable(module: nn.Module) -> None:
+    """Raise where somebody else has exchanged the class of an attached module once more."""
+    name = type(module).__name__
+    if isinstance(module, Exchanged) and type(module) not in _made_of:
+        raise ValueError(f"{name} is a class that was made after attaching (by fully_shard?): it cannot be detached")
+
+
+def restore_class(module: nn.Module) -> None:
+    """Give a module the class that it had before anything was laid over it."""
+    module.__class__ = float_class(type(module))
+
+
+def float_class(attached: type[nn.Module]) -> type[nn.Module]:
+    """The class that mixins were laid over; a class without any is its own."""
+    while attached in _made_of:
+        attached = _made_of[attached][1]
+    return attached
+
+
+def mixins_of(attached: type[nn.Module]) -> tuple[type[Exchanged], ...]:
+    """The mixins that lie over a class, the outermost first."""
+    found: list[type[Exchanged]] = []
+    while attached in _made_of:
+        mixin, attached = _made_of[attached]
+        found.append(mixin)
+    return tuple(found)
+
+
+def _mixed(mixin: type[Exchanged], original: type[nn.Module]) -> type[nn.Module]:
+    if (mixin, original) not in _classes:
+        name = f"Attached{float_class(original).__name__}"
+        made = type(name, (mixin, original), {"__module__": __name__, **mixin.members(original)})
+        _classes[mixin, original], _made_of[made] = made, (mixin, original)
+    return _classes[mixin, original]
+
+
+def _rebuild(original: type[nn.Module], mixins: tuple[type[Exchanged], ...]) -> nn.Module:
+    for mixin in reversed(mixins):
+        original = _mixed(mixin, original)
+    module: nn.Module = object.__new__(original)
+    return module

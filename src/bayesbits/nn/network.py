@@ -1,0 +1,115 @@
+"""The root of a network with quantizers attached: it draws the gates before each forward pass, and owns what learns.
+
+What is attached is one module, under the name `bayesbits`. It belongs to the network wherever torch takes all of a
+network: `modules`, `parameters`, `buffers`, `state_dict`, `load_state_dict`, `train`, `to` and whatever rests on them.
+It is not among the `children`: code that walks over those, in a forward pass or to take a network apart, finds the
+float network's. Tools that save states walk over `named_children`, which have it outside of a forward pass. And it is
+in no part of the network, so that freezing a part, or setting it to evaluation, leaves the gates and ranges alone. A
+state_dict without any of its keys is one of the float network, and leaves it as it is.
+"""
+
+import functools
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from bayesbits.nn.exchange import Exchanged, exchange_class
+
+NAME = "bayesbits"
+
+
+class Passes(Protocol):
+    """What is told of every forward pass of the network."""
+
+    @property
+    def in_pass(self) -> bool: ...
+
+    def before_forward(self) -> None: ...
+
+    def after_forward(self) -> None: ...
+
+
+class AttachedNetwork(Exchanged):
+    """Mixed into the class of the whole network; a forward pre-hook would stay outside of what is compiled."""
+
+    bayesbits: Any
+
+    @classmethod
+    def members(cls, original: type[nn.Module]) -> dict[str, Any]:
+        @functools.wraps(original.forward)
+        def forward(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            attached: Passes = self.bayesbits
+            attached.before_forward()
+            if torch.compiler.is_dynamo_compiling():  # where a failure leaves no trace
+                output = original.forward(self, *arguments, **keywords)
+                attached.after_forward()
+                return output
+            try:
+                return original.forward(self, *arguments, **keywords)
+            finally:
+                attached.after_forward()
+
+        return {"forward": forward}
+
+    def named_modules(
+        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
+        memo = set() if memo is None else memo
+        yield from super().named_modules(memo, prefix, remove_duplicate)
+        yield from self._attached.named_modules(memo, f"{prefix}.{NAME}" if prefix else NAME, remove_duplicate)
+
+    def named_children(self) -> Iterator[tuple[str, nn.Module]]:
+        yield from super().named_children()
+        attached: Passes = self.bayesbits
+        if not attached.in_pass:
+            yield NAME, self._attached
+
+    def children(self) -> Iterator[nn.Module]:
+        for _, child in super().named_children():
+            yield child
+
+    def train(self, mode: bool = True) -> Any:
+        self._attached.train(mode)
+        return super().train(mode)
+
+    @property
+    def _attached(self) -> nn.Module:
+        attached: nn.Module = self.__dict__[NAME]
+        return attached
+
+    def _apply(self, function: Any, recurse: bool = True) -> Any:
+        if recurse:
+            self._attached._apply(function)  # type: ignore[no-untyped-call]
+        return super()._apply(function, recurse)  # type: ignore[no-untyped-call]
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        self._attached.state_dict(destination=destination, prefix=f"{prefix}{NAME}.", keep_vars=keep_vars)
+
+    def _load_from_state_dict(
+        self, state: Any, prefix: str, metadata: Any, strict: bool, missing: list[str], unexpected: list[str],
+        errors: list[str],
+    ) -> None:  # fmt: skip
+        super()._load_from_state_dict(state, prefix, metadata, strict, missing, unexpected, errors)
+        start = f"{prefix}{NAME}."
+        own = {key[len(start) :]: value for key, value in state.items() if key.startswith(start)}
+        if not own:
+            return
+        unexpected[:] = [key for key in unexpected if not key.startswith(start)]
+        try:
+            found = self._attached.load_state_dict(
+                own, strict=False, assign=metadata.get("assign_to_params_buffers", False)
+            )
+        except RuntimeError as error:
+            errors.append(str(error))
+        else:
+            missing += [start + key for key in found.missing_keys]
+            unexpected += [start + key for key in found.unexpected_keys]
+
+
+def attach_to_network(model: nn.Module, attached: nn.Module) -> None:
+    """Hang what is attached under its name."""
+    model.__dict__[NAME] = attached  # beside the children
+    exchange_class(model, AttachedNetwork)

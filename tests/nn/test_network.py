@@ -1,0 +1,251 @@
+"""What is attached hangs at the root: the network as a whole has it, and no part of it or walk over it does."""
+
+import copy
+import io
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import bayesbits as bb
+from bayesbits.nn import Gates
+
+
+def attached(model: nn.Module, x: Tensor, spec: bb.Spec | None = None) -> bb.Compressor:
+    compressor = bb.attach(model, x, spec)
+    compressor.calibrate([x])
+    return compressor
+
+
+class Stem(nn.Module):
+    """A network whose first layer has a name, as fine-tuners freeze it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(8, 16), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.stem(x)))
+
+
+class Children(Stem):
+    def forward(self, x: Tensor) -> Tensor:
+        for child in self.children():
+            x = torch.relu(child(x))
+        return x
+
+
+class NamedChildren(Stem):
+    def forward(self, x: Tensor) -> Tensor:
+        for name, child in self.named_children():
+            x = child(x) if name == "head" else torch.relu(child(x))
+        return x
+
+
+class Modules(Stem):
+    def forward(self, x: Tensor) -> Tensor:
+        for child in self._modules.values():
+            x = torch.relu(child(x))  # type: ignore[misc]
+        return x
+
+
+class Several(nn.ModuleList):
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self:
+            x = torch.relu(layer(x))
+        return x + 0.0 * len(self)
+
+
+class Named(nn.ModuleDict):
+    def forward(self, x: Tensor) -> Tensor:
+        for name in self:
+            x = torch.relu(self[name](x))
+        return x
+
+
+def layers() -> list[nn.Module]:
+    return [nn.Linear(8, 16), nn.Linear(16, 4)]
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "attributes": Stem,
+    "children": Children,
+    "named_children": NamedChildren,
+    "_modules": Modules,
+    "Sequential": lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)),
+    "named Sequential": lambda: nn.Sequential(OrderedDict(zip(("a", "b"), layers(), strict=True))),
+    "ModuleList": lambda: Several(layers()),
+    "ModuleDict": lambda: Named(dict(zip(("a", "b"), layers(), strict=True))),
+    "one layer": lambda: nn.Linear(8, 4),
+}
+
+
+def test_freezing_or_evaluating_the_first_layer_leaves_gates_and_ranges_alone():
+    model, x = Stem(), torch.randn(4, 8)
+    compressor = attached(model, x)
+    for parameter in model.stem.parameters():
+        parameter.requires_grad_(False)
+    model.stem.eval()
+    groups = {group["name"]: group["params"] for group in compressor.parameter_groups()}
+    assert all(parameter.requires_grad for parameter in (*groups["gates"], *groups["ranges"]))
+    assert all(module.training for module in model.modules() if isinstance(module, Gates))
+    (model(x).sum() + compressor.penalty()).backward()
+    assert all(parameter.grad is not None for parameter in (*groups["gates"], *groups["ranges"]))
+    assert model.stem.weight.grad is None
+    assert not dict(model.stem.named_children())
+
+
+COMPILED = ("_modules", "named_children", "Sequential", "one layer")
+
+
+@pytest.mark.parametrize(("name", "compiled"), [*((name, False) for name in NETWORKS), *((n, True) for n in COMPILED)])
+def test_code_that_walks_over_the_children_meets_only_the_float_networks(name, compiled):
+    torch.manual_seed(0)
+    model, x = NETWORKS[name](), torch.randn(5, 8)
+    expected, children, keys = model(x), len(list(model.children())), list(model.state_dict())
+    compressor = attached(model, x, bb.Spec(input_bits=32))
+    torch._dynamo.reset()
+    network = torch.compile(model, backend="eager", fullgraph=True) if compiled else model
+    model.eval()
+    torch.testing.assert_close(network(x), expected, rtol=1e-3, atol=1e-2)
+    model.train()
+    network(x).sum().backward()
+    assert len(list(model.children())) == len(model._modules) == children
+    assert [key for key in model.state_dict() if not key.startswith("bayesbits.")] == keys
+    assert compressor.attachment in list(model.modules())
+    compressor.detach()
+    assert [name for name, _ in model.named_modules() if name.startswith("bayesbits")] == []
+    assert list(model.state_dict()) == keys
+    torch.testing.assert_close(model(x), expected)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_copies_files_and_moves_take_it_along(name):
+    model, x = NETWORKS[name](), torch.randn(5, 8)
+    compressor = attached(model, x)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    for other in (copy.deepcopy(model), torch.load(file, weights_only=False)):
+        assert bb.Compressor(other).plan() == compressor.plan()
+        assert bb.Compressor(other).attachment is not compressor.attachment
+        assert torch.equal(other.eval()(x), model.eval()(x))
+        other.train()
+        assert all(module.training for module in other.modules())
+    moved = copy.deepcopy(model).to(torch.float64)
+    assert {p.dtype for p in bb.Compressor(moved).attachment.parameters()} == {torch.float32}
+    assert moved(x.double()).dtype == torch.float64
+    model.to("meta")
+    assert {p.device.type for p in model.parameters()} == {"meta"}
+
+
+def test_what_is_made_of_a_sequential_network_is_a_float_container():
+    model, x = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)), torch.randn(5, 8)
+    attached(model, x)
+    model.eval()
+    assert len(model) == len(list(model)) == 3
+    assert isinstance(model[-1], nn.Linear)
+    front, back = model[:2], model[2:]
+    assert type(front) is type(back) is nn.Sequential
+    assert torch.equal(back(front(x)), model(x))
+    assert torch.equal(nn.Sequential(*list(model.children())[:-1])(x), front(x))
+    assert torch.equal((front + back)(x), model(x))
+    model.append(nn.Softmax(dim=1))
+    assert [name for name, _ in model.named_children()][:4] == ["0", "1", "2", "3"]
+    assert torch.equal(model(x), back(front(x)).softmax(dim=1))
+    assert type(type(model[0])(3, 5)) is nn.Linear
+    nn.utils.parametrizations.weight_norm(model[0])  # exchanges the class once more
+    assert type(type(model[0])(3, 5)) is nn.Linear
+    with pytest.raises(ValueError, match=r"made after attaching .* cannot be detached"):
+        bb.Compressor(model).detach()
+    assert bb.Compressor(model).plan()
+
+
+def test_a_state_loads_strictly_with_everything_or_with_nothing_of_what_is_attached():
+    x = torch.randn(5, 8)
+    model, other, float_network = Stem(), Stem(), Stem()
+    compressor, target = attached(model, x), bb.attach(other, x)
+    compressor.fix(bb.Plan.uniform(compressor.topology, 4, 8))
+    whole = nn.Sequential(OrderedDict(part=other))  # prefixes too
+    assert whole.load_state_dict({f"part.{k}": v for k, v in model.state_dict().items()}) is not None
+    assert target.plan() == compressor.plan()
+    assert torch.equal(other.eval()(x), model.eval()(x))
+    assert not any(model.load_state_dict(float_network.state_dict()))
+    assert compressor.plan() == target.plan()
+    state = model.state_dict()
+    beta = "bayesbits.tensors./head/weight.log_beta"
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({k: v for k, v in state.items() if k != beta}, rf'Missing key.*"{beta}"'),
+        ({**state, "bayesbits.more": torch.ones(1)}, r'Unexpected key.*"bayesbits.more"'),
+        ({**state, beta: torch.ones(3)}, "size mismatch for tensors./head/weight.log_beta"),
+        ({k: v for k, v in state.items() if k != "stem.bias"}, r'Missing key.*"stem.bias"'),
+    ]
+    for bad, message in wrong:
+        with pytest.raises(RuntimeError, match=message):
+            model.load_state_dict(bad)
+    assert "bayesbits.more" in model.load_state_dict(wrong[1][0], strict=False).unexpected_keys
+
+
+@pytest.mark.usefixtures("process_group")
+def test_torchs_distributed_checkpoints_hold_it():
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+
+    model, x = Stem(), torch.randn(5, 8)
+    compressor = attached(model, x)
+    groups = [{"params": group["params"]} for group in compressor.parameter_groups()]
+    optimizer = torch.optim.Adam(groups)
+    (model(x).sum() + compressor.penalty()).backward()
+    optimizer.step()
+    options = StateDictOptions(flatten_optimizer_state_dict=True)
+    states = get_state_dict(model, optimizer, options=options)
+    assert sum(key.endswith("exp_avg") for key in states[1]) == sum(len(group["params"]) for group in groups)
+    set_state_dict(model, optimizer, model_state_dict=states[0], optim_state_dict=states[1], options=options)
+
+
+def test_gates_and_ranges_that_were_frozen_are_left_out_with_a_warning():
+    model, x = Stem(), torch.randn(5, 8)
+    compressor = attached(model, x)
+    model.requires_grad_(False)
+    with pytest.warns(UserWarning, match="were frozen") as warned:
+        assert compressor.parameter_groups() == []
+    assert [str(warning.message).partition(" were frozen")[0] for warning in warned] == [
+        "4 of 4 gates",
+        "4 of 4 ranges",
+    ]
+    compressor.calibrate([x])  # does not thaw them in passing
+    compressor.attachment.requires_grad_(True)
+    for quantizer in compressor.attachment.quantizers.values():
+        quantizer.log_beta.requires_grad_(False)
+    with pytest.warns(UserWarning, match="4 of 4 ranges were frozen"):
+        groups = compressor.parameter_groups()
+    assert [group["name"] for group in groups] == ["gates"]
+
+
+class Failing(Stem):
+    fails = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        if self.fails:
+            raise KeyError("the user's own")
+        return self.head(torch.relu(x))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # of torch's own, where a graph breaks
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_pass_that_fails_leaves_no_trace(compiled):
+    model, x = Failing(), torch.randn(4, 8)
+    compressor = attached(model, x)
+    torch._dynamo.reset()
+    network = torch.compile(model, backend="eager") if compiled else model
+    model.fails = True
+    with pytest.raises(KeyError, match="the user's own"):
+        network(x)
+    assert not compressor.attachment.in_pass
+    model.stem(x).sum().backward()
+    model.stem(x).sum().backward()  # of gates that were drawn anew: the graph of the failed pass is gone
+    model.fails = False
+    network(x).sum().backward()

@@ -1,0 +1,60 @@
+"""What a user may choose about training is checked when it is said, before any work."""
+
+import math
+from typing import Any
+
+import pytest
+
+import bayesbits as bb
+
+BOTH: list[tuple[dict[str, Any], str]] = [
+    ({"epochs": -1}, "epochs is -1; it is an integer of at least 0"),
+    ({"epochs": 1.5}, "epochs is 1.5"),
+    ({"epochs": True}, "epochs is True"),
+    ({"epoch_steps": 0}, "epoch_steps is 0; it is an integer of at least 1"),
+    ({"distillation": math.nan}, "distillation is nan; it is a number from 0 to 1"),
+    ({"distillation": 1.5}, "distillation is 1.5"),
+    ({"temperature": 0}, "temperature is 0; it is a positive number"),
+    ({"temperature": math.inf}, "temperature is inf"),
+    ({"precision": "bf16"}, "precision is 'bf16'; it is one of float32, bfloat16"),
+    ({"precision": None}, "precision is None"),
+    ({"compile": 1}, "compile is 1; it is True or False"),
+    ({"seed": -1}, "seed is -1"),
+    ({"checkpoint_seconds": "often"}, "checkpoint_seconds is 'often'; it is a number"),
+    ({"log_steps": 0}, "log_steps is 0"),
+    ({"frozen_statistics": 2}, "frozen_statistics is 2; it is a number from 0 to 1"),
+    ({"weights": {"rat": 1}}, "weights is {'rat': 1}; it is an OptimizerConfig or a dict with keys of kind, rate"),
+    ({"weights": {"rate": math.nan}}, "weights: OptimizerConfig.rate is nan"),
+    ({"ranges": {"kind": "adamw"}}, "ranges: OptimizerConfig.kind is 'adamw'; .* did you mean 'adam'?"),
+    ({"ranges": 0.1}, "ranges is 0.1"),
+]
+SEARCH: list[tuple[dict[str, Any], str]] = [
+    ({"calibration": "nonsense"}, "calibration is 'nonsense'; it is one of minmax, moving_average, percentile, mse$"),
+    ({"calibration": "min_max"}, "calibration is 'min_max'; .* did you mean 'minmax'?"),
+    ({"calibration": ["mse"]}, r"calibration is \['mse'\]; it is one of"),
+    ({"calibration_batches": 0}, "calibration_batches is 0"),
+    ({"mu": math.nan}, "mu is nan; it is a number of at least 0"),
+    ({"mu": -1}, "mu is -1"),
+    ({"gates": {"milestones": 0.5}}, "gates: OptimizerConfig.milestones is 0.5; it is a tuple"),
+    (
+        {"gates": {"schedule": "steps", "milestones": (math.nan,)}},
+        "gates: OptimizerConfig.milestones is .*; they lie between 0 and 1",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), [*BOTH, *SEARCH])
+def test_wrong_choices_for_a_search_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"SearchConfig.{message}"):
+        bb.SearchConfig(**options)
+
+
+@pytest.mark.parametrize(("options", "message"), BOTH)
+def test_wrong_choices_for_fine_tuning_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"FinetuneConfig.{message}"):
+        bb.FinetuneConfig(**options)
+
+
+def test_every_way_of_calibrating_is_allowed() -> None:
+    for method in ("minmax", "moving_average", "percentile", "mse"):
+        assert bb.SearchConfig(calibration=method).calibration == method
