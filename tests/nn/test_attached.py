@@ -42,12 +42,14 @@ class Captured(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         x = self.more(self.block(torch.relu(self.stem(x))))
-        seen = [module.__dict__.pop("seen") for module in self.captured()]
+        seen = [module.seen for module in self.captured()]
+        for module in self.captured():
+            del module.seen
         return self.head(x.mean((2, 3))), *seen
 
 
 def capture(module: nn.Module, inputs: Any, output: Tensor) -> None:
-    module.__dict__["seen"] = output
+    module.seen = output
 
 
 def made(network: type[nn.Module] = Captured, bits: int = 8) -> tuple[nn.Module, bb.Compressor, Tensor]:
