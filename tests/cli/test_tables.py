@@ -44,7 +44,7 @@ def test_layers_keep_names_of_their_own_and_whole_numbers(width):
 def test_names_are_cut_in_the_middle_and_stay_apart():
     assert shortened(["short", "a.very.long.name.of.a.layer.1"], 14) == ["short", "a.v....layer.1"]
     assert shortened(NAMES[2:], 18) == ["e.l.10.a.s.query", "e.l.11.a.s.query"]
-    same = ["first.abcdefghijklm", "fork.abcdefghijklm"]
+    same = ["part_one_of_it.abcdefghijklm", "part_two_of_it.abcdefghijklm"]
     assert shortened(same, 12) == same  # which a table folds
 
 
