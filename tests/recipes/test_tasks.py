@@ -13,6 +13,7 @@ MODULE = """
 import torch
 from torch import nn
 import torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed(0)
 vectors, maps = torch.randn(16, 4), torch.randn(16, 1, 4, 4)
@@ -37,6 +38,10 @@ def batches(inputs, targets, test=None):
 
 def classes():
     return batches(vectors, torch.arange(16) % 3)
+
+def shuffled():
+    inputs, targets = classes()[0][0]
+    return DataLoader(TensorDataset(inputs, targets), 4, shuffle=True), classes()[1]
 
 def wrong_classes():
     return batches(vectors, torch.arange(16) % 4)
@@ -123,9 +128,9 @@ def test_every_named_task_and_functions_of_ones_own_are_trained_and_judged(mine)
 
 
 def test_trying_leaves_no_trace_in_the_run(mine, monkeypatch):
-    searched(mine / "a", "vector_net", "classes")
+    searched(mine / "a", "vector_net", "shuffled")
     monkeypatch.setattr(sys.modules["bayesbits.recipes.run"], "check_fits", lambda *_arguments, **_options: None)
-    searched(mine / "b", "vector_net", "classes")
+    searched(mine / "b", "vector_net", "shuffled")
     one, other = ((mine / name / "run/model.safetensors").read_bytes() for name in "ab")
     assert one == other
 

@@ -53,7 +53,7 @@ def test_a_search_on_a_narrow_terminal_shows_bar_time_and_cost(width, monkeypatc
     search(True)
     last = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", screen.getvalue()).splitlines()[-1]
     assert len(last) <= width
-    assert re.search(r"search 2\.0/2 ━+ +\d+:\d\d  loss [\d.]+  BOPs [\d.]+%", last)
+    assert re.search(r"search 2\.0/2 ━+ +\d+:\d\d  loss [\d.]+ +BOPs [\d.]+%", last)
 
 
 def test_silence(capsys):

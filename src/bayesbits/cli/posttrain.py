@@ -7,23 +7,12 @@ from typing import Annotated, Literal
 
 import typer
 
+from bayesbits.cli import options
 from bayesbits.cli.console import results, say
 from bayesbits.cli.learned import learned_before, write_settings
-from bayesbits.cli.options import (
-    Data,
-    Device,
-    LossName,
-    MetricName,
-    Model,
-    Out,
-    Overrides,
-    RecipeName,
-    TaskName,
-    asked_recipe,
-)
 from bayesbits.cli.search import show
 from bayesbits.cli.tables import file_table
-from bayesbits.cli.trained import Checkpoint, Examples, Gates, Labels, Start, score_on_test, show_front, start
+from bayesbits.cli.trained import Checkpoint, Examples, Gates, Labels, Out, Start, score_on_test, show_front, start
 from bayesbits.front import Front, Point
 from bayesbits.posttraining import PosttrainConfig, restore
 from bayesbits.posttraining import posttrain as learn_points
@@ -35,14 +24,14 @@ from bayesbits.recipes.recipe import Recipe, TaskConfig
 
 
 def posttrain(
-    recipe: RecipeName = None,
-    overrides: Overrides = None,
+    recipe: options.RecipeName = None,
+    overrides: options.Overrides = None,
     checkpoint: Checkpoint = None,
-    model: Model = None,
-    data: Data = None,
-    task: TaskName = None,
-    loss: LossName = None,
-    metric: MetricName = None,
+    model: options.Model = None,
+    data: options.Data = None,
+    task: options.TaskName = None,
+    loss: options.LossName = None,
+    metric: options.MetricName = None,
     labels: Labels = "given",
     learn: Annotated[Literal["gates", "gates+ranges"], typer.Option(help="What is learned.")] = "gates+ranges",
     examples: Examples = 1024,
@@ -71,7 +60,7 @@ def posttrain(
         ),
     ] = None,
     out: Out = None,
-    device: Device = None,
+    device: options.Device = None,
 ) -> None:
     """Learn the bits of a trained network on a few examples, as a front of points; no weight changes.
 
@@ -83,7 +72,7 @@ def posttrain(
 
       bayesbits posttrain my.toml --checkpoint trained.pth --labels none
     """
-    loaded = asked_recipe(recipe, overrides, model=model, data=data, task=task, loss=loss, metric=metric)
+    loaded = options.asked_recipe(recipe, overrides, model=model, data=data, task=task, loss=loss, metric=metric)
     config = PosttrainConfig(_numbers(mus, gates), _what_is_asked(labels, loaded), steps)
     ready = start(
         loaded, checkpoint, out=out, labelled=labels == "given", examples=examples, gates=gates, device=device,

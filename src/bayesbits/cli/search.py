@@ -5,20 +5,8 @@ from typing import Annotated
 
 import typer
 
+from bayesbits.cli import options
 from bayesbits.cli.console import results, say
-from bayesbits.cli.options import (
-    Data,
-    Device,
-    LossName,
-    MetricName,
-    Model,
-    Out,
-    Overrides,
-    RecipeName,
-    TaskName,
-    asked_recipe,
-    file_name,
-)
 from bayesbits.cli.tables import file_table, layer_table, result_table
 from bayesbits.recipes import Recipe, Result, run
 from bayesbits.recipes.folder import RECIPE, resume_command
@@ -28,19 +16,19 @@ from bayesbits.training import TrainingError
 
 
 def search(
-    recipe: RecipeName = None,
-    overrides: Overrides = None,
-    out: Out = None,
+    recipe: options.RecipeName = None,
+    overrides: options.Overrides = None,
+    out: options.Out = None,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Go on with the run in that folder; RUN/recipe.toml as the recipe is enough."),
     ] = False,
-    model: Model = None,
-    data: Data = None,
-    task: TaskName = None,
-    loss: LossName = None,
-    metric: MetricName = None,
-    device: Device = None,
+    model: options.Model = None,
+    data: options.Data = None,
+    task: options.TaskName = None,
+    loss: options.LossName = None,
+    metric: options.MetricName = None,
+    device: options.Device = None,
 ) -> None:
     """Learn bits and channels of a network by a recipe, and test what came of it.
 
@@ -56,8 +44,8 @@ def search(
 
       bayesbits search runs/vgg7/recipe.toml --resume
     """
-    loaded = asked_recipe(recipe, overrides, model=model, data=data, task=task, loss=loss, metric=metric)
-    folder = out or _folder(recipe, resume) or Path("runs") / file_name(loaded)
+    loaded = options.asked_recipe(recipe, overrides, model=model, data=data, task=task, loss=loss, metric=metric)
+    folder = out or _folder(recipe, resume) or Path("runs") / options.file_name(loaded)
     result = run_with_way_on(loaded, folder, resume=resume, device=device)
     show(result)
     finish(result, folder)

@@ -13,21 +13,10 @@ from torch import Tensor
 from bayesbits.baselines import Sensitivity
 from bayesbits.baselines import sensitivity as measure
 from bayesbits.baselines.measurement import ScoreFunction
+from bayesbits.cli import options
 from bayesbits.cli.console import results, say
-from bayesbits.cli.options import (
-    Data,
-    Device,
-    LossName,
-    MetricName,
-    Model,
-    Out,
-    Overrides,
-    RecipeName,
-    TaskName,
-    asked_recipe,
-)
 from bayesbits.cli.tables import fitted
-from bayesbits.cli.trained import Checkpoint, Examples, Labels, score_on_test, show_front, start
+from bayesbits.cli.trained import Checkpoint, Examples, Labels, Out, score_on_test, show_front, start
 from bayesbits.front import Front
 from bayesbits.posttraining import restore
 from bayesbits.recipes.metrics import Metric
@@ -38,19 +27,19 @@ FRONT = "sensitivity-front.json"
 
 
 def sensitivity(
-    recipe: RecipeName = None,
-    overrides: Overrides = None,
+    recipe: options.RecipeName = None,
+    overrides: options.Overrides = None,
     checkpoint: Checkpoint = None,
-    model: Model = None,
-    data: Data = None,
-    task: TaskName = None,
-    loss: LossName = None,
-    metric: MetricName = None,
+    model: options.Model = None,
+    data: options.Data = None,
+    task: options.TaskName = None,
+    loss: options.LossName = None,
+    metric: options.MetricName = None,
     labels: Labels = "given",
     widths: Annotated[str, typer.Option(help="The lower widths, with commas.")] = "8,4,2",
     examples: Examples = 1024,
     out: Out = None,
-    device: Device = None,
+    device: options.Device = None,
 ) -> None:
     """Measure how sensitive every tensor of a trained network is, and lower them in that order.
 
@@ -62,7 +51,7 @@ def sensitivity(
     """
     if not all(width.strip().isdigit() for width in widths.split(",")):
         raise typer.BadParameter(f"{widths!r} are no widths; give them as 8,4,2", param_hint="--widths")
-    loaded = asked_recipe(recipe, overrides, model=model, data=data, task=task, loss=loss, metric=metric)
+    loaded = options.asked_recipe(recipe, overrides, model=model, data=data, task=task, loss=loss, metric=metric)
     if labels == "none" and not loaded.task.has_logits:
         raise ValueError(
             "without labels tensors are compared by the probabilities of classes, which the network of this task does "

@@ -23,6 +23,7 @@ from bayesbits.recipes.metrics import change_of
 from bayesbits.training import Interrupted, TrainingError
 from bayesbits.training.batches import to_device
 
+Out = Annotated[Path | None, typer.Option(help="The folder to write to; runs/posttrain-RECIPE by default.")]
 Checkpoint = Annotated[Path | None, typer.Option(help="Trained weights; without them the recipe's float training.")]
 Labels = Annotated[
     Literal["given", "none"],

@@ -12,7 +12,7 @@ from rich.progress import Task as Shown
 from rich.text import Text
 
 _LINE_SECONDS = 10.0
-_LEAST_BAR, _MOST_BAR = 8, 40
+_LEAST_BAR, _MOST_BAR, _DIGITS = 8, 40, 6
 _SHORT_NAMES = {"expected_relative_bops": "BOPs", "task_loss": "task"}
 _PERCENT = {"expected_relative_bops"}
 _FIRST, _LAST = ("loss", "expected_relative_bops"), ("task_loss", "penalty")
@@ -110,8 +110,7 @@ def bar_line(
     of all. `plain` draws it without special characters.
     """
     numbers = {
-        name: f"{_SHORT_NAMES.get(name, name)} {value:.3g}%" if name in _PERCENT else _number(name, value)
-        for name, value in values.items()
+        name: _number(name, f"{value:.3g}%" if name in _PERCENT else f"{value:.4g}") for name, value in values.items()
     }
     wanted = [name for name in reversed(_FIRST) if name in numbers] + ["clock"]
     wanted += [name for name in numbers if name not in (*_FIRST, *_LAST)] + [one for one in _LAST if one in numbers]
@@ -127,12 +126,14 @@ def bar_line(
     length = min(_MOST_BAR, room + _LEAST_BAR)
     bar = _bar(length, part, plain) if length >= _LEAST_BAR else Text()
     line = Text.assemble(head, " ", bar, *(f"  {text}" for text in dict.fromkeys(shown)))
+    line.rstrip()
     line.truncate(width)
     return line
 
 
-def _number(name: str, value: float) -> str:
-    return f"{_SHORT_NAMES.get(name, name.replace('_', ' '))} {value:.4g}"
+def _number(name: str, value: str) -> str:
+    """Padded, so that the line does not move with every digit."""
+    return f"{_SHORT_NAMES.get(name, name.replace('_', ' '))} {value:{_DIGITS}}"
 
 
 def _bar(length: int, part: float, plain: bool) -> Text:
