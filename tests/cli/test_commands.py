@@ -34,6 +34,7 @@ def bayesbits(*arguments, code=0):
 
 
 def interrupting_at(call, monkeypatch):
+    """Ctrl-C when the loss is computed so many times; the first time it is only tried."""
     calls, cross_entropy = 0, F.cross_entropy
 
     def interrupted(*arguments):
@@ -85,7 +86,7 @@ def test_two_processes_come_to_what_one_does_and_one_of_them_talks(here):
 
 
 def test_an_interrupted_search_says_how_to_go_on_and_does(here, monkeypatch):
-    interrupting_at(5, monkeypatch)
+    interrupting_at(6, monkeypatch)
     stopped = bayesbits(*SEARCH, code=130)
     way_on = next(line for line in stopped.stderr.splitlines() if line.startswith("Go on with: bayesbits "))
     assert "search was interrupted after 3 steps" in stopped.stderr
@@ -96,7 +97,7 @@ def test_an_interrupted_search_says_how_to_go_on_and_does(here, monkeypatch):
 def test_a_demo_that_was_interrupted_goes_on_and_one_that_was_finished_starts_anew(here, monkeypatch):
     monkeypatch.setattr(demo_command, "load", lambda name: recipes.load(name, SHORT_DIGITS))
     with monkeypatch.context() as patch:
-        interrupting_at(7, patch)
+        interrupting_at(8, patch)
         bayesbits("demo", code=130)
     (here / "runs/demo/mine.txt").write_text("a user's own")
     output = bayesbits("demo").stdout
@@ -155,7 +156,7 @@ def test_a_users_network_is_inspected_by_its_shape_or_its_own_example(here):
         (["search", "digits-lenet5", "--device", "abacus"], 1, "the device 'abacus' cannot be used"),
         (["inspect", "lenet"], 1, "the zoo has no network named 'lenet'"),
         (["inspect", "lenet5", "--set", "stem=cifar"], 1, "the network 'lenet5' does not take these options"),
-        (["plan", "nowhere"], 1, "nowhere holds no plan"),
+        (["plan", "nowhere"], 1, "nowhere holds no finished run: there is no plan.json"),
         (["report", "nowhere"], 1, "nowhere holds no finished run: there is no result.json"),
     ],
 )

@@ -28,7 +28,7 @@ def test_a_front_is_shown_and_every_point_of_it_can_be_restored(here):
     shown = bayesbits("posttrain", *RUN, "--steps", "2", "--labels", "none", "--learn", "gates").stdout
     front = bb.Front.load(here / "run/front.json")
     assert "gates, learned on 100 examples without labels" in shown
-    assert "359 test images" in shown
+    assert "359 test examples" in shown
     for point in front.points:
         assert f"mu = {point.mu:g}" in shown
         assert f"{point.score:.2f}%" in shown
@@ -42,11 +42,11 @@ def test_a_front_is_shown_and_every_point_of_it_can_be_restored(here):
 
 def test_a_point_within_a_cost_becomes_the_result_that_every_command_takes(here):
     shown = bayesbits("posttrain", *RUN, "--steps", "30", "--mus", "0.001,0.01")
-    assert "--within PERCENT makes the dearest" in shown.stderr
+    assert "--within PERCENT makes the most expensive" in shown.stderr
     assert "test accuracy" in shown.stderr
     points = bb.Front.load(here / "run/front.json").points
     assert points[0].relative_bops > points[1].relative_bops
-    assert "no plan" in bayesbits("plan", "run", code=1).stderr
+    assert "with --within PERCENT makes one of them final" in bayesbits("plan", "run", code=1).stderr
 
     within = points[0].relative_bops + 0.01
     final = bayesbits("posttrain", *RUN, "--steps", "30", "--mus", "0.001,0.01", "--within", within)
@@ -115,7 +115,7 @@ def test_points_that_are_done_outlast_an_interruption(here, monkeypatch):
         scored.append(arguments)
         return 50.0
 
-    monkeypatch.setattr(command, "accuracy", stopping)
+    monkeypatch.setattr(command, "score_on_test", stopping)
     run = ["posttrain", *RUN, "--steps", "1", "--mus", "0.001,0.002,0.003"]
     stopped = bayesbits(*run, code=130).stderr
     assert "2 of 3 points are in run/front.json" in stopped
@@ -127,7 +127,7 @@ def test_points_that_are_done_outlast_an_interruption(here, monkeypatch):
 
 
 def test_float_training_that_was_interrupted_goes_on_by_itself(here, monkeypatch):
-    interrupting_at(1, monkeypatch)
+    interrupting_at(2, monkeypatch)
     run = ["posttrain", *RUN, "--steps", "1", "--mus", "0.001"]
     stopped = bayesbits(*run, code=130).stderr
     assert "start the same command again" in stopped
@@ -165,7 +165,7 @@ def test_without_labels_a_loader_of_inputs_is_enough(here):
     asked = bayesbits("posttrain", *options, *unlabelled, code=1).stderr
     assert "posttrain --labels none" in asked
     untested = bayesbits("posttrain", *options, "--data", "factories_of_posttrain:untested", "--labels", "none", code=1)
-    assert "an accuracy needs labels" in untested.stderr.replace("\n", " ")
+    assert "a test needs labels" in untested.stderr.replace("\n", " ")
     assert not (here / "run").exists()
     shown = bayesbits("posttrain", *options, *unlabelled, "--labels", "none", "--within", "100")
     assert "64 examples without labels" in shown.stdout

@@ -10,6 +10,7 @@ from bayesbits.cost import CostModel
 from bayesbits.deploy.verification.record import Kernel, Machine, Place, Simulated, Verification
 from bayesbits.plan import Plan
 from bayesbits.recipes import Result, load, to_toml
+from bayesbits.recipes.metrics import Score
 from bayesbits.recipes.result import make_result
 from bayesbits.topology import Activation, ChannelGroup, Layer, Topology, Unsupported
 
@@ -47,8 +48,9 @@ def write_run(folder: Path, first: str = "stem", reason: str = "reaches the netw
     plan = Plan(bits, {first: (0, 1, 2, 3, 4, 5)})
     recipe, model = load("digits-lenet5"), CostModel(network)
     result = make_result(
-        recipe, model.count(plan), model.dense(), network, accuracy=97.5, float_accuracy=98.25, seconds=61.0,
-        device="abacus (cpu)", versions={"bayesbits": "0.1.0", "torch": "2.11.0"},
+        recipe, model.count(plan), model.dense(), network,
+        scores=(Score("accuracy", 97.5, 98.25, "%", higher_is_better=True),), seconds=61.0, device="abacus (cpu)",
+        versions={"bayesbits": "0.1.0", "torch": "2.11.0"},
     )  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     network.save(folder / "topology.json")

@@ -96,7 +96,7 @@ def test_a_run_from_scratch_without_metrics_has_its_page(tmp_path):
     write_run(tmp_path)
     (tmp_path / "metrics.jsonl").unlink()
     result = (tmp_path / "result.json").read_text()
-    (tmp_path / "result.json").write_text(re.sub(r'"float_accuracy": [\d.]+', '"float_accuracy": null', result))
+    (tmp_path / "result.json").write_text(re.sub(r'"float_(accuracy|value)": [\d.]+', r'"float_\1": null', result))
     text = page_of(tmp_path).text
     assert "The run kept no metrics." in text
     assert "the search started from scratch" in text

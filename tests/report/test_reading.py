@@ -13,7 +13,7 @@ from tests.report.runs import write_run, write_verification
 def test_a_missing_file_is_named(tmp_path, name):
     write_run(tmp_path)
     (tmp_path / name).unlink()
-    with pytest.raises(FileNotFoundError, match=f"holds no finished run: there is no {name}"):
+    with pytest.raises(FileNotFoundError, match=rf"there is no {name}"):
         write_report(tmp_path)
 
 
@@ -29,12 +29,24 @@ def test_a_damaged_file_is_named_and_nothing_is_written(tmp_path, name, content)
     assert not (tmp_path / "report.html").exists()
 
 
-@pytest.mark.parametrize("name", ["accuracy", "relative_bops", "epochs", "versions"])
+@pytest.mark.parametrize("name", ["relative_bops", "epochs", "versions"])
 def test_a_result_with_something_else_in_place_of_a_value_is_refused(tmp_path, name):
     write_run(tmp_path)
     path = tmp_path / "result.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {name: "high"}))
     with pytest.raises(ValueError, match=rf"result\.json cannot be used: {name} is 'high'"):
+        read_run(tmp_path)
+
+
+def test_a_result_of_before_there_were_metrics_is_read_by_its_accuracy(tmp_path):
+    write_run(tmp_path)
+    path = tmp_path / "result.json"
+    older = {key: value for key, value in json.loads(path.read_text()).items() if key not in ("metrics", "advice")}
+    path.write_text(json.dumps(older))
+    (score,) = read_run(tmp_path).result.scores
+    assert (score.name, score.value, score.float_value, score.unit) == ("accuracy", 97.5, 98.25, "%")
+    path.write_text(json.dumps(older | {"accuracy": "high"}))
+    with pytest.raises(ValueError, match=r"result\.json cannot be used: the metric accuracy is 'high'"):
         read_run(tmp_path)
 
 

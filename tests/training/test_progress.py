@@ -1,7 +1,9 @@
 """Progress: lines elsewhere than on a terminal, a bar on one, and silence when asked."""
 
 import io
+import re
 
+import pytest
 import torch.nn.functional as F
 from rich.console import Console
 
@@ -29,8 +31,29 @@ def test_on_a_terminal_there_is_a_bar(monkeypatch):
     screen = io.StringIO()
     monkeypatch.setattr(progress, "Console", lambda **_: Console(file=screen, force_terminal=True, width=120))
     search(True)
-    assert "epoch 2.0 of 2" in screen.getvalue()
+    assert "search 2.0/2" in screen.getvalue()
     assert "accuracy 97.5" in screen.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_the_line_on_a_terminal_fits_with_what_matters_most(width):
+    values = {"loss": 0.4492, "task_loss": 0.1049, "penalty": 34.44, "expected_relative_bops": 6.25}
+    line = progress.bar_line("finetune 102.2/300", 0.34, "1:12:34 left", values, width).plain
+    assert len(line) <= width
+    for said in ("finetune 102.2/300 ━━━━━━━━", "loss 0.4492", "BOPs 6.25%"):
+        assert said in line
+    assert ("1:12:34 left" in line) == (width >= 80)
+    assert ("penalty 34.44" in line) == (width >= 100)
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_a_search_on_a_narrow_terminal_shows_bar_time_and_cost(width, monkeypatch):
+    screen = io.StringIO()
+    monkeypatch.setattr(progress, "Console", lambda **_: Console(file=screen, force_terminal=True, width=width))
+    search(True)
+    last = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", screen.getvalue()).splitlines()[-1]
+    assert len(last) <= width
+    assert re.search(r"search 2\.0/2 ━+ +\d+:\d\d  loss [\d.]+ +BOPs [\d.]+%", last)
 
 
 def test_silence(capsys):

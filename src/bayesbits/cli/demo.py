@@ -7,8 +7,8 @@ import typer
 
 from bayesbits.cli.console import say
 from bayesbits.cli.deployed import verify
-from bayesbits.cli.report import report
-from bayesbits.cli.search import run_with_way_on, show
+from bayesbits.cli.extras import require_extras
+from bayesbits.cli.search import finish, run_with_way_on, show
 from bayesbits.recipes import load
 from bayesbits.recipes.folder import RECIPE as RUN_RECIPE
 from bayesbits.recipes.folder import REPORT, clear
@@ -24,12 +24,13 @@ def demo(out: Annotated[Path, typer.Option(help="The folder to write to.")] = Pa
     network that comes of it is written as ONNX files and proven equal. A demo that was interrupted goes on; one that
     was finished starts anew.
     """
+    require_extras("bayesbits demo", "onnx", "data")
     recipe = load(RECIPE)
     finished = (out / REPORT).exists() and (out / RUN_RECIPE).exists()
     if finished and load(out / RUN_RECIPE).description == recipe.description:  # never another recipe's run
         clear(out)
     say(f"{recipe.description}. Training on scikit-learn's digits, on this machine.")
     result = run_with_way_on(recipe, out, resume=True)
-    show(result, out)
+    show(result)
     verify(out, INPUTS)
-    report(out)
+    finish(result, out)

@@ -1,6 +1,5 @@
 """`bayesbits export`, `verify` and `bench`: from the folder of a run to files that run in integers."""
 
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +8,7 @@ import typer
 from rich.table import Table
 
 from bayesbits.cli.console import results, say
+from bayesbits.cli.extras import require_extras
 from bayesbits.deploy import DeployedNetwork, deploy, export_onnx, save
 from bayesbits.deploy import verify as verify_file
 from bayesbits.deploy.export.plain import export_float_onnx
@@ -16,6 +16,8 @@ from bayesbits.deploy.export.write import FORMS
 from bayesbits.deploy.latency import measure_latencies
 from bayesbits.recipes.finished import FinishedRun, restore
 from bayesbits.recipes.folder import VERIFICATION
+from bayesbits.recipes.loaders import first_examples
+from bayesbits.training.batches import to_device
 
 DEPLOYED, FLOAT = "deployed", "float.onnx"
 
@@ -46,7 +48,7 @@ def verify(
 def bench(folder: Folder, rounds: Annotated[int, typer.Option(help="How often every file runs.")] = 20) -> None:
     """Time and size of the float network and of both ONNX files of a run in onnxruntime."""
     run, _ = _write(folder)
-    example = run.loaders.example.cpu()
+    example = to_device(run.loaders.example, torch.device("cpu"))
     files = {"float": folder / FLOAT} | {form: _file(folder, form) for form in FORMS}
     relative = run.compressor.cost(run.plan).relative_bops
     export_float_onnx(run.compressor.detach().cpu(), example, files["float"])
@@ -62,6 +64,7 @@ def bench(folder: Folder, rounds: Annotated[int, typer.Option(help="How often ev
 
 
 def _write(folder: Path) -> tuple[FinishedRun, DeployedNetwork]:
+    require_extras("writing ONNX files", "onnx")
     run = restore(folder, "cpu")
     small = deploy(run.compressor)
     save(small, folder / DEPLOYED)
@@ -77,9 +80,4 @@ def _file(folder: Path, form: str) -> Path:
 
 def _test_inputs(run: FinishedRun, count: int) -> Any:
     """The first inputs of the test set."""
-    found: list[torch.Tensor] = []
-    for inputs, _ in islice(run.loaders.test, count):
-        found.append(inputs)
-        if sum(map(len, found)) >= count:
-            break
-    return torch.cat(found)[:count]
+    return first_examples((to_device(inputs, torch.device("cpu")) for inputs, _ in run.loaders.test), count)

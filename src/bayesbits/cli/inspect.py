@@ -1,14 +1,17 @@
 """`bayesbits inspect`: what a network is and costs, before any training."""
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import torch
 import typer
 from rich.table import Table
+from torch import nn
 
 from bayesbits.cli.console import results
-from bayesbits.cli.search import Overrides
+from bayesbits.cli.options import Overrides
+from bayesbits.cli.tables import fitted
 from bayesbits.cost import CostModel
 from bayesbits.graph.trace import trace
 from bayesbits.plan import Plan
@@ -16,6 +19,7 @@ from bayesbits.recipes.networks import build
 from bayesbits.recipes.reading import options_from
 from bayesbits.report.numbers import size
 from bayesbits.topology import Topology
+from bayesbits.training.step import call
 from bayesbits.zoo import models
 
 
@@ -34,12 +38,26 @@ def inspect(
     network, example = build(model, options_from(overrides or ()))
     if input_shape is not None or example is None:
         example = torch.zeros(_shape(model, input_shape))
-    topology = trace(network.eval(), example)
+    _check_runs(model, network.eval(), example)
+    topology = trace(network, example)
     console = results()
-    console.print(_layers(topology))
+    console.print(fitted(console, [layer.name for layer in topology.layers], lambda names: _layers(topology, names)))
     for line in (*_kept(topology), *_unsupported(topology)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(_costs(topology))
+
+
+def _check_runs(model: str, network: nn.Module, example: Any) -> None:
+    """Raise, in the words of whatever part of the network fails, unless it takes the example."""
+    try:
+        with torch.no_grad():
+            call(network, example)
+    except (RuntimeError, IndexError, TypeError, ValueError, AttributeError) as error:
+        shape = f" of shape {'x'.join(map(str, example.shape[1:]))}" if isinstance(example, torch.Tensor) else ""
+        made_for = f"; {model} was made for {'x'.join(map(str, models.input_shape(model)))}" if ":" not in model else ""
+        raise ValueError(
+            f"the network cannot be run on an example{shape}: {str(error).splitlines()[0]}{made_for}"
+        ) from error
 
 
 def _shape(model: str, text: str | None) -> tuple[int, ...]:
@@ -54,14 +72,14 @@ def _shape(model: str, text: str | None) -> tuple[int, ...]:
     return (1, *map(int, text.split("x")))
 
 
-def _layers(topology: Topology) -> Table:
+def _layers(topology: Topology, names: Sequence[str]) -> Table:
     table = Table("layer", "kind", "weight", title=f"{len(topology.layers)} layers", title_justify="left")
     for heading in ("MACs", "share of MACs", "removable channels"):
         table.add_column(heading, justify="right")
-    for layer in topology.layers:
+    for name, layer in zip(names, topology.layers, strict=True):
         removable = sum(topology.group_of(channel).removable for channel in layer.out_channels)
         table.add_row(
-            layer.name,
+            name,
             "depthwise conv" if layer.depthwise else layer.kind,
             " x ".join(map(str, layer.weight_shape)),
             f"{layer.macs:,}",

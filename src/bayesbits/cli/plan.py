@@ -10,7 +10,7 @@ from bayesbits.cli.tables import layer_table, result_table
 from bayesbits.cost import CostModel
 from bayesbits.plan import Plan
 from bayesbits.recipes import Result
-from bayesbits.recipes.folder import PLAN, RESULT, TOPOLOGY
+from bayesbits.recipes.folder import PLAN, RESULT, TOPOLOGY, unfinished
 from bayesbits.recipes.result import layer_rows
 from bayesbits.report.numbers import size
 from bayesbits.topology import Topology
@@ -20,15 +20,12 @@ def plan(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder 
     """Show the bits and channels of every layer, and what they cost."""
     for name in (PLAN, TOPOLOGY):
         if not (folder / name).is_file():
-            raise FileNotFoundError(
-                f"{folder} holds no plan: there is no {name}. `bayesbits search` writes both, as does "
-                "`bayesbits posttrain --within`"
-            )
+            raise FileNotFoundError(unfinished(folder, name))
     topology, decided = Topology.load(folder / TOPOLOGY), Plan.load(folder / PLAN)
     decided.check(topology)
     cost = CostModel(topology).count(decided)
     console = results()
-    console.print(layer_table(layer_rows(cost, topology)))
+    console.print(layer_table(layer_rows(cost, topology), console))
     console.print(
         f"{cost.macs:,} MACs, {cost.bops:,} BOPs: {cost.relative_bops:.3g}% of 32 x 32 bits "
         f"({cost.paper_relative_bops:.3g}% in the paper's convention); {size(cost.weight_bytes)} of weights",

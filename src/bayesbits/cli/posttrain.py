@@ -7,38 +7,31 @@ from typing import Annotated, Literal
 
 import typer
 
-from bayesbits.cli.console import say
+from bayesbits.cli import options
+from bayesbits.cli.console import results, say
 from bayesbits.cli.learned import learned_before, write_settings
-from bayesbits.cli.search import Overrides, show
-from bayesbits.cli.trained import (
-    Checkpoint,
-    Data,
-    Device,
-    Examples,
-    Gates,
-    Labels,
-    Model,
-    Out,
-    RecipeName,
-    Start,
-    show_front,
-    start,
-)
+from bayesbits.cli.search import show
+from bayesbits.cli.tables import file_table
+from bayesbits.cli.trained import Checkpoint, Examples, Gates, Labels, Out, Start, score_on_test, show_front, start
 from bayesbits.front import Front, Point
 from bayesbits.posttraining import PosttrainConfig, restore
 from bayesbits.posttraining import posttrain as learn_points
 from bayesbits.posttraining.config import MUS
-from bayesbits.recipes.accuracy import accuracy
+from bayesbits.recipes.accuracy import measure
 from bayesbits.recipes.finished import write_posttrained
 from bayesbits.recipes.folder import FRONT
+from bayesbits.recipes.recipe import Recipe, TaskConfig
 
 
 def posttrain(
-    recipe: RecipeName = None,
-    overrides: Overrides = None,
+    recipe: options.RecipeName = None,
+    overrides: options.Overrides = None,
     checkpoint: Checkpoint = None,
-    model: Model = None,
-    data: Data = None,
+    model: options.Model = None,
+    data: options.Data = None,
+    task: options.TaskName = None,
+    loss: options.LossName = None,
+    metric: options.MetricName = None,
     labels: Labels = "given",
     learn: Annotated[Literal["gates", "gates+ranges"], typer.Option(help="What is learned.")] = "gates+ranges",
     examples: Examples = 1024,
@@ -62,11 +55,12 @@ def posttrain(
         typer.Option(
             metavar="PERCENT",
             min=0,
-            help="Make final the dearest point that costs at most this much of the bit operations at 32 x 32 bits.",
+            help="Make final the most expensive point that costs at most this much of the bit operations at 32 x 32 "
+            "bits.",
         ),
     ] = None,
     out: Out = None,
-    device: Device = None,
+    device: options.Device = None,
 ) -> None:
     """Learn the bits of a trained network on a few examples, as a front of points; no weight changes.
 
@@ -78,10 +72,11 @@ def posttrain(
 
       bayesbits posttrain my.toml --checkpoint trained.pth --labels none
     """
-    config = PosttrainConfig(_numbers(mus, gates), "labels" if labels == "given" else "output", steps)
+    loaded = options.asked_recipe(recipe, overrides, model=model, data=data, task=task, loss=loss, metric=metric)
+    config = PosttrainConfig(_numbers(mus, gates), _what_is_asked(labels, loaded), steps)
     ready = start(
-        recipe, overrides, checkpoint, model, data,
-        out=out, labelled=labels == "given", examples=examples, gates=gates, device=device, final=within is not None,
+        loaded, checkpoint, out=out, labelled=labels == "given", examples=examples, gates=gates, device=device,
+        final=within is not None,
     )  # fmt: skip
     front, seconds = _learn(ready, learn, config)
     asked = "with" if labels == "given" else "without"
@@ -89,11 +84,19 @@ def posttrain(
     show_front(front, ready.trained, title, [f"mu = {point.mu:g}" for point in front.points])
     if within is None:
         say(
-            f"{ready.folder / FRONT} holds every point; the same command with --within PERCENT makes the dearest one "
-            "final that costs at most this much"
+            f"{ready.folder / FRONT} holds every point; the same command with --within PERCENT makes the most "
+            "expensive one final that costs at most this much"
         )
     else:
         _finish(ready, _affordable(front, within, ready.folder / FRONT), seconds)
+
+
+def _what_is_asked(labels: str, recipe: Recipe) -> str:
+    """The loss: with labels the recipe's own; without, the float network's class probabilities or, where there are
+    none, what its layers give."""
+    if labels == "given":
+        return "labels"
+    return "output" if recipe.task.has_logits else "layers"
 
 
 def _numbers(mus: str | None, gates: str) -> tuple[float, ...]:
@@ -111,6 +114,9 @@ def _learn(ready: Start, learn: str, config: PosttrainConfig) -> tuple[Front, fl
     """The front, of which each point is written as soon as it is there, and how long it took."""
     settings = {"learn": learn, "examples": ready.examples, "weights": ready.weights, **asdict(config)}
     settings["gates"] = ready.compressor.spec.gates
+    metric = ready.trained.task.metric
+    if ready.recipe.task != TaskConfig():  # which older fronts do not speak of
+        settings["task"] = asdict(ready.recipe.task)
     path, wanted = ready.folder / FRONT, len(config.mus or ())
     before = learned_before(ready.folder, settings)
     if before is not None and len(before.points) == wanted:
@@ -121,14 +127,16 @@ def _learn(ready: Start, learn: str, config: PosttrainConfig) -> tuple[Front, fl
         write_settings(ready.folder, settings)
         front.save(path)
         point = front.points[-1]
+        assert point.score is not None
         cost = f"{point.relative_bops:.4g}% of the bit operations"
-        say(f"mu {point.mu:g}: {cost}, test accuracy {point.score:.2f}%")
+        say(f"mu {point.mu:g}: {cost}, test {metric.name} {metric.text(metric.score(point.score))}")
 
     begun = time.monotonic()
     try:
         front = learn_points(
             ready.compressor, ready.batches, learn, config,
-            evaluate=lambda network: accuracy(network, ready.trained.loaders.test), keep=keep,
+            loss_fn=ready.trained.task.loss.function if config.loss == "labels" else None,
+            evaluate=lambda _network: score_on_test(ready.compressor, ready.trained), keep=keep,
         )  # fmt: skip
     except KeyboardInterrupt as error:
         done = len(Front.load(path).points) if path.exists() else 0
@@ -140,7 +148,7 @@ def _learn(ready: Start, learn: str, config: PosttrainConfig) -> tuple[Front, fl
 
 
 def _affordable(front: Front, within: float, path: Path) -> Point:
-    """The dearest point within a cost: not the best one, as the scores are those of the test set."""
+    """The most expensive point within a cost: not the best one, as the scores are those of the test set."""
     affordable = [point for point in front.points if point.relative_bops <= within]
     if not affordable:
         cheapest = min(front.points, key=lambda point: point.relative_bops)
@@ -157,9 +165,11 @@ def _finish(ready: Start, point: Point, seconds: float) -> None:
     assert point.mu is not None
     trained = ready.trained
     restore(ready.compressor, point)
+    values, _ = measure(ready.compressor.model, trained.loaders.test, trained.task.metrics)
     result = write_posttrained(
         ready.recipe, ready.folder, ready.compressor, point.plan, trained.machine, mu=point.mu, seconds=seconds,
-        accuracy=accuracy(ready.compressor.model, trained.loaders.test), float_accuracy=trained.accuracy,
+        scores=trained.task.scores(values, trained.values),
     )  # fmt: skip
-    show(result, ready.folder)
+    show(result)
+    results().print(file_table(ready.folder))
     say(f"mu = {point.mu:g} is final: bayesbits plan, export, verify, bench and report take {ready.folder}")

@@ -5,41 +5,30 @@ from typing import Annotated
 
 import typer
 
+from bayesbits.cli import options
 from bayesbits.cli.console import results, say
-from bayesbits.cli.report import report
 from bayesbits.cli.tables import file_table, layer_table, result_table
-from bayesbits.recipes import Recipe, Result, load, run
+from bayesbits.recipes import Recipe, Result, run
+from bayesbits.recipes.folder import RECIPE, resume_command
 from bayesbits.recipes.machine import is_first_process
+from bayesbits.report import write_report
 from bayesbits.training import TrainingError
-
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as search.mu=0.1; may be repeated."),
-]
 
 
 def search(
-    recipe: Annotated[
-        str | None, typer.Argument(help="A recipe that the package carries (see `bayesbits recipes`), or a TOML file.")
-    ] = None,
-    overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="The folder to write to; runs/RECIPE by default.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in that folder.")] = False,
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="PACKAGE.MODULE:FACTORY", help="Your network: a function that returns an nn.Module."),
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PACKAGE.MODULE:FACTORY",
-            help="Your data: a function that returns loaders (train, test) or (train, validation, test), or a "
-            "bayesbits.zoo.data.Data.",
-        ),
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="Such as cpu or cuda:1; a GPU by default, if there is one.")
-    ] = None,
+    recipe: options.RecipeName = None,
+    overrides: options.Overrides = None,
+    out: options.Out = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with the run in that folder; RUN/recipe.toml as the recipe is enough."),
+    ] = False,
+    model: options.Model = None,
+    data: options.Data = None,
+    task: options.TaskName = None,
+    loss: options.LossName = None,
+    metric: options.MetricName = None,
+    device: options.Device = None,
 ) -> None:
     """Learn bits and channels of a network by a recipe, and test what came of it.
 
@@ -49,14 +38,23 @@ def search(
 
       bayesbits search cifar10-vgg7 --set data.folder=/data --out runs/vgg7
 
-      bayesbits search --model mine:network --data mine:loaders --set search.epochs=20
+      bayesbits search --model mine:network --data mine:loaders --set search.gates.rate=0.03
+
+      bayesbits search --model mine:unet --data mine:loaders --task segmentation
+
+      bayesbits search runs/vgg7/recipe.toml --resume
     """
-    if recipe is None and (model is None or data is None):
-        raise typer.BadParameter("give a recipe, or both --model and --data", param_hint="RECIPE")
-    loaded = load(recipe, overrides or (), model=model, data=data)
-    folder = out or Path("runs") / loaded.name.replace(":", ".")
-    show(run_with_way_on(loaded, folder, resume=resume, device=device), folder)
-    report(folder)
+    loaded = options.asked_recipe(recipe, overrides, model=model, data=data, task=task, loss=loss, metric=metric)
+    folder = out or _folder(recipe, resume) or Path("runs") / options.file_name(loaded)
+    result = run_with_way_on(loaded, folder, resume=resume, device=device)
+    show(result)
+    finish(result, folder)
+
+
+def _folder(recipe: str | None, resume: bool) -> Path | None:
+    """The folder of the run whose own recipe is given to go on with."""
+    path = Path(recipe or "")
+    return path.parent if resume and path.name == RECIPE and path.is_file() else None
 
 
 def run_with_way_on(recipe: Recipe, folder: Path, *, resume: bool, device: str | None = None) -> Result:
@@ -64,18 +62,31 @@ def run_with_way_on(recipe: Recipe, folder: Path, *, resume: bool, device: str |
     try:
         return run(recipe, folder, resume=resume, device=device, say=say)
     except (TrainingError, KeyboardInterrupt) as error:
-        if isinstance(error, KeyboardInterrupt):
-            error.add_note("Nothing is lost but the work since the last checkpoint.")
-        error.add_note(f"Go on with: bayesbits search {folder / 'recipe.toml'} --out {folder} --resume")
+        if (folder / RECIPE).is_file():
+            if isinstance(error, KeyboardInterrupt):
+                error.add_note("Nothing is lost but the work since the last checkpoint.")
+            error.add_note(f"Go on with: {resume_command(folder)}")
         raise
 
 
-def show(result: Result, folder: Path) -> None:
-    """Everything about a finished run, once for all processes."""
+def show(result: Result) -> None:
+    """What a finished run came to, once for all processes."""
     if not is_first_process():
         return
     console = results()
-    for table in (layer_table(result.layers), result_table(result), file_table(folder)):
+    for table in (layer_table(result.layers, console), result_table(result)):
         console.print(table)
         console.print()
-    console.print(f"{result.seconds:.0f} s of training on {result.device}", highlight=False)
+    console.print(f"{result.seconds:.0f} s of training on {result.device}\n", highlight=False)
+
+
+def finish(result: Result, folder: Path) -> None:
+    """Write the page, show what lies in the folder, and say so where almost nothing was compressed."""
+    if not is_first_process():
+        return
+    page = write_report(folder)
+    console = results()
+    console.print(file_table(folder))
+    if result.advice:
+        console.print(f"\n{result.advice}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"\nreport: {page}", markup=False, highlight=False, soft_wrap=True)

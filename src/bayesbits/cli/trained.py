@@ -7,32 +7,24 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.table import Table
-from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from bayesbits.baselines.measurement import digest_of
 from bayesbits.cli.console import results, say
+from bayesbits.cli.options import file_name
+from bayesbits.cli.tables import fitted
 from bayesbits.compressor import Compressor, attach
 from bayesbits.front import Front
 from bayesbits.posttraining.examples import count_examples
-from bayesbits.recipes import Recipe, TrainedNetwork, load, trained_network
+from bayesbits.recipes import Recipe, TrainedNetwork, trained_network
+from bayesbits.recipes.accuracy import measure
 from bayesbits.recipes.folder import CHECKPOINTS
-from bayesbits.recipes.loaders import inputs_of
+from bayesbits.recipes.loaders import first_batches, inputs_of
+from bayesbits.recipes.metrics import change_of
 from bayesbits.training import Interrupted, TrainingError
 from bayesbits.training.batches import to_device
 
-RecipeName = Annotated[
-    str | None, typer.Argument(help="A recipe that the package carries (see `bayesbits recipes`), or a TOML file.")
-]
+Out = Annotated[Path | None, typer.Option(help="The folder to write to; runs/posttrain-RECIPE by default.")]
 Checkpoint = Annotated[Path | None, typer.Option(help="Trained weights; without them the recipe's float training.")]
-Model = Annotated[
-    str | None,
-    typer.Option(metavar="PACKAGE.MODULE:FACTORY", help="Your network: a function that returns an nn.Module."),
-]
-Data = Annotated[
-    str | None,
-    typer.Option(metavar="PACKAGE.MODULE:FACTORY", help="Your data, as for `bayesbits search`."),
-]
 Labels = Annotated[
     Literal["given", "none"],
     typer.Option(
@@ -44,8 +36,6 @@ Examples = Annotated[int, typer.Option(min=1, help="How many training examples a
 Gates = Annotated[
     Literal["hard_concrete", "hard_sigmoid", "sigmoid"], typer.Option(help="How gates get from open to closed.")
 ]
-Out = Annotated[Path | None, typer.Option(help="The folder to write to; runs/posttrain-RECIPE by default.")]
-Device = Annotated[str | None, typer.Option(help="Such as cpu or cuda:1; a GPU by default, if there is one.")]
 
 
 @dataclass(frozen=True)
@@ -66,11 +56,8 @@ class Start:
 
 
 def start(
-    recipe: str | None,
-    overrides: list[str] | None,
+    recipe: Recipe,
     checkpoint: Path | None,
-    model: str | None,
-    data: str | None,
     *,
     out: Path | None,
     labelled: bool,
@@ -83,13 +70,10 @@ def start(
 
     `final`: a final network will be written, which must not take the place of a search's.
     """
-    if recipe is None and (model is None or data is None):
-        raise typer.BadParameter("give a recipe, or both --model and --data", param_hint="RECIPE")
-    loaded = load(recipe, overrides or (), model=model, data=data)
-    loaded = replace(loaded, spec=replace(loaded.spec, prune=False, gates=gates))
+    loaded = replace(recipe, spec=replace(recipe.spec, prune=False, gates=gates))
     if checkpoint is not None:
         loaded = replace(loaded, model=replace(loaded.model, checkpoint=str(checkpoint)), float_training=None)
-    folder = out or Path("runs") / f"posttrain-{loaded.name.replace(':', '.')}"
+    folder = out or Path("runs") / f"posttrain-{file_name(loaded)}"
     if final and (folder / CHECKPOINTS[1]).exists():
         raise ValueError(f"{folder} holds a search, whose result --within would overwrite; choose another by --out")
     trained = _trained(loaded, folder, labelled, device)
@@ -102,17 +86,31 @@ def start(
 
 
 def show_front(front: Front, trained: TrainedNetwork, title: str, names: Sequence[str]) -> None:
-    """A table of the points: what each is called, cost and accuracy."""
-    title = f"{title}\nAccuracy on {trained.tested:,} test images"
-    table = Table("", title=title, title_justify="left")
-    for heading in ("relative BOPs", "test accuracy", ""):
-        table.add_column(heading, justify="right")
-    table.add_row("float", "100%", f"{trained.accuracy:.2f}%", "")
-    for name, point in zip(names, front.points, strict=True):
-        assert point.score is not None
-        gain = f"{point.score - trained.accuracy:+.2f} points"
-        table.add_row(name, f"{point.relative_bops:.3g}%", f"{point.score:.2f}%", gain)
-    results().print(table)
+    """A table of the points: what each is called, cost, and the task's metric."""
+    metric = trained.task.metric
+    before = trained.values[metric.key]
+    title = f"{title}\n{metric.name} on {trained.tested:,} test examples"
+
+    def made(names: Sequence[str]) -> Table:
+        table = Table("", title=title, title_justify="left")
+        for heading in ("relative BOPs", f"test {metric.name}", ""):
+            table.add_column(heading, justify="right")
+        float_name, *others = names
+        table.add_row(float_name, "100%", metric.text(before), "")
+        for name, point in zip(others, front.points, strict=True):
+            assert point.score is not None
+            value = metric.score(point.score)
+            table.add_row(name, f"{point.relative_bops:.3g}%", metric.text(value), change_of(before, value, metric))
+        return table
+
+    console = results()
+    console.print(fitted(console, ["float", *names], made))
+
+
+def score_on_test(compressor: Compressor, trained: TrainedNetwork) -> float:
+    """The task's metric on the test set, so that higher is better."""
+    metric = trained.task.metric
+    return metric.score(measure(compressor.model, trained.loaders.test, (metric,))[0][metric.key])
 
 
 def _trained(recipe: Recipe, folder: Path, labelled: bool, device: str | None) -> TrainedNetwork:
@@ -129,13 +127,4 @@ def _trained(recipe: Recipe, folder: Path, labelled: bool, device: str | None) -
 
 def _first(loader: Any, count: int, device: Any, *, labelled: bool) -> list[Any]:
     """The first examples of a loader, on the device; pairs with their labels, or inputs alone."""
-    taken: list[Any] = []
-    left = count
-    for whole in loader:
-        batch = to_device(whole if labelled else inputs_of(whole), device)
-        found = count_examples(batch[0] if labelled else batch)
-        taken.append(tree_map(lambda value, left=left: value[:left] if isinstance(value, Tensor) else value, batch))
-        left -= found
-        if left <= 0:
-            break
-    return taken
+    return first_batches((to_device(batch if labelled else inputs_of(batch), device) for batch in loader), count)

@@ -1,12 +1,13 @@
-"""How often a classifier is right."""
+"""A network tested on data: how often a classifier is right, or any other metrics."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from bayesbits.recipes.metrics import Metric, class_metrics, count_examples
 from bayesbits.training.batches import to_device
 from bayesbits.training.engine import modes_restored
 from bayesbits.training.step import call
@@ -14,35 +15,39 @@ from bayesbits.training.step import call
 
 def accuracy(model: nn.Module, batches: Iterable[Any]) -> float:
     """The examples whose largest logit is that of their label, in percent; in evaluation mode."""
-    right, number = count_right(model, batches)
-    return 100 * right / number
+    return measure(model, batches, class_metrics()[:1])[0]["accuracy"]
 
 
-def count_right(model: nn.Module, batches: Iterable[Any]) -> tuple[int, int]:
-    """How many examples' largest logit is that of their label, and how many there are."""
+def measure(model: nn.Module, batches: Iterable[Any], metrics: Sequence[Metric]) -> tuple[dict[str, float], int]:
+    """Every metric by its key, over all batches of (inputs, targets) in evaluation mode, and how many examples."""
     device = next(model.parameters()).device
-    right, number = torch.zeros((), dtype=torch.int64, device=device), 0
+    totals: list[Tensor] = []
+    number = 0
     with modes_restored(model), torch.no_grad(), whole_float32():
         model.eval()
         for batch in batches:
-            if not isinstance(batch, tuple | list) or len(batch) != 2:
-                raise ValueError(
-                    f"a batch to test on is a {type(batch).__name__} and no pair (inputs, labels): an accuracy needs "
-                    "labels. Without any, call bayesbits.posttrain with an `evaluate` of your own, or with none"
-                )
-            inputs, labels = to_device(batch, device)
-            logits = call(model, inputs)
-            if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(labels):
-                given = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-                raise ValueError(
-                    f"the network gives {given} for {len(labels)} labels; recipes are for classifiers, with logits "
-                    "[examples, classes]: for other tasks call bayesbits.search with your own loss"
-                )
-            right += (logits.argmax(1) == labels).sum()
-            number += len(labels)
+            output, targets = output_and_targets(model, batch, device)
+            for metric in metrics:
+                problem = metric.problem(output, targets)
+                if problem is not None:
+                    raise ValueError(f"the metric {metric.name} cannot be computed: {problem}")
+            added = [metric.gather(output, targets) for metric in metrics]
+            totals = [total + new for total, new in zip(totals, added, strict=True)] if totals else added
+            number += count_examples(output, targets)
     if number == 0:
         raise ValueError("there is nothing to test on: the loader gave no batches")
-    return int(right.item()), number
+    return {metric.key: metric.value(total) for metric, total in zip(metrics, totals, strict=True)}, number
+
+
+def output_and_targets(model: nn.Module, batch: Any, device: torch.device) -> tuple[Any, Any]:
+    """What a network gives for a batch, and what it is asked for."""
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise ValueError(
+            f"a batch to test on is a {type(batch).__name__} and no pair (inputs, labels): a test needs labels. "
+            "Without any, call bayesbits.posttrain with an `evaluate` of your own, or with none"
+        )
+    inputs, targets = to_device(batch, device)
+    return call(model, inputs), targets
 
 
 @contextmanager

@@ -1,18 +1,27 @@
-"""Networks and data of the user's own: functions that a recipe names as "package.module:function"."""
+"""Networks, data, losses and metrics of the user's own: functions that a recipe names as "package.module:function"."""
 
 import difflib
 import importlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
 def call_factory(name: str, options: Mapping[str, Any], what: str) -> Any:
-    """What the function returns; modules in the working directory are found too."""
+    """What the function returns."""
+    factory = find_function(name, what)
+    try:
+        return factory(**options)
+    except Exception as error:
+        raise ValueError(f"the {what} {name!r} raised {_described(error)}") from error
+
+
+def find_function(name: str, what: str) -> Callable[..., Any]:
+    """The function itself; modules in the working directory are found too."""
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
-        raise ValueError(f"the {what} is {name!r}; a factory is named package.module:function")
+        raise ValueError(f"the {what} is {name!r}; a function is named package.module:function")
     if (here := os.getcwd()) not in sys.path:
         sys.path.insert(0, here)
     try:
@@ -23,15 +32,13 @@ def call_factory(name: str, options: Mapping[str, Any], what: str) -> Any:
         raise ValueError(f"the {what} {name!r} cannot be imported: {missing}") from error
     except Exception as error:
         raise ValueError(f"the {what} {name!r} cannot be imported: {_described(error)}") from error
-    factory = getattr(module, attribute, None)
-    if not callable(factory):
+    function: Any = getattr(module, attribute, None)
+    if not callable(function):
         nearest = difflib.get_close_matches(attribute, dir(module), n=1)
         hint = f"; did you mean {module_name}:{nearest[0]}?" if nearest else ""
         raise ValueError(f"the module {module_name} has no function {attribute!r}{hint}")
-    try:
-        return factory(**options)
-    except Exception as error:
-        raise ValueError(f"the {what} {name!r} raised {_described(error)}") from error
+    found: Callable[..., Any] = function
+    return found
 
 
 def _described(error: Exception) -> str:

@@ -10,6 +10,7 @@ from bayesbits.plan import Plan
 from bayesbits.recipes import folder as files
 from bayesbits.recipes.loaders import Loaders, open_data
 from bayesbits.recipes.machine import Machine, find_machine, versions
+from bayesbits.recipes.metrics import Score
 from bayesbits.recipes.networks import build
 from bayesbits.recipes.reading import load
 from bayesbits.recipes.recipe import Recipe
@@ -33,10 +34,8 @@ def restore(folder: str | Path, device: str | None = None) -> FinishedRun:
     """The final network of a run, its plan and its data, made anew from the run's folder."""
     folder = Path(folder)
     if not (folder / files.RESULT).exists():
-        raise FileNotFoundError(
-            f"{folder} holds no finished run: there is no {files.RESULT}. `bayesbits search` writes it at its end, "
-            "`bayesbits posttrain` with --within"
-        )
+        raise FileNotFoundError(files.unfinished(folder, files.RESULT))
+    result = Result.load(folder / files.RESULT)
     recipe, machine = load(folder / files.RECIPE), find_machine(device)
     loaders = open_data(recipe.data, machine, recipe.seed, labelled=False)
     model = build(recipe.model.name, recipe.model.options, loaders.classes)[0].to(machine.device)
@@ -44,12 +43,12 @@ def restore(folder: str | Path, device: str | None = None) -> FinishedRun:
     files.load_weights(model, folder / files.MODEL)
     model.eval()
     plan = Plan.load(folder / files.PLAN)
-    return FinishedRun(recipe, compressor, plan, loaders, Result.load(folder / files.RESULT))
+    return FinishedRun(recipe, compressor, plan, loaders, result)
 
 
 def describe(
     recipe: Recipe, folder: Path, compressor: Compressor, plan: Plan, machine: Machine, *,
-    accuracy: float, float_accuracy: float | None,
+    scores: tuple[Score, ...], advice: str = "",
 ) -> Result:  # fmt: skip
     """What a run came to, with the time that its metrics tell."""
     topology = compressor.topology
@@ -60,19 +59,16 @@ def describe(
             seconds[line["phase"]] = line.get("seconds", seconds.get(line["phase"], 0.0))
     return make_result(
         recipe, compressor.cost(plan), compressor.cost(everything_in_float), topology,
-        accuracy=accuracy, float_accuracy=float_accuracy,
-        seconds=sum(seconds.values()), device=machine.described, versions=versions(),
+        scores=scores, seconds=sum(seconds.values()), device=machine.described, versions=versions(), advice=advice,
     )  # fmt: skip
 
 
 def write_posttrained(
     recipe: Recipe, folder: Path, compressor: Compressor, plan: Plan, machine: Machine, *,
-    mu: float, seconds: float, accuracy: float, float_accuracy: float,
+    mu: float, seconds: float, scores: tuple[Score, ...],
 ) -> Result:  # fmt: skip
     """Write a network whose plan post-training made final as a search writes its own, in the place of one before."""
-    result = describe(
-        recipe, folder, compressor, plan, machine, accuracy=accuracy, float_accuracy=float_accuracy
-    )  # fmt: skip
+    result = describe(recipe, folder, compressor, plan, machine, scores=scores)
     result = replace(
         result, method=POSTTRAINING, mu=mu, epochs=0, finetune_epochs=0, seconds=result.seconds + seconds
     )  # fmt: skip

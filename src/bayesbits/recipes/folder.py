@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from safetensors import SafetensorError
@@ -28,6 +29,7 @@ from torch import nn
 from bayesbits.recipes.reading import load
 from bayesbits.recipes.recipe import Recipe
 from bayesbits.recipes.writing import to_table, to_toml
+from bayesbits.training import TrainingError
 from bayesbits.training.checkpoint import write_atomically
 
 RECIPE = "recipe.toml"
@@ -57,18 +59,57 @@ def check(folder: Path, recipe: Recipe, *, resume: bool) -> None:
         if not resume:
             raise ValueError(
                 f"{folder} holds a run of {load(folder / RECIPE).name} already; go on with it by --resume "
-                "(resume=True), or choose another folder by --out"
+                f"(resume=True), for short {resume_command(folder)}, or choose another folder by --out"
             )
         found, wanted = (to_table(one) for one in (load(folder / RECIPE), recipe))
         difference = first_difference(found, wanted)
         if difference is not None:
-            raise ValueError(f"{folder} holds another run: {difference}; choose another folder by --out")
+            raise ValueError(
+                f"{folder} holds another run: {difference}; choose another folder by --out, or go on with that run as "
+                f"it is: {resume_command(folder)}"
+            )
 
 
 def prepare(folder: Path, recipe: Recipe) -> None:
     """Make the folder, and write the recipe into it: from then on it is this run's."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / RECIPE, to_toml(recipe).encode())
+    write(folder / RECIPE, to_toml(recipe))
+
+
+def resume_command(folder: Path) -> str:
+    """The command that goes on with the search in a folder."""
+    return f"bayesbits search {quote(str(folder / RECIPE))} --resume"
+
+
+def unfinished(folder: Path, missing: str) -> str:
+    """For messages: why a folder holds no finished run, and the way out."""
+    if not (folder / RECIPE).is_file():
+        return (
+            f"{folder} holds no finished run: there is no {missing}. `bayesbits search` writes it at its end, "
+            "`bayesbits posttrain` with --within"
+        )
+    begun = [name.removesuffix(".checkpoint") for name in CHECKPOINTS if (folder / name).is_file()]
+    if (folder / POSTTRAIN).is_file() and "search" not in begun:
+        return (
+            f"{folder} holds points of `bayesbits posttrain`, and no final network: there is no {missing}. The same "
+            "command with --within PERCENT makes one of them final"
+        )
+    stage = f"its last checkpoint is of the stage {begun[-1]!r}" if begun else "there is no checkpoint yet"
+    return (
+        f"{folder} holds a run that is not finished ({stage}, and there is no {missing}): it was interrupted, or is "
+        f"still running. Go on with: {resume_command(folder)}"
+    )
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file of a run in one piece; where that fails, what was there before is intact."""
+    try:
+        write_atomically(path, content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        raise TrainingError(
+            f"{path} could not be written ({error}); all that was there before is intact. Make room and start again: "
+            "with resume=True a run goes on where it was"
+        ) from error
 
 
 def clear(folder: Path) -> None:
@@ -80,7 +121,7 @@ def clear(folder: Path) -> None:
 def save_weights(model: nn.Module, path: Path) -> None:
     """Write a network's state; tied weights are written for each of their names."""
     state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
-    write_atomically(path, bytes_from_tensors(state))
+    write(path, bytes_from_tensors(state))
 
 
 def load_weights(model: nn.Module, path: Path) -> None:

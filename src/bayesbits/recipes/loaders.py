@@ -14,10 +14,12 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, Sampler, Subset
 
 from bayesbits.recipes.factories import call_factory
 from bayesbits.recipes.machine import Machine
+from bayesbits.recipes.metrics import count_examples
 from bayesbits.recipes.recipe import IMAGE_FOLDER, DataConfig
 from bayesbits.training import Feed
 from bayesbits.zoo import data as zoo
@@ -159,6 +161,30 @@ class PictureLoader(DataLoader[Any]):
 def inputs_of(batch: Any) -> Any:
     """The inputs of a batch of a training loader, which has labels or has none."""
     return batch[0] if isinstance(batch, tuple | list) and len(batch) in (1, 2) else batch
+
+
+def first_batches(batches: Iterable[Any], count: int) -> list[Any]:
+    """Batches up to so many examples, the last one cut; a batch is a tensor, or tensors in tuples and dicts."""
+    taken: list[Any] = []
+    left = count
+    for batch in batches:
+        taken.append(tree_map(lambda leaf, left=left: leaf[:left] if _many(leaf) else leaf, batch))
+        left -= count_examples(None, batch)
+        if left <= 0:
+            break
+    return taken
+
+
+def first_examples(batches: Iterable[Any], count: int) -> Any:
+    """The first examples as one batch."""
+    taken = first_batches(batches, count)
+    if not taken:
+        raise ValueError("the loader gave no batches")
+    return tree_map(lambda *leaves: torch.cat(leaves) if _many(leaves[0]) else leaves[0], *taken)
+
+
+def _many(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.dim() > 0
 
 
 def _given(made: Any, config: DataConfig, machine: Machine, labelled: bool) -> Loaders:

@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bayesbits.recipes.recipe import DataConfig, FloatConfig, ModelConfig, Recipe
+from bayesbits.recipes.recipe import DataConfig, FloatConfig, ModelConfig, Recipe, TaskConfig
 from bayesbits.spec import Rule, Spec
 from bayesbits.training import FinetuneConfig, OptimizerConfig, SearchConfig
 
@@ -27,14 +27,23 @@ NONE = "none"  # TOML has no null
 PRESETS = {"paper": Spec.paper(), "onnxruntime": Spec.for_backend("onnxruntime")}
 
 _TEXTS = ("name", "description", "source")
-_TABLES = ("data", "model", "spec", "float", "search", "finetune")
+_TABLES = ("data", "model", "task", "spec", "float", "search", "finetune")
 _OPTIMIZER_KEYS = {entry.name for entry in fields(OptimizerConfig)}
 _GROUPS = ("weights", "gates", "ranges")
 NOT_OF_STAGES = {"seed"}  # it stands at the top
 NOT_OF_FLOAT = {"ranges", "distillation", "temperature"}  # nothing is quantized, and there is nobody to learn from
+_SYNONYMS = {
+    "lr": "rate",
+    "learning_rate": "rate",
+    "optimizer": "kind",
+    "criterion": "loss",
+    "lambda": "mu",
+    "bs": "batch_size",
+}
 _KEYS = {
     "data": {entry.name for entry in fields(DataConfig)},
     "model": {entry.name for entry in fields(ModelConfig)},
+    "task": {entry.name for entry in fields(TaskConfig)},
     "spec": {entry.name for entry in fields(Spec)} | {"preset"},
     "float": {entry.name for entry in fields(FloatConfig)} - NOT_OF_STAGES - NOT_OF_FLOAT,
     "search": {entry.name for entry in fields(SearchConfig)} - NOT_OF_STAGES,
@@ -50,12 +59,14 @@ def names() -> tuple[str, ...]:
 
 
 def load(
-    recipe: str | Path | None, overrides: Iterable[str] = (), *, model: str | None = None, data: str | None = None
-) -> Recipe:
+    recipe: str | Path | None, overrides: Iterable[str] = (), *, model: str | None = None, data: str | None = None,
+    task: str | None = None, loss: str | None = None, metric: str | None = None,
+) -> Recipe:  # fmt: skip
     """The recipe that the package carries by this name, or the one in the file at this path.
 
     `model` and `data` are factories that take the place of the recipe's own network and data, options and all; with
-    both of them there need be no recipe. `overrides` come last.
+    both of them there need be no recipe. `task` takes the place of the recipe's own task, loss and metric included;
+    `loss` and `metric` are put into it. `overrides` come last.
     """
     if recipe is None and (model is None or data is None):
         raise ValueError("there is neither a recipe nor both a model and data of your own")
@@ -63,6 +74,10 @@ def load(
     for key, factory in (("model", model), ("data", data)):
         if factory is not None:
             table[key] = {"name": factory}
+    if task is not None:
+        table["task"] = {"name": task}
+    asked = {key: value for key, value in (("loss", loss), ("metric", metric)) if value is not None}
+    _merge(table, {"task": asked} if asked else {})
     _merge(table, options_from(overrides))
     _check_keys(table, source)
     try:
@@ -152,10 +167,25 @@ def _check_keys(table: Table, source: str) -> None:
 def _check_known(table: Mapping[str, Any], known: set[str], prefix: str, source: str) -> None:
     for key in table:
         if key not in known:
-            nearest = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {prefix}{nearest[0]}? " if nearest else ""
+            hint = _hint(key, known, prefix)
             where = f"[{prefix[:-1]}] has" if prefix else "a recipe has"
             raise ValueError(f"{source}: {prefix}{key} is not known; {hint}{where} {', '.join(sorted(known))}")
+
+
+def _hint(key: str, known: set[str], prefix: str) -> str:
+    """What may have been meant: the same name in another place, or one that is spelled like it."""
+    word = _SYNONYMS.get(key, key)
+    if word in known:
+        return f"did you mean {prefix}{word}? "
+    places = [f"{table}.{name}" for table, names in _KEYS.items() for name in sorted(names)]
+    places += [
+        f"{place}.{name}" for place in places if place.split(".")[1] in _GROUPS for name in sorted(_OPTIMIZER_KEYS)
+    ]
+    same = [place for place in places if place.rpartition(".")[2] == word]
+    own = [place for place in same if prefix and place.startswith(prefix)] or same
+    nearest = difflib.get_close_matches(key, known, n=1)
+    meant = own or [f"{prefix}{one}" for one in nearest]
+    return f"did you mean {' or '.join(meant)}? " if meant else ""
 
 
 def _recipe(table: Table, name: str) -> Recipe:
@@ -163,6 +193,7 @@ def _recipe(table: Table, name: str) -> Recipe:
     return Recipe(
         data=_part("data", DataConfig, table["data"]),
         model=_part("model", ModelConfig, table["model"]),
+        task=_part("task", TaskConfig, table.get("task", {})),
         spec=_spec(table.get("spec", {})),
         float_training=_stage("float", FloatConfig, table["float"], seed) if "float" in table else None,
         search=_stage("search", SearchConfig, table.get("search", {}), seed),

@@ -1,6 +1,7 @@
 """What a recipe holds: data, network, spec, how it is trained, and a seed.
 
-A recipe is a TOML file with a table for each part: `[data]`, `[model]`, `[spec]`, `[float]`, `[search]`, `[finetune]`.
+A recipe is a TOML file with a table for each part: `[data]`, `[model]`, `[task]`, `[spec]`, `[float]`, `[search]`,
+`[finetune]`.
 Here are the parts as checked records; `reading` makes them from a file and `writing` writes them back.
 """
 
@@ -14,6 +15,10 @@ from bayesbits.spec import Spec
 from bayesbits.training import FinetuneConfig, OptimizerConfig, SearchConfig
 
 IMAGE_FOLDER = "image_folder"
+TASKS = CLASSIFICATION, SEGMENTATION, REGRESSION = ("classification", "segmentation", "regression")
+LOSSES = ("cross_entropy", "mse", "mae")
+METRICS = ("accuracy", "mean_iou", "pixel_accuracy", "mse", "mae", "r2")
+IGNORED = -100  # the target that F.cross_entropy leaves out by default
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,47 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
+class TaskConfig:
+    """What the network is asked for."""
+
+    name: str = CLASSIFICATION
+    """"classification", "segmentation" or "regression": loss and metric, where they are not given."""
+    loss: str | None = None
+    """"cross_entropy", "mse", "mae", or a function of the user's: "package.module:function"."""
+    metric: str | None = None
+    """"accuracy", "mean_iou", "pixel_accuracy", "mse", "mae", "r2", or "package.module:function"."""
+    higher_is_better: bool | None = None
+    """Of a metric of the user's: whether more is better."""
+    ignore_index: int = IGNORED
+    """The class number of places and examples that do not count."""
+
+    @property
+    def loss_name(self) -> str:
+        """The loss that is meant: the one that is given, or the task's."""
+        return self.loss or ("mse" if self.name == REGRESSION else "cross_entropy")
+
+    @property
+    def has_logits(self) -> bool:
+        """Whether the softmax of an output's last axis are the probabilities of classes."""
+        numbers = ("mse", "mae", "r2", "mean_iou", "pixel_accuracy")
+        return self.name == CLASSIFICATION and not {self.loss_name, self.metric} & set(numbers)
+
+    def __post_init__(self) -> None:
+        if self.name not in TASKS:
+            raise ValueError(f"name is {self.name!r}; it is one of {', '.join(TASKS)}")
+        for name, known in (("loss", LOSSES), ("metric", METRICS)):
+            value = getattr(self, name)
+            if value is not None and value not in known and ":" not in str(value):
+                raise ValueError(f"{name} is {value!r}; it is one of {', '.join(known)}, or package.module:function")
+        if self.higher_is_better is not None:
+            _check(self, "higher_is_better", bool)
+            if ":" not in (self.metric or ""):
+                raise ValueError("higher_is_better is for a metric of your own; of the named ones it is known")
+        if not isinstance(self.ignore_index, int) or isinstance(self.ignore_index, bool):
+            raise ValueError(f"ignore_index is {self.ignore_index!r}; it is an integer")
+
+
+@dataclass(frozen=True)
 class FloatConfig(FinetuneConfig):
     """How the float network is trained first: as fine-tuning, with nothing quantized."""
 
@@ -97,6 +143,8 @@ class Recipe:
     """What is trained on."""
     model: ModelConfig
     """The network."""
+    task: TaskConfig = field(default_factory=TaskConfig)
+    """What it is asked for: loss and metric."""
     spec: Spec = field(default_factory=Spec)
     """How the network may be compressed."""
     float_training: FloatConfig | None = None
@@ -119,6 +167,11 @@ class Recipe:
         trained = self.model.checkpoint is not None or self.float_training is not None
         stages = {"search": self.search, "finetune": self.finetune}
         for stage, config in stages.items():
+            if config is not None and config.distillation > 0 and not self.task.has_logits:
+                raise ValueError(
+                    f"{stage}.distillation is {config.distillation:g}, and the task is not to tell classes "
+                    "apart: what is learned from a teacher are the probabilities of classes"
+                )
             if config is not None and config.distillation > 0 and not trained:
                 raise ValueError(
                     f"{stage}.distillation is {config.distillation:g}, but there is no trained float network to learn "

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from bayesbits.cost import Cost
+from bayesbits.recipes.folder import resume_command, write
+from bayesbits.recipes.metrics import Score
 from bayesbits.recipes.recipe import Recipe
 from bayesbits.spec import Spec
 from bayesbits.topology import Topology
@@ -33,8 +35,8 @@ class Result:
     """The epochs of training the float network before it; 0: none."""
     finetune_epochs: int
     """The epochs of fine-tuning after it; 0: none."""
-    accuracy: float
-    """Of the final network on the test set, in percent."""
+    accuracy: float | None
+    """Of the final network on the test set, in percent; None where the task is no classification."""
     float_accuracy: float | None
     """Of the float network that the search started from; None where it started from scratch."""
     relative_bops: float
@@ -51,18 +53,35 @@ class Result:
     """How long training took, in all of its sittings and stages."""
     device: str
     versions: Mapping[str, str]
+    metrics: tuple[Score, ...] = ()
+    """Every metric of the task on the test set, the one that the recipe is about first; see `scores`."""
+    advice: str = ""
+    """What to change where almost nothing was compressed."""
+
+    @property
+    def scores(self) -> tuple[Score, ...]:
+        """The metrics; of results that were written before there were any, the accuracy."""
+        if self.metrics or self.accuracy is None:
+            return self.metrics
+        return (Score("accuracy", self.accuracy, self.float_accuracy, "%", higher_is_better=True),)
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
-        path.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        write(path, json.dumps(asdict(self), indent=2) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Result:
-        """Read what `save` wrote."""
+        """Read what `save` wrote; an error that says how to make it again where it cannot be read."""
         try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{path} is not a result: {error}") from error
+            read = json.loads(path.read_text(encoding="utf-8"))
+            metrics = tuple(Score(**entry) for entry in read.get("metrics", ()))
+            return cls(**{**read, "metrics": metrics})
+        except (TypeError, ValueError, AttributeError) as error:
+            reason = error if path.stat().st_size else "it is empty"
+            raise ValueError(
+                f"{path} is not a result, or is damaged: {reason}. A search writes it again from its checkpoints: "
+                f"{resume_command(path.parent)}; `bayesbits posttrain` does by the same command as before"
+            ) from error
 
 
 def method_of(spec: Spec) -> str:
@@ -86,9 +105,10 @@ def layer_rows(cost: Cost, topology: Topology) -> list[dict[str, Any]]:
 
 def make_result(
     recipe: Recipe, cost: Cost, float_cost: Cost, topology: Topology, *,
-    accuracy: float, float_accuracy: float | None, seconds: float, device: str, versions: Mapping[str, str],
+    scores: tuple[Score, ...], seconds: float, device: str, versions: Mapping[str, str], advice: str = "",
 ) -> Result:  # fmt: skip
     """The result of a run."""
+    accuracy = next((score for score in scores if (score.name, score.unit) == ("accuracy", "%")), None)
     return Result(
         recipe=recipe.name,
         method=method_of(recipe.spec),
@@ -97,8 +117,8 @@ def make_result(
         epochs=recipe.search.epochs,
         float_epochs=recipe.float_training.epochs if recipe.float_training else 0,
         finetune_epochs=recipe.finetune.epochs if recipe.finetune else 0,
-        accuracy=accuracy,
-        float_accuracy=float_accuracy,
+        accuracy=None if accuracy is None else accuracy.value,
+        float_accuracy=None if accuracy is None else accuracy.float_value,
         relative_bops=cost.relative_bops,
         paper_relative_bops=cost.paper_relative_bops,
         weight_bytes=cost.weight_bytes,
@@ -107,4 +127,6 @@ def make_result(
         seconds=seconds,
         device=device,
         versions=versions,
+        metrics=scores,
+        advice=advice,
     )

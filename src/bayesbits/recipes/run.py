@@ -7,25 +7,28 @@ float network that the search starts from and for the final network, and decides
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch.nn.functional as F
 from torch import nn
 
 from bayesbits.compressor import Compressor, attach
 from bayesbits.plan import Plan
+from bayesbits.recipes import advice
 from bayesbits.recipes import folder as files
-from bayesbits.recipes.accuracy import accuracy, count_right
+from bayesbits.recipes.accuracy import measure
 from bayesbits.recipes.finished import describe
 from bayesbits.recipes.loaders import Loaders, open_data
 from bayesbits.recipes.machine import Machine, find_machine, fitting
 from bayesbits.recipes.networks import build
 from bayesbits.recipes.recipe import FloatConfig, Recipe
 from bayesbits.recipes.result import POSTTRAINING, Result
+from bayesbits.recipes.tasks import LearningTask, learning_task
+from bayesbits.recipes.trial import check_fits
 from bayesbits.spec import Spec
 from bayesbits.training import finetune, search
+from bayesbits.training.batches import Batches
 from bayesbits.training.engine import run as train
 from bayesbits.training.randomness import seed_everything
 from bayesbits.training.task import Task
@@ -54,19 +57,35 @@ def run(
     loaders = open_data(recipe.data, machine, recipe.seed)
     if machine.first:
         files.check(folder, recipe, resume=resume)
-    if (folder / files.RESULT).exists():
-        result = Result.load(folder / files.RESULT)
-        if result.method == POSTTRAINING:
-            raise ValueError(f"{folder} holds a result of bayesbits posttrain; choose another folder by --out")
-        return result
+    finished = _finished(folder, say)
+    if finished is not None:
+        return finished
     stages = _Stages(recipe, folder, machine, loaders, progress, say)
     model = stages.new_model()
+    check_fits(stages.task, model, loaders)
     if machine.first:  # only now, so that what could not even start leaves nothing in the way of the next try
         files.prepare(folder, recipe)
-    float_accuracy = stages.float_network(model)
+    float_values = stages.float_network(model)
     compressor, plan = stages.search(model)
     stages.finish(compressor, plan)
-    return stages.result(compressor, plan, float_accuracy)
+    return stages.result(compressor, plan, float_values)
+
+
+def _finished(folder: Path, say: Say) -> Result | None:
+    """The result that is there already; one that is damaged is made again from the checkpoints."""
+    path = folder / files.RESULT
+    if not path.exists():
+        return None
+    try:
+        result = Result.load(path)
+    except ValueError:
+        if (folder / files.POSTTRAIN).exists():
+            raise
+        say(f"{path} is damaged: the run goes on from its checkpoints, and writes it again")
+        return None
+    if result.method == POSTTRAINING:
+        raise ValueError(f"{folder} holds a result of bayesbits posttrain; choose another folder by --out")
+    return result
 
 
 @dataclass(frozen=True)
@@ -76,8 +95,10 @@ class TrainedNetwork:
     model: nn.Module
     """The float network with its trained weights, in evaluation, on the device."""
     loaders: Loaders
-    accuracy: float
-    """On the test set, in percent."""
+    task: LearningTask
+    """What it is judged by."""
+    values: Mapping[str, float]
+    """The task's metrics on the test set, by their keys."""
     tested: int
     """How many examples the test set has."""
     machine: Machine
@@ -102,14 +123,15 @@ def trained_network(
             "(on the command line: --checkpoint FILE), or give a [float] table to train them"
         )
     model = stages.new_model()
+    check_fits(stages.task, model, loaders, labelled=labelled)
     if recipe.float_training is not None:  # which writes to the folder
         files.prepare(folder, recipe)
-    float_accuracy = stages.float_network(model)
+    values = stages.float_network(model)
     files.prepare(folder, recipe)
-    assert float_accuracy is not None
+    assert values is not None
     # Opened again: the first examples are then the same, whether the network was trained just now or long ago.
     loaders = open_data(recipe.data, machine, recipe.seed, labelled=labelled)
-    return TrainedNetwork(model.eval(), loaders, float_accuracy, stages.tested, machine)
+    return TrainedNetwork(model.eval(), loaders, stages.task, values, stages.tested, machine)
 
 
 class _Stages:
@@ -120,6 +142,8 @@ class _Stages:
     ) -> None:
         self.recipe, self.folder, self.machine, self.loaders = recipe, folder, machine, loaders
         self.progress, self.say = progress, say
+        self.task = learning_task(recipe.task)
+        self.advice = ""
         self.teacher: nn.Module | None = None
         self.tested = 0
 
@@ -132,8 +156,8 @@ class _Stages:
             load_checkpoint(model, config.checkpoint)
         return model.to(self.machine.device)
 
-    def float_network(self, model: nn.Module) -> float | None:
-        """Train the float network if the recipe says so; its accuracy, or None where the search starts from scratch."""
+    def float_network(self, model: nn.Module) -> dict[str, float] | None:
+        """Train the float network if the recipe says so; its metrics, or None where the search starts from scratch."""
         recipe = self.recipe
         if recipe.float_training is not None:
             self._train_float(model, fitting(recipe.float_training, self.machine.device, self.say, "float"))
@@ -142,10 +166,10 @@ class _Stages:
             return None
         if any(config is not None and config.distillation for config in (recipe.search, recipe.finetune)):
             self.teacher = copy.deepcopy(model)
-        right, self.tested = count_right(model, self.loaders.test)
-        result = 100 * right / self.tested
-        self.say(f"float network: {result:.2f}% on the test set")
-        return result
+        values, self.tested = measure(model, self.loaders.test, self.task.metrics)
+        words = ", ".join(f"{one.name} {one.text(values[one.key])}" for one in self.task.metrics)
+        self.say(f"float network: {words} on the test set")
+        return values
 
     def _train_float(self, model: nn.Module, config: FloatConfig) -> None:
         """Ordinary training, by the same engine: attached with every tensor left in float."""
@@ -155,7 +179,7 @@ class _Stages:
             compressor = attach(model, self.loaders.example, nothing)
             compressor.calibrate([self.loaders.example])  # of which nothing is used
             task = Task(
-                "float", compressor, self.loaders.train, F.cross_entropy, config, plan=None,
+                "float", compressor, self.loaders.train, self.task.loss.function, config, plan=None,
                 folder=self.folder, resume=True, evaluate=self._evaluate, teacher=None, progress=self.progress,
             )  # fmt: skip
             train(task)
@@ -172,12 +196,25 @@ class _Stages:
         compressor = attach(model, self.loaders.example, recipe.spec)
         if self.machine.first:
             compressor.topology.save(self.folder / files.TOPOLOGY)
+        steps = self._search_steps()
+        learns = any(group["name"] == "gates" for group in compressor.parameter_groups())
+        open_bops = compressor.cost(compressor.plan()).relative_bops
+        if learns and (warning := advice.before(config, steps)):
+            self.say(warning)
         plan = search(
-            compressor, self.loaders.train, F.cross_entropy, config, folder=self.folder, resume=True,
+            compressor, self.loaders.train, self.task.loss.function, config, folder=self.folder, resume=True,
             evaluate=self._evaluate, teacher=self.teacher if config.distillation else None, progress=self.progress,
         )  # fmt: skip
-        self.say(f"search: {compressor.cost(plan).relative_bops:.3g}% of the bit operations")
+        relative_bops = compressor.cost(plan).relative_bops
+        self.say(f"search: {relative_bops:.3g}% of the bit operations")
+        self.advice = advice.after(relative_bops, open_bops, config, steps) if learns else ""
         return compressor, plan
+
+    def _search_steps(self) -> int | None:
+        """How many steps the search has in all; None where the loader does not say."""
+        config = self.recipe.search
+        batches = Batches(self.loaders.train, self.machine.device, config.epoch_steps).length
+        return None if batches is None else batches * config.epochs
 
     def finish(self, compressor: Compressor, plan: Plan) -> None:
         """Make bits and channels final, and fine-tune what is left."""
@@ -186,15 +223,17 @@ class _Stages:
         else:
             config = fitting(self.recipe.finetune, self.machine.device, self.say, "finetune")
             finetune(
-                compressor, self.loaders.train, F.cross_entropy, config, plan=plan, folder=self.folder, resume=True,
-                evaluate=self._evaluate, teacher=self.teacher if config.distillation else None, progress=self.progress,
+                compressor, self.loaders.train, self.task.loss.function, config, plan=plan, folder=self.folder,
+                resume=True, evaluate=self._evaluate, teacher=self.teacher if config.distillation else None,
+                progress=self.progress,
             )  # fmt: skip
 
-    def result(self, compressor: Compressor, plan: Plan, float_accuracy: float | None) -> Result:
+    def result(self, compressor: Compressor, plan: Plan, float_values: Mapping[str, float] | None) -> Result:
         """Test the final network, and write what it came to."""
+        values, _ = measure(compressor.model, self.loaders.test, self.task.metrics)
         result = describe(
             self.recipe, self.folder, compressor, plan, self.machine,
-            accuracy=accuracy(compressor.model, self.loaders.test), float_accuracy=float_accuracy,
+            scores=self.task.scores(values, float_values), advice=self.advice,
         )  # fmt: skip
         if self.machine.first:
             files.save_weights(compressor.model, self.folder / files.MODEL)
@@ -204,8 +243,12 @@ class _Stages:
     @property
     def _evaluate(self) -> Callable[[nn.Module], dict[str, float]] | None:
         """What is looked at after every epoch: images held back from training, never those of the test."""
-        validation = self.loaders.validation
-        return None if validation is None else lambda model: {"validation_accuracy": accuracy(model, validation)}
+        validation, metrics = self.loaders.validation, self.task.metrics
+        if validation is None:
+            return None
+        return lambda model: {
+            f"validation_{key}": value for key, value in measure(model, validation, metrics)[0].items()
+        }
 
 
 def _say_nothing(_text: str) -> None:

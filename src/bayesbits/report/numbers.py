@@ -1,5 +1,8 @@
 """Numbers as people read them."""
 
+from math import inf
+
+_HARDLY = 1.1  # times fewer
 _UNITS = ("bytes", "kB", "MB", "GB")
 _COUNTS = ("", "k", "M", "G", "T")
 
@@ -23,14 +26,18 @@ def count(number: float) -> str:
 
 
 def times(before: float, after: float, what: str) -> str:
-    """How many times fewer or smaller, such as "19x smaller"."""
-    ratio = before / after
+    """How many times fewer or smaller, such as "19x smaller"; where that is hardly any, by how many percent."""
+    if after >= before:
+        return f"not {what}"
+    ratio = before / after if after else inf
+    if ratio < _HARDLY:
+        return f"{100 * (1 - after / before):.2g}% {what}"
     return f"{ratio:.0f}x {what}" if ratio >= 10 else f"{ratio:.2g}x {what}"
 
 
-def part_of(kept: int, number: int) -> str:
+def part_of(kept: int, number: int, between: str = " of ") -> str:
     """How many of how many, and only one number where that is all."""
-    return f"{kept}" if kept == number else f"{kept} of {number}"
+    return f"{kept}" if kept == number else f"{kept}{between}{number}"
 
 
 def duration(seconds: float) -> str:

@@ -36,7 +36,13 @@ def page(run: Run) -> str:
     )
     body = tag(
         "body",
-        tag("header", tag("h1", _title(run)), paragraph(_lead(run), class_="lead"), _headline(run)),
+        tag(
+            "header",
+            tag("h1", _title(run)),
+            paragraph(_lead(run), class_="lead"),
+            _headline(run),
+            *([paragraph(run.result.advice, class_="warning")] if run.result.advice else []),
+        ),
         tag(
             "main",
             _before_and_after(run),
@@ -67,14 +73,14 @@ def _lead(run: Run) -> str:
 
 def _headline(run: Run) -> Markup:
     result, cost, before = run.result, run.cost, run.float_cost
-    accuracy = "the search started from scratch"
-    if result.float_accuracy is not None:
-        change = result.accuracy - result.float_accuracy
-        accuracy = f"float network {result.float_accuracy:.2f}%, {change:+.2f} points"
+    score = result.scores[0]
+    origin = "the search started from scratch"
+    if score.float_text is not None:
+        origin = f"float network {score.float_text}, {score.change}"
     bops = times(100, cost.relative_bops, "fewer than at 32 bits")
     smaller = f"{times(before.weight_bytes, cost.weight_bytes, 'smaller')} than {size(before.weight_bytes)}"
     numbers = (
-        ("Test accuracy", f"{result.accuracy:.2f}%", accuracy),
+        (f"Test {score.name}", score.text, f"{origin}; {score.direction}"),
         ("Relative bit operations", f"{cost.relative_bops:.3g}%", bops),
         ("Weights", size(cost.weight_bytes), smaller),
     )
@@ -90,11 +96,11 @@ def _headline(run: Run) -> Markup:
 
 def _before_and_after(run: Run) -> Markup:
     result, cost, before = run.result, run.cost, run.float_cost
-    accuracy, change = "none trained", ""
-    if result.float_accuracy is not None:
-        accuracy, change = f"{result.float_accuracy:.2f}%", f"{result.accuracy - result.float_accuracy:+.2f} points"
     rows = [
-        ("Test accuracy", accuracy, f"{result.accuracy:.2f}%", change),
+        *(
+            (f"Test {one.name}, {one.direction}", one.float_text or "none trained", one.text, one.change or "")
+            for one in result.scores
+        ),
         ("Relative BOPs", "100%", f"{cost.relative_bops:.3g}%", times(100, cost.relative_bops, "fewer")),
         ("Relative BOPs, the paper's convention", "100%", f"{cost.paper_relative_bops:.3g}%",
          times(100, cost.paper_relative_bops, "fewer")),
@@ -134,12 +140,18 @@ def _how_section(run: Run) -> Markup:
         ("Network", f"{recipe.model.name}, {count(run.float_cost.parameters)} parameters"),
         ("Trained weights from", recipe.model.checkpoint or ""),
         ("Data", recipe.data.name),
+        ("Task", _task(run)),
         ("Method", f"{_METHODS.get(result.method, result.method)}; mu = {result.mu:g}, seed {result.seed}"),
         ("Epochs", epochs),
         ("Training", f"{duration(result.seconds)} on {result.device}"),
         ("Versions", ", ".join(f"{name} {version}" for name, version in result.versions.items())),
     ]
     return section("How it was made", facts([(name, value) for name, value in pairs if value], "The run"))
+
+
+def _task(run: Run) -> str:
+    task, metrics = run.recipe.task, run.result.scores
+    return f"{task.name}; loss {task.loss_name}, judged by {', '.join(score.name for score in metrics)}"
 
 
 def _again_section(run: Run) -> Markup:

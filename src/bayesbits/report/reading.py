@@ -12,12 +12,12 @@ from bayesbits.cost import Cost, CostModel
 from bayesbits.deploy.verification.record import Verification
 from bayesbits.plan import Plan
 from bayesbits.recipes import Recipe, Result, load
-from bayesbits.recipes.folder import METRICS, PLAN, RECIPE, RESULT, TOPOLOGY, VERIFICATION
+from bayesbits.recipes.folder import METRICS, PLAN, RECIPE, RESULT, TOPOLOGY, VERIFICATION, unfinished
 from bayesbits.report.course import Stage, read_course
 from bayesbits.topology import Topology
 
 _SAME = 1e-6  # of relative bit operations that were written and read again
-_NUMBERS = ["accuracy", "float_accuracy", "relative_bops", "seconds", "mu", "seed"]
+_NUMBERS = ["relative_bops", "seconds", "mu", "seed"]
 _NUMBERS += ["epochs", "float_epochs", "finetune_epochs"]
 Part = TypeVar("Part")
 
@@ -49,10 +49,7 @@ def read_run(folder: str | Path) -> Run:
     folder = Path(folder)
     for name in (RESULT, RECIPE, PLAN, TOPOLOGY):
         if not (folder / name).is_file():
-            raise FileNotFoundError(
-                f"{folder} holds no finished run: there is no {name}. `bayesbits search` writes it at its end, "
-                "`bayesbits posttrain` with --within"
-            )
+            raise FileNotFoundError(unfinished(folder, name))
     result = _checked(folder / RESULT, _result)
     topology, plan = _checked(folder / TOPOLOGY, Topology.load), _checked(folder / PLAN, Plan.load)
     model = CostModel(topology)
@@ -92,8 +89,15 @@ def _result(path: Path) -> Result:
     result = Result.load(path)
     for name in _NUMBERS:
         value = getattr(result, name)
-        if not isinstance(value, int | float) and (name, value) != ("float_accuracy", None):
+        if not isinstance(value, int | float):
             raise ValueError(f"{name} is {value!r}; it is a number")
+    if not result.scores:
+        raise ValueError("there are neither metrics nor an accuracy")
+    for score in result.scores:
+        if not isinstance(score.value, int | float) or not isinstance(score.float_value, int | float | None):
+            raise ValueError(
+                f"the metric {score.name} is {score.value!r}, before {score.float_value!r}; it is a number"
+            )
     if not isinstance(result.versions, Mapping):
         raise ValueError(f"versions is {result.versions!r}; it is an object")
     return result

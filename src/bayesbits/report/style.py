@@ -20,6 +20,7 @@ h1 { font-size: 1.75rem; line-height: 1.25; margin: 0 0 .35rem; font-weight: 650
 h2 { font-size: 1.15rem; margin: 2.75rem 0 .6rem; padding-top: .9rem; border-top: 1px solid var(--line); }
 p { margin: .4rem 0 .8rem; max-width: 46rem; }
 .lead { color: var(--soft); font-size: 1.05rem; }
+.warning { border-left: 3px solid var(--activations); padding: .5rem 1rem; background: var(--shade); }
 .headline { display: flex; flex-wrap: wrap; gap: 1rem; margin: 1.6rem 0 .5rem; padding: 0; }
 .headline div { flex: 1 1 12rem; padding: .8rem 1rem .9rem; background: var(--shade); }
 .headline div { border-left: 3px solid var(--weights); }

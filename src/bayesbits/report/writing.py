@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bayesbits.recipes.folder import REPORT
+from bayesbits.recipes.folder import REPORT, write
 from bayesbits.report.page import page
 from bayesbits.report.reading import read_run
 
@@ -12,5 +12,5 @@ from bayesbits.report.reading import read_run
 def write_report(folder: str | Path) -> Path:
     """Write `report.html` into the folder of a finished run; returns its path."""
     path = Path(folder) / REPORT
-    path.write_text(page(read_run(folder)), encoding="utf-8")
+    write(path, page(read_run(folder)))
     return path

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bayesbits.training.checkpoint import write_atomically
 from bayesbits.training.errors import TrainingError
 
 
@@ -22,7 +23,7 @@ class Metrics:
         self.path, self.phase = path, phase
         if path is not None:
             kept = _lines_of_others(path, phase) if resumed_at is None else _read(path)[:resumed_at]
-            self._guarded(lambda: path.write_bytes(kept))
+            self._guarded(lambda: write_atomically(path, kept))
             self._size = len(kept)
 
     def write(self, event: str, values: Mapping[str, Any]) -> None:

@@ -7,9 +7,15 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress, ProgressColumn, TaskID
+from rich.progress import Task as Shown
+from rich.text import Text
 
 _LINE_SECONDS = 10.0
+_LEAST_BAR, _MOST_BAR, _DIGITS = 8, 40, 6
+_SHORT_NAMES = {"expected_relative_bops": "BOPs", "task_loss": "task"}
+_PERCENT = {"expected_relative_bops"}
+_FIRST, _LAST = ("loss", "expected_relative_bops"), ("task_loss", "penalty")
 
 
 class ProgressReport:
@@ -23,22 +29,14 @@ class ProgressReport:
         self._console = Console(stderr=True)
         self._bar: Progress | None = None
         self._task = TaskID(0)
-        self._began = self._last_line = time.monotonic()
-        self._first = 0.0
+        self._began = self._last_line = self._updated = time.monotonic()
+        self._first = self._done = 0.0
+        self._values: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         if self.show and self._console.is_terminal:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("epoch {task.completed:.1f} of {task.total:g}"),
-                TimeElapsedColumn(),
-                TextColumn("left"),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[values]}"),
-            )
-            self._bar = Progress(*columns, console=self._console)
-            self._task = self._bar.add_task(self.phase, total=self.total, values="")
+            self._bar = Progress(_Line(self), console=self._console)
+            self._task = self._bar.add_task(self.phase, total=self.total)
             self._bar.start()
         return self
 
@@ -50,32 +48,98 @@ class ProgressReport:
 
     def begin(self, done: float) -> None:
         """The first step comes now, with so many epochs done before: the time left is reckoned from here."""
-        self._first, self._began = done, time.monotonic()
+        self._first = self._done = done
+        self._began = self._updated = time.monotonic()
 
     def update(self, done: float, values: Mapping[str, float], *, now: bool = False) -> None:
         """Tell how many epochs are done, and the latest numbers; `now` writes a line whenever the last one was."""
         if not self.show:
             return
-        text = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done, values=text)
-            return
         moment = time.monotonic()
-        if now or moment - self._last_line >= _LINE_SECONDS:
+        self._done, self._updated, self._values = done, moment, {**self._values, **values}
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done)
+        elif now or moment - self._last_line >= _LINE_SECONDS:
             self._last_line = moment
-            left = self._left(done, moment - self._began)
-            print(f"{self.phase}: epoch {done:.1f} of {self.total}{left}  {text}", file=sys.stderr, flush=True)
+            left = self._seconds_left()
+            time_left = "" if left is None else f", {duration(left)} left"
+            text = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+            print(f"{self.phase}: epoch {done:.1f} of {self.total}{time_left}  {text}", file=sys.stderr, flush=True)
 
     def say(self, message: str) -> None:
         """A line of its own."""
         if self.show:
             self._console.print(message, markup=False, highlight=False, soft_wrap=True)
 
-    def _left(self, done: float, seconds: float) -> str:
-        advanced = done - self._first
-        if advanced <= 0 or done >= self.total:
-            return ""
-        return f", {duration(seconds * (self.total - done) / advanced)} left"
+    def line(self) -> Text:
+        """Where the phase stands, in one line of the terminal."""
+        moment, left = time.monotonic(), self._seconds_left()
+        if left is None:
+            clock = duration(moment - self._began)
+        else:
+            clock = f"{duration(max(0.0, left - (moment - self._updated)))} left"
+        head, part = f"{self.phase} {self._done:.1f}/{self.total}", self._done / max(self.total, 1)
+        plain = self._console.options.ascii_only or self._console.no_color or self._console.color_system is None
+        return bar_line(head, part, clock, self._values, self._console.width, plain=plain)
+
+    def _seconds_left(self) -> float | None:
+        """As reckoned at the latest update; None where nobody knows, and at the end."""
+        advanced = self._done - self._first
+        if advanced <= 0 or self._done >= self.total:
+            return None
+        return (self._updated - self._began) * (self.total - self._done) / advanced
+
+
+class _Line(ProgressColumn):
+    """The whole line as one column: rich itself would cut columns that do not fit, whatever they say."""
+
+    def __init__(self, report: ProgressReport) -> None:
+        super().__init__()
+        self._report = report
+
+    def render(self, _task: Shown) -> Text:
+        return self._report.line()
+
+
+def bar_line(
+    head: str, part: float, clock: str, values: Mapping[str, float], width: int, *, plain: bool = False
+) -> Text:
+    """Head, bar, time and numbers in at most so many characters; what does not fit is left out, the last one first.
+
+    Loss and cost come before the time, and other numbers behind it; the bar takes the room that is left, and goes last
+    of all. `plain` draws it without special characters.
+    """
+    numbers = {
+        name: _number(name, f"{value:.3g}%" if name in _PERCENT else f"{value:.4g}") for name, value in values.items()
+    }
+    wanted = [name for name in reversed(_FIRST) if name in numbers] + ["clock"]
+    wanted += [name for name in numbers if name not in (*_FIRST, *_LAST)] + [one for one in _LAST if one in numbers]
+    texts = {"clock": clock, **numbers}
+    room = width - len(head) - 1 - _LEAST_BAR
+    chosen = set()
+    for name in wanted:
+        if len(texts[name]) + 2 > room:
+            break
+        chosen.add(name)
+        room -= len(texts[name]) + 2
+    shown = [texts[name] for name in ("clock", *_FIRST, *wanted) if name in chosen]
+    length = min(_MOST_BAR, room + _LEAST_BAR)
+    bar = _bar(length, part, plain) if length >= _LEAST_BAR else Text()
+    line = Text.assemble(head, " ", bar, *(f"  {text}" for text in dict.fromkeys(shown)))
+    line.rstrip()
+    line.truncate(width)
+    return line
+
+
+def _number(name: str, value: str) -> str:
+    """Padded, so that the line does not move with every digit."""
+    return f"{_SHORT_NAMES.get(name, name.replace('_', ' '))} {value:{_DIGITS}}"
+
+
+def _bar(length: int, part: float, plain: bool) -> Text:
+    done = round(length * min(1.0, max(0.0, part)))
+    full, empty = ("#", "-") if plain else ("━", "━")
+    return Text.assemble((full * done, "bar.complete"), (empty * (length - done), "bar.back"))
 
 
 def duration(seconds: float) -> str:

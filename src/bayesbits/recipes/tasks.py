@@ -1,0 +1,158 @@
+"""What a network is asked for: a loss to train by and metrics to judge by, by name or as functions of the user's.
+
+    classification    logits [examples, classes]             cross_entropy    accuracy
+    segmentation      logits [examples, classes, places...]  cross_entropy    mean_iou, pixel_accuracy
+    regression        float numbers                          mse              mse, mae, r2
+
+Losses beside these: mae. A name with a colon, package.module:function, is a function of the user's that is called with
+the network's output and the targets: a loss returns a scalar tensor, a metric the mean over the examples of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bayesbits.recipes.factories import find_function
+from bayesbits.recipes.metrics import (
+    Metric,
+    Problem,
+    Score,
+    class_metrics,
+    class_problem,
+    count_examples,
+    described,
+    number_metrics,
+    number_problem,
+)
+from bayesbits.recipes.recipe import CLASSIFICATION, IGNORED, REGRESSION, SEGMENTATION, TaskConfig
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What is minimised."""
+
+    name: str
+    function: Callable[[Any, Any], Tensor]
+    problem: Problem
+    """Why it is not for such an output and such targets; None where it is."""
+
+
+@dataclass(frozen=True)
+class LearningTask:
+    """What a recipe trains by and judges by."""
+
+    name: str
+    """The named task that it comes from."""
+    loss: Loss
+    metrics: tuple[Metric, ...]
+    """The first is the one that tables and fronts are about."""
+
+    @property
+    def metric(self) -> Metric:
+        """The one that tables and fronts are about."""
+        return self.metrics[0]
+
+    def scores(self, values: Mapping[str, float], float_values: Mapping[str, float] | None) -> tuple[Score, ...]:
+        """The values of the final network beside those of the float network, by the metrics' keys."""
+        return tuple(
+            Score(
+                one.name, values[one.key], None if float_values is None else float_values[one.key], one.unit,
+                one.higher_is_better,
+            )
+            for one in self.metrics
+        )  # fmt: skip
+
+    def check(self, output: Any, targets: Any, where: str, *, loss: bool) -> None:
+        """Raise, saying what does not fit, unless metrics (and the loss) can be computed from one batch."""
+        parts: list[Loss | Metric] = [*([self.loss] if loss else []), *self.metrics]
+        for part in parts:
+            kind = f"the {'loss' if isinstance(part, Loss) else 'metric'} {part.name}"
+            problem = part.problem(output, targets)
+            if problem is None:
+                problem = _tried(part, output, targets)
+            if problem is not None:
+                raise ValueError(f"{kind} cannot be computed on the {where}: {problem}. {_WAY_OUT}")
+
+
+_WAY_OUT = (
+    "A recipe says what a network is asked for by [task]; on the command line: --task classification, segmentation or "
+    "regression, --loss and --metric, each also package.module:function"
+)
+
+
+def learning_task(config: TaskConfig) -> LearningTask:
+    """What a recipe's `[task]` stands for."""
+    accuracy, mean_iou, pixel_accuracy = class_metrics(config.ignore_index)
+    named = {
+        CLASSIFICATION: (accuracy,),
+        SEGMENTATION: (mean_iou, pixel_accuracy),
+        REGRESSION: number_metrics(),
+    }
+    metrics = named[config.name]
+    if config.metric is not None and ":" in config.metric:
+        metrics = (_users_metric(config.metric, config.higher_is_better),)
+    elif config.metric is not None:
+        group = next(group for group in named.values() if config.metric in [one.key for one in group])
+        metrics = tuple(sorted(group, key=lambda one: one.key != config.metric))  # that one first, the others behind it
+    return LearningTask(config.name, _loss(config.loss_name, config.ignore_index), metrics)
+
+
+def _loss(name: str, ignored: int) -> Loss:
+    def cross_entropy(output: Tensor, targets: Tensor) -> Tensor:
+        if ignored == IGNORED:
+            return F.cross_entropy(output, targets)
+        return F.cross_entropy(output, targets, ignore_index=ignored)
+
+    if ":" in name:
+        return Loss(name, find_function(name, "loss"), _no_problem)
+    if name == "cross_entropy":
+        return Loss(name, cross_entropy, lambda output, targets: _class_loss_problem(output, targets, ignored))
+    return Loss(name, {"mse": F.mse_loss, "mae": F.l1_loss}[name], number_problem)
+
+
+def _class_loss_problem(output: Any, targets: Any, ignored: int) -> str | None:
+    places = isinstance(output, Tensor) and output.dim() > 2
+    return class_problem(output, targets, int(places), ignored)
+
+
+def _users_metric(name: str, higher_is_better: bool | None) -> Metric:
+    function = find_function(name, "metric")
+    if higher_is_better is None:
+        raise ValueError(
+            f"the metric {name} is your own: say by task.higher_is_better whether higher is better (on the command "
+            "line: --set task.higher_is_better=true, or false)"
+        )
+
+    def gather(output: Any, targets: Any) -> Tensor:
+        value, examples = function(output, targets), count_examples(output, targets)
+        return torch.tensor([float(value) * examples, examples], dtype=torch.float64)
+
+    def mean(total: Tensor) -> float:
+        return float(total[0] / total[1])
+
+    return Metric(name.partition(":")[2], higher_is_better, "", gather, mean, _no_problem)
+
+
+def _no_problem(_output: Any, _targets: Any) -> str | None:
+    return None
+
+
+def _tried(part: Loss | Metric, output: Any, targets: Any) -> str | None:
+    """What happens when it is computed: None where it comes to a number."""
+    given = f"from {described(output)} and targets that are {described(targets)}"
+    try:
+        if isinstance(part, Metric):
+            part.value(part.gather(output, targets))
+            return None
+        found = part.function(output, targets)
+    except Exception as error:  # whatever a function of the user's meets
+        return f"{given} it raised {type(error).__name__}: {error}"
+    if not isinstance(found, Tensor) or found.dim() or not found.is_floating_point():
+        return f"{given} came {described(found)}, where a scalar tensor is wanted"
+    return None
