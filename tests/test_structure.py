@@ -33,7 +33,7 @@ ALLOWED = {
         "spec",
         "topology",
     },
-    "training": {"calibration", "checks", "compressor", "plan", "recorder"},
+    "training": {"calibration", "checks", "compressor", "functional", "nn", "plan", "recorder"},
     "front": {"records", "plan"},
     "posttraining": {"compressor", "front", "plan", "graph", "calibration", "checks", "nn"},
     "integer": {"records"},

@@ -42,6 +42,8 @@ def test_a_run_leaves_everything_that_it_came_to(digits):
     assert recipes.load(folder / "recipe.toml") == recipes.load("digits-lenet5", SHORT_DIGITS)
     assert {line["phase"] for line in read_metrics(folder / "metrics.jsonl")} == {"float", "search", "finetune"}
     assert result.seconds > 0
+    assert list(result.executions) == ["float", "search", "finetune"]
+    assert result.executions["search"].not_compiled == "compile is false"
     assert said[0] == f"float network: accuracy {result.float_accuracy:.2f}% on the test set"
 
 

@@ -13,6 +13,7 @@ from bayesbits.recipes import Result, load, to_toml
 from bayesbits.recipes.metrics import Score
 from bayesbits.recipes.result import make_result
 from bayesbits.topology import Activation, ChannelGroup, Layer, Topology, Unsupported
+from bayesbits.training.execution import Execution
 
 HOSTILE = "<script>alert('x')</script>&\"\u202e"
 
@@ -51,6 +52,7 @@ def write_run(folder: Path, first: str = "stem", reason: str = "reaches the netw
         recipe, model.count(plan), model.dense(), network,
         scores=(Score("accuracy", 97.5, 98.25, "%", higher_is_better=True),), seconds=61.0, device="abacus (cpu)",
         versions={"bayesbits": "0.1.0", "torch": "2.11.0"},
+        executions={"search": Execution("beads", False, "it failed: no beads", True, "")},
     )  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     network.save(folder / "topology.json")

@@ -101,3 +101,10 @@ def test_a_run_from_scratch_without_metrics_has_its_page(tmp_path):
     assert "The run kept no metrics." in text
     assert "the search started from scratch" in text
     assert "points" not in text
+
+
+def test_the_page_says_which_way_the_training_ran(tmp_path):
+    write_run(tmp_path)
+    text = write_report(tmp_path).read_text()
+    assert "How search ran" in text
+    assert "not compiled (it failed: no beads), recorded as a CUDA graph, quantizers by beads" in text

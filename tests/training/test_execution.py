@@ -9,7 +9,7 @@ from torch import nn
 
 import bayesbits as bb
 from bayesbits.functional import operation
-from bayesbits.training.execution import Execution, quantizers_by
+from bayesbits.training.execution import Execution, executions_in, quantizers_by
 from bayesbits.training.optimizers import make_optimizers
 from bayesbits.training.step import TrainingStep
 from tests.training.problems import compressor, config, data
@@ -89,3 +89,14 @@ def test_a_network_without_quantizers():
     step = TrainingStep(handle.model, handle, F.cross_entropy, make_optimizers(handle, settings), settings, mu=0.0)
     step(torch.ones(2, 4), torch.tensor([0, 1]))
     assert step.execution.quantizers == "nothing, as there are none"
+
+
+def test_a_result_has_how_each_phase_ran_at_its_end():
+    first, last = Execution("a", True, "", True, ""), Execution("b", False, "it failed", False, "no GPU")
+    lines = [
+        {"phase": "search", "event": "execution", "step": 1, **first.to_json()},
+        {"phase": "search", "event": "train", "step": 2},
+        {"phase": "search", "event": "execution", "step": 9, **last.to_json()},
+        {"phase": "finetune", "event": "execution", "step": 1, **first.to_json()},
+    ]
+    assert executions_in(lines) == {"search": last, "finetune": first}

@@ -77,7 +77,10 @@ def show(result: Result) -> None:
     for table in (layer_table(result.layers, console), result_table(result)):
         console.print(table)
         console.print()
-    console.print(f"{result.seconds:.0f} s of training on {result.device}\n", highlight=False)
+    console.print(f"{result.seconds:.0f} s of training on {result.device}", highlight=False)
+    for stage, execution in result.executions.items():
+        console.print(f"{stage}: {execution}", highlight=False, soft_wrap=True)
+    console.print()
 
 
 def finish(result: Result, folder: Path) -> None:

@@ -15,6 +15,7 @@ from bayesbits.recipes.networks import build
 from bayesbits.recipes.reading import load
 from bayesbits.recipes.recipe import Recipe
 from bayesbits.recipes.result import POSTTRAINING, Result, make_result
+from bayesbits.training.execution import executions_in
 from bayesbits.training.metrics import read_metrics
 
 
@@ -54,12 +55,13 @@ def describe(
     topology = compressor.topology
     everything_in_float = Plan.uniform(topology, weights=32, activations=32, input_bits=32)
     seconds: dict[str, float] = {}
-    if machine.first and (folder / files.METRICS).exists():
-        for line in read_metrics(folder / files.METRICS):
-            seconds[line["phase"]] = line.get("seconds", seconds.get(line["phase"], 0.0))
+    lines = read_metrics(folder / files.METRICS) if machine.first and (folder / files.METRICS).exists() else []
+    for line in lines:
+        seconds[line["phase"]] = line.get("seconds", seconds.get(line["phase"], 0.0))
     return make_result(
         recipe, compressor.cost(plan), compressor.cost(everything_in_float), topology,
         scores=scores, seconds=sum(seconds.values()), device=machine.described, versions=versions(), advice=advice,
+        executions=executions_in(lines),
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from bayesbits.recipes.metrics import Score
 from bayesbits.recipes.recipe import Recipe
 from bayesbits.spec import Spec
 from bayesbits.topology import Topology
+from bayesbits.training.execution import Execution
 
 POSTTRAINING = "posttraining"
 
@@ -57,6 +58,8 @@ class Result:
     """Every metric of the task on the test set, the one that the recipe is about first; see `scores`."""
     advice: str = ""
     """What to change where almost nothing was compressed."""
+    executions: Mapping[str, Execution] = field(default_factory=dict)
+    """Which way each stage of the training ran, at its end; by the stage's name."""
 
     @property
     def scores(self) -> tuple[Score, ...]:
@@ -75,7 +78,8 @@ class Result:
         try:
             read = json.loads(path.read_text(encoding="utf-8"))
             metrics = tuple(Score(**entry) for entry in read.get("metrics", ()))
-            return cls(**{**read, "metrics": metrics})
+            executions = {name: Execution(**entry) for name, entry in read.get("executions", {}).items()}
+            return cls(**{**read, "metrics": metrics, "executions": executions})
         except (TypeError, ValueError, AttributeError) as error:
             reason = error if path.stat().st_size else "it is empty"
             raise ValueError(
@@ -106,6 +110,7 @@ def layer_rows(cost: Cost, topology: Topology) -> list[dict[str, Any]]:
 def make_result(
     recipe: Recipe, cost: Cost, float_cost: Cost, topology: Topology, *,
     scores: tuple[Score, ...], seconds: float, device: str, versions: Mapping[str, str], advice: str = "",
+    executions: Mapping[str, Execution] | None = None,
 ) -> Result:  # fmt: skip
     """The result of a run."""
     accuracy = next((score for score in scores if (score.name, score.unit) == ("accuracy", "%")), None)
@@ -129,4 +134,5 @@ def make_result(
         versions=versions,
         metrics=scores,
         advice=advice,
+        executions=executions or {},
     )

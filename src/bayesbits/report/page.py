@@ -144,6 +144,7 @@ def _how_section(run: Run) -> Markup:
         ("Method", f"{_METHODS.get(result.method, result.method)}; mu = {result.mu:g}, seed {result.seed}"),
         ("Epochs", epochs),
         ("Training", f"{duration(result.seconds)} on {result.device}"),
+        *((f"How {stage} ran", str(execution)) for stage, execution in result.executions.items()),
         ("Versions", ", ".join(f"{name} {version}" for name, version in result.versions.items())),
     ]
     return section("How it was made", facts([(name, value) for name, value in pairs if value], "The run"))

@@ -4,8 +4,8 @@ A step that quietly falls back to something slower still trains, at several time
 at, and told on the console, in the metrics, in the result and on the page.
 """
 
-from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 _NAMES = {
@@ -38,6 +38,13 @@ class Execution:
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
         return asdict(self)
+
+
+def executions_in(metrics: Iterable[Mapping[str, Any]]) -> dict[str, Execution]:
+    """Which way each phase ran at its end, from the lines of `metrics.jsonl`."""
+    names = [field.name for field in fields(Execution)]
+    told = (line for line in metrics if line["event"] == "execution")
+    return {line["phase"]: Execution(**{name: line[name] for name in names}) for line in told}
 
 
 def quantizers_by(ran: Collection[str], *, attached: bool, compiled: bool) -> str:
