@@ -16,7 +16,16 @@ IMPLEMENTATIONS = [name for name in dispatch.IMPLEMENTATIONS if not (GPU and nam
 BITS = (2, 4, 8, 16, 32)
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 
-pytestmark = pytest.mark.parametrize("name", IMPLEMENTATIONS)
+every_implementation = pytest.mark.parametrize("name", IMPLEMENTATIONS)
+
+
+def and_cases(names: str, *cases):
+    """Every implementation with every case. For the compiled one, a case costs seconds of compiling, for code that is
+    the definition's own: it takes two of them."""
+    return pytest.mark.parametrize(
+        ("name", *names.split(", ")),
+        [(name, *case) for name in IMPLEMENTATIONS for case in (cases[:2] if name == "compiled" else cases)],
+    )
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -67,14 +76,17 @@ def assert_equals_the_recursion(name: str, x: Tensor, beta: Tensor, gates: Tenso
         assert (error <= bound).all(), f"{key}: off by {(error / bound).max()} times what rounding explains"
 
 
-@pytest.mark.parametrize("signed", [True, False])
-@pytest.mark.parametrize("dtype", DTYPES)
+@and_cases(
+    "signed, dtype", (True, torch.float32), (False, torch.bfloat16), (False, torch.float32), (True, torch.bfloat16),
+    (True, torch.float16), (False, torch.float16), (True, torch.float64), (False, torch.float64),
+)  # fmt: skip
 def test_output_and_gradients_equal_the_recursion(name, signed, dtype):
     beta, gates = torch.tensor(1.7, device=DEVICE), torch.tensor([0.9, 0.8, 0.7, 0.6, 0.5], device=DEVICE)
     x = away_from_ties(random(3, 1001).to(dtype), beta, signed)
     assert_equals_the_recursion(name, x, beta, gates, random(3, 1001, seed=1).to(dtype), signed=signed, bits=BITS)
 
 
+@every_implementation
 @pytest.mark.parametrize("gates", [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 1, 1, 1, 1], [1, 0, 0.5, 1, 0]])
 def test_gradients_equal_the_recursion_at_gates_of_exactly_zero_and_one(name, gates):
     beta, gates = torch.tensor(0.03, device=DEVICE), torch.tensor(gates, dtype=torch.float32, device=DEVICE)
@@ -82,15 +94,17 @@ def test_gradients_equal_the_recursion_at_gates_of_exactly_zero_and_one(name, ga
     assert_equals_the_recursion(name, x, beta, gates, random(999, seed=1), signed=True, bits=BITS)
 
 
-@pytest.mark.parametrize("bits", [(2,), (8,), (4, 8), (2, 4, 8, 16)])
+@and_cases("bits", ((4, 8),), ((2,),), ((8,),), ((2, 4, 8, 16),))
 def test_narrower_sets_of_widths_equal_the_recursion(name, bits):
     beta, gates = torch.tensor(1.1, device=DEVICE), torch.linspace(0.9, 0.4, len(bits)).to(DEVICE)
     x = away_from_ties(random(515), beta, False)
     assert_equals_the_recursion(name, x, beta, gates, random(515, seed=1), signed=False, bits=bits)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape", [(5, 3, 3, 3), (4, 4099), (7, 1)])
+@and_cases(
+    "dtype, shape", (torch.float32, (5, 3, 3, 3)), (torch.bfloat16, (4, 4099)), (torch.float32, (4, 4099)),
+    (torch.bfloat16, (5, 3, 3, 3)), (torch.float32, (7, 1)), (torch.bfloat16, (7, 1)),
+)  # fmt: skip
 def test_a_range_for_each_channel_equals_the_recursion_channel_by_channel(name, dtype, shape):
     beta = torch.linspace(0.5, 2.0, shape[0]).to(DEVICE)
     gates = torch.tensor([1.0, 0.9, 0.7, 0.4, 0.2], device=DEVICE)
@@ -110,6 +124,7 @@ LAYOUTS = {
 }
 
 
+@every_implementation
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_gives_the_same_numbers_and_keeps_its_strides(name, layout):
     x = LAYOUTS[layout]()
@@ -128,6 +143,7 @@ def test_every_layout_gives_the_same_numbers_and_keeps_its_strides(name, layout)
     assert y.stride() == torch.empty_like(x).stride()
 
 
+@every_implementation
 @pytest.mark.parametrize("beta", [torch.tensor(1.0), torch.ones(3)])
 def test_an_empty_tensor_gives_an_empty_tensor_and_gradients_of_zero(name, beta):
     x = torch.empty(3, 0, device=DEVICE)
@@ -149,6 +165,7 @@ def ties_and_edges(beta: Tensor, bits: int, signed: bool) -> Tensor:
     return torch.cat([points, torch.nextafter(points, infinity), torch.nextafter(points, -infinity)])
 
 
+@every_implementation
 @pytest.mark.parametrize("signed", [True, False])
 @pytest.mark.parametrize("width", [2, 4, 8, 16])
 def test_binary_gates_give_the_direct_codes_at_ties_and_edges_too(name, width, signed):
@@ -165,6 +182,7 @@ def test_binary_gates_give_the_direct_codes_at_ties_and_edges_too(name, width, s
         assert torch.equal(y, grid.dequantize(codes, beta, bits=width, signed=signed))
 
 
+@every_implementation
 def test_widths_that_do_not_double_have_their_own_exact_grids(name):
     bits, beta = (2, 3, 5, 8, 24), torch.tensor(0.77, device=DEVICE)
     x = random(5000)
@@ -176,6 +194,7 @@ def test_widths_that_do_not_double_have_their_own_exact_grids(name):
         assert torch.equal(y, grid.dequantize(codes, beta, bits=width, signed=True))
 
 
+@every_implementation
 @pytest.mark.parametrize("signed", [True, False])
 def test_32_bits_is_clipping(name, signed):
     x, beta = random(5000), torch.tensor(0.5, device=DEVICE)
@@ -184,6 +203,7 @@ def test_32_bits_is_clipping(name, signed):
     assert torch.equal(y, x.clamp(-0.5 * grid.EDGE if signed else 0.0, 0.5 * grid.EDGE))
 
 
+@every_implementation
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("gates", [[1.0] * 5, [0.0] * 5, [1.0, 0.5, 0.5, 0.0, 0.0]])
 def test_nan_stays_nan_and_infinities_clip(name, gates, dtype):
@@ -197,6 +217,7 @@ def test_nan_stays_nan_and_infinities_clip(name, gates, dtype):
     assert y[1].item() == pytest.approx(expected, rel=2 * torch.finfo(dtype).eps, abs=1e-6)
 
 
+@every_implementation
 def test_no_element_is_left_unwritten(name, monkeypatch):
     """Fresh memory is filled with NaN for the duration, which any element that is not written would show."""
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
@@ -213,6 +234,7 @@ def test_no_element_is_left_unwritten(name, monkeypatch):
     assert not any(tensor.isnan().any() for tensor in result.values())
 
 
+@every_implementation
 def test_the_implementation_that_was_asked_for_really_ran(name, monkeypatch):
     calls = []
     if name in ("traced", "opaque"):
@@ -244,6 +266,7 @@ def test_the_implementation_that_was_asked_for_really_ran(name, monkeypatch):
     assert calls == ["forward", "backward"]
 
 
+@every_implementation
 def test_only_x_and_scalars_are_kept_for_backward(name):
     kept = []
     x = random(100, 100).requires_grad_()
@@ -257,6 +280,7 @@ def test_only_x_and_scalars_are_kept_for_backward(name):
     assert len(kept) <= 3 or name == "traced"
 
 
+@every_implementation
 def test_a_frozen_quantizer_gives_only_the_gradient_of_x(name):
     x = random(300).requires_grad_()
     with implementation(name):
@@ -264,6 +288,7 @@ def test_a_frozen_quantizer_gives_only_the_gradient_of_x(name):
     assert torch.equal(x.grad, (x.detach().abs() <= 1).float())
 
 
+@every_implementation
 def test_the_result_can_be_changed_in_place(name):
     x = random(300).requires_grad_()
     with implementation(name):
