@@ -45,7 +45,7 @@ TESTS: dict[str, list[str]] = {
     "objective.py": ["tests/test_objective.py"],
     "cost/bops.py": ["tests/cost/test_bops.py", "tests/cost/test_size.py"],
     "deploy/prune.py": _DEPLOY,
-    "deploy/fuse.py": _DEPLOY,
+    "deploy/fuse.py": ["tests/deploy/test_fuse.py", *_DEPLOY],
     "deploy/modules.py": ["tests/deploy/test_modules.py", *_DEPLOY],
 }
 
