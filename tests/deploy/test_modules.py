@@ -119,7 +119,7 @@ def test_a_layer_in_float_has_the_numbers_of_its_codes_or_its_own(kind, groups):
     module = make_layer(net, entry)
     assert isinstance(module, FloatLayer)
     codes = net.codes("a").double()
-    weight = codes * (steps.double() if kind == "conv" else steps.double().reshape(1, -1, 1, 1))
+    weight = codes * steps.double().reshape((-1, 1, 1, 1) if kind == "conv" else (1, -1, 1, 1))
     torch.testing.assert_close(module.weight, weight.float())
     whole = getattr(torch.nn.functional, f"{kind}2d")
     geometry = {name: getattr(entry, name) for name in GEOMETRY if getattr(entry, name)}
