@@ -30,7 +30,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 _CONFORMANCE = "tests/functional/test_conformance.py"
 _DEPLOY = ["tests/deploy/test_layers.py", "tests/deploy/test_deploying.py", "tests/deploy/test_random_networks.py"]
-_SLOW = "compil or vgg or resnet or mobilenet or convnext or vit or bert or llama"  # what compiles, and large networks
+# What compiles, large networks, and going through all numbers.
+_SLOW = "compil or vgg or resnet or mobilenet or convnext or vit or bert or llama or mantissa"
 
 # Module: what pytest runs for it, the fastest first.
 TESTS: dict[str, list[str]] = {
@@ -40,7 +41,12 @@ TESTS: dict[str, list[str]] = {
     "functional/recursion.py": ["tests/functional/test_definition.py"],
     "functional/reference.py": ["tests/functional/test_definition.py", _CONFORMANCE],
     "functional/dispatch.py": ["tests/functional/test_dispatch.py", _CONFORMANCE],
-    "functional/operation.py": ["tests/functional/test_grid.py", "tests/functional/test_opaque.py", _CONFORMANCE],
+    "functional/operation.py": [
+        "tests/functional/test_definition.py",
+        "tests/functional/test_grid.py",
+        "tests/functional/test_opaque.py",
+        _CONFORMANCE,
+    ],
     "functional/opaque.py": ["tests/functional/test_opaque.py", _CONFORMANCE],
     "objective.py": ["tests/test_objective.py"],
     "cost/bops.py": ["tests/cost/test_bops.py", "tests/cost/test_size.py"],
