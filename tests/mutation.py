@@ -29,7 +29,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 _CONFORMANCE = "tests/functional/test_conformance.py"
-_DEPLOY = ["tests/deploy/test_layers.py", "tests/deploy/test_deploying.py", "tests/deploy/test_random_networks.py"]
 # What compiles, large networks, and going through all numbers.
 _SLOW = "compil or vgg or resnet or mobilenet or convnext or vit or bert or llama or mantissa"
 
@@ -50,9 +49,9 @@ TESTS: dict[str, list[str]] = {
     "functional/opaque.py": ["tests/functional/test_opaque.py", _CONFORMANCE],
     "objective.py": ["tests/test_objective.py"],
     "cost/bops.py": ["tests/cost/test_bops.py", "tests/cost/test_size.py"],
-    "deploy/prune.py": _DEPLOY,
-    "deploy/fuse.py": ["tests/deploy/test_fuse.py", *_DEPLOY],
-    "deploy/modules.py": ["tests/deploy/test_modules.py", *_DEPLOY],
+    "deploy/prune.py": ["tests/deploy/test_deploying.py", "tests/deploy/test_random_networks.py"],
+    "deploy/fuse.py": ["tests/deploy/test_fuse.py"],
+    "deploy/modules.py": ["tests/deploy/test_modules.py"],
 }
 
 _ARITHMETIC = {

@@ -90,6 +90,7 @@ def test_clipping_around_zero_becomes_bounds_of_the_codes(target, more, bounds):
 def test_a_bound_of_six_is_a_code_where_the_grid_goes_further():
     fine = Grid("b.input", 8, False, 0.05, 0, 255, 12.75)
     assert Chain().then(aten.relu6.default).fuse(fine)[0] == {"a": Emission("b.input", 0, 120)}
+    assert Chain().then(aten.relu.default).fuse(fine)[0] == {"a": Emission("b.input", 0, 255)}
 
 
 def test_two_bounds_are_both_kept():
@@ -171,3 +172,10 @@ def test_averages_are_taken_of_codes(averages):
     (reader,) = first.users
     assert str(reader.target) == ("dequantizers./a" if averages else "aten.neg.default")
     assert [str(user.target) for user in reader.users] == ["aten.neg.default"] * averages or not averages
+
+
+def test_averages_of_numbers_stay_behind_the_layer_that_made_them():
+    chain = Chain().then(aten.mean.dim, [2])
+    emissions, left = chain.fuse()
+    assert emissions == {}
+    assert left == ["layers./a", "aten.mean.dim", "quantizers./b/input", "layers./b"]
