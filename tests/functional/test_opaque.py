@@ -8,7 +8,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 import bayesbits as bb
-from bayesbits.functional import operation
+from bayesbits.functional import opaque, operation
 from bayesbits.nn import GatedQuantizer
 
 
@@ -49,3 +49,15 @@ def test_an_exporter_sees_the_definition():
     program = torch.export.export(quantizer, (x,), strict=True)
     assert not any("bayesbits" in str(node.target) for node in program.graph.nodes)
     torch.testing.assert_close(program.module()(x), quantizer(x))
+
+
+def test_a_snapshot_is_a_copy_where_a_compiler_looks_and_the_buffer_itself_elsewhere():
+    def changed(buffer: torch.Tensor) -> torch.Tensor:
+        before = opaque.snapshot(buffer)
+        buffer.add_(1)
+        return before * 1
+
+    buffer = torch.zeros(3)
+    assert opaque.snapshot(buffer) is buffer
+    assert torch.equal(torch.compile(changed, backend="aot_eager", fullgraph=True)(buffer), torch.zeros(3))
+    assert torch.equal(buffer, torch.ones(3))
