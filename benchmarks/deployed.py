@@ -2,7 +2,7 @@
 
 import random
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -18,6 +18,14 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "vgg7": (VGG7, (1, 3, 32, 32)),
     "resnet18": (resnet18, (1, 3, 224, 224)),
 }
+Variant = tuple[str, tuple[int, ...], float, str]
+VARIANTS: list[Variant] = [
+    ("8/8, fast", (8,), 0.0, "fast"),
+    ("2, 4, 8 mixed, fast", (2, 4, 8), 0.0, "fast"),
+    ("2, 4, 8 mixed, compact", (2, 4, 8), 0.0, "compact"),
+    ("4/4, compact", (4,), 0.0, "compact"),
+    ("8/8, 30% of channels gone, fast", (8,), 0.3, "fast"),
+]
 SMALL: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {"lenet5": (LeNet5, (1, 1, 28, 28))}
 
 
@@ -29,21 +37,19 @@ def deployed(smoke: bool) -> list[Row]:
     """
     rows = []
     for name, (make, shape) in (SMALL if smoke else NETWORKS).items():
-        rows += _network(name, make, torch.randn(shape), rounds=1 if smoke else 15)
+        rows += _network(
+            name, make, torch.randn(shape), VARIANTS[-2:] if smoke else VARIANTS, rounds=1 if smoke else 15
+        )
     return rows
 
 
-def _network(name: str, make: Callable[[], nn.Module], example: Tensor, rounds: int) -> list[Row]:
+def _network(
+    name: str, make: Callable[[], nn.Module], example: Tensor, variants: Sequence[Variant], rounds: int
+) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         files, relative = {"float": Path(folder) / "float.onnx"}, {"float": (100.0, 1.0)}
         export_float_onnx(make().eval(), example, files["float"])
-        for title, widths, drop, form in (
-            ("8/8, fast", (8,), 0.0, "fast"),
-            ("2, 4, 8 mixed, fast", (2, 4, 8), 0.0, "fast"),
-            ("2, 4, 8 mixed, compact", (2, 4, 8), 0.0, "compact"),
-            ("4/4, compact", (4,), 0.0, "compact"),
-            ("8/8, 30% of channels gone, fast", (8,), 0.3, "fast"),
-        ):
+        for title, widths, drop, form in variants:
             compressor = bb.attach(make().eval(), example, bb.Spec.for_backend("onnxruntime"))
             compressor.calibrate([example])
             whole = compressor.cost().macs

@@ -8,7 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bayesbits.deploy.modules import EXACT_IN_FLOAT32, Dequantize, ExactLayer, Quantize, largest_sum
+from bayesbits.deploy.modules import (
+    EXACT_IN_FLOAT32,
+    Dequantize,
+    ExactLayer,
+    FloatLayer,
+    Quantize,
+    largest_sum,
+    make_layer,
+)
 from bayesbits.integer import Grid, IntegerNetwork
 from tests.test_integer import STRUCTURE, layer
 
@@ -68,3 +76,97 @@ def test_quantizing_rounds_half_to_even_and_saturates(signed):
     codes = Quantize(grid)(x)
     assert codes.tolist() == expected
     assert Dequantize(grid)(codes).tolist() == [code * 0.5 for code in expected]
+
+
+GEOMETRY = {"stride": 2, "padding": 1, "dilation": 2, "output_padding": 1}
+
+
+def spatial(kind: str, axes: int, groups: int, **more):
+    """A convolution of 4 channels to 6 with random codes and a step for each output channel, and its network."""
+    draw = torch.Generator().manual_seed(axes)
+    transposed = kind == "conv_transpose"
+    shape = (4, 6 // groups) if transposed else (6, 4 // groups)
+    codes = torch.randint(-7, 8, (*shape, *[3] * axes), generator=draw, dtype=torch.int8)
+    bias, steps = torch.arange(-3, 3, dtype=torch.int32) * 5, torch.rand(6, generator=draw) + 0.1
+    geometry = {name: (value,) * axes for name, value in GEOMETRY.items() if transposed or name != "output_padding"}
+    read, made = Grid("x", 8, False, 0.25, 0, 255, 1.0), Grid("y", 4, False, 8.0, 0, 15, 1.0)
+    net = network(codes, bias, steps, [read, made], kind=kind, groups=groups, **geometry, **more)
+    x = torch.randint(0, 256, (2, 4, *[7] * axes), generator=draw)
+    function = getattr(torch.nn.functional, f"{kind}{axes}d")
+    sums = function(x.double(), codes.double(), bias.double(), groups=groups, **geometry)
+    return net, x.float(), sums, steps.reshape(-1, *[1] * axes)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["conv", "conv_transpose"])
+def test_convolutions_scale_every_output_channel_by_its_own_step(kind, axes, groups):
+    net, x, sums, steps = spatial(kind, axes, groups)
+    module = ExactLayer(net, net.layer("a"))
+    assert module.wide is False
+    assert torch.equal(module(x), sums.float() * (0.25 * steps))
+    net, x, sums, steps = spatial(kind, axes, groups, output="y", output_low=1, output_high=13)
+    codes = torch.round(sums.float() * (0.25 * steps / 8.0)).clamp(1, 13)
+    assert torch.equal(make_layer(net, net.layer("a"))(x), codes)
+    assert 1 < codes.float().mean() < 13
+
+
+@pytest.mark.parametrize(("kind", "groups"), [("conv", 1), ("conv", 2), ("conv_transpose", 1)])
+def test_a_layer_in_float_has_the_numbers_of_its_codes_or_its_own(kind, groups):
+    net, x, _, steps = spatial(kind, 2, groups, arithmetic="float", reason="asked for")
+    entry, bias = net.layer("a"), torch.randn(6)
+    net = IntegerNetwork(net.structure, {**net.tensors, "a.bias": bias})
+    module = make_layer(net, entry)
+    assert isinstance(module, FloatLayer)
+    codes = net.codes("a").double()
+    weight = codes * steps.double().reshape((-1, 1, 1, 1) if kind == "conv" else (1, -1, 1, 1))
+    torch.testing.assert_close(module.weight, weight.float())
+    whole = getattr(torch.nn.functional, f"{kind}2d")
+    geometry = {name: getattr(entry, name) for name in GEOMETRY if getattr(entry, name)}
+    torch.testing.assert_close(module(x), whole(x, weight.float(), bias, groups=groups, **geometry))
+    plain = IntegerNetwork(net.structure, {**net.tensors, "a.weight": torch.ones(entry.weight_shape)})
+    assert torch.equal(FloatLayer(plain, entry).weight, torch.ones(entry.weight_shape))
+    assert "4-bit weights, float: asked for" in repr(module)
+
+
+def test_the_largest_sum_is_that_of_the_worst_output_channel():
+    signed, unsigned = Grid("x", 4, True, 1.0, -7, 7, 1.0), Grid("x", 4, False, 1.0, 0, 15, 1.0)
+    codes, bias = torch.tensor([[1, -7, 0], [2, 3, -4]], dtype=torch.int8), torch.tensor([-100, 2], dtype=torch.int32)
+
+    def bound(codes, bias, grid, **more):
+        net = network(codes, bias, torch.ones(1), [grid], **more)
+        return largest_sum(net, net.layer("a"))
+
+    assert bound(codes, bias, signed) == 7 * 8 + 100
+    assert bound(codes, None, signed) == 7 * 9
+    assert bound(codes, None, unsigned) == 15 * 9
+    transposed = {"kind": "conv_transpose", "stride": (1,)}
+    kernel = codes.reshape(2, 3, 1)  # two channels in, three out
+    assert bound(kernel, None, signed, **transposed) == 7 * 10
+    assert bound(kernel, torch.tensor([0, -5, 9], dtype=torch.int32), signed, **transposed) == 7 * 10 + 5
+    grouped = torch.tensor([[[1], [-7]], [[2], [3]]], dtype=torch.int8)  # two groups, each one channel to two
+    four = torch.tensor([0, 1, -9, 2], dtype=torch.int32)
+    assert bound(grouped, four, signed, groups=2, **transposed) >= 7 * 7 + 9  # a bound: channels lie within groups
+    assert bound(torch.zeros(0, 3, dtype=torch.int8), None, signed) == 0
+
+
+@pytest.mark.parametrize(("bias", "wide"), [(2**24 - 2, False), (2**24 - 1, True)])
+def test_sums_below_two_to_the_24_are_exact_in_float32(bias, wide):
+    net = network(
+        torch.ones(1, 1, dtype=torch.int8), torch.tensor([bias], dtype=torch.int32), torch.ones(1),
+        [Grid("x", 2, True, 1.0, -1, 1, 1.0)],
+    )  # fmt: skip
+    module = ExactLayer(net, net.layer("a"))
+    assert module.wide is wide
+    assert module(torch.ones(1, 1)).item() == bias + 1
+
+
+def test_modules_say_what_they_do():
+    grid = Grid("x", 4, True, 0.5, -7, 7, 1.0)
+    assert repr(Quantize(grid)) == "Quantize(4 bits, signed, step 0.5)"
+    assert repr(Dequantize(dataclasses.replace(grid, signed=False))) == "Dequantize(4 bits, unsigned, step 0.5)"
+    tensors = torch.ones(3, 2, dtype=torch.int8), torch.zeros(3, dtype=torch.int32), torch.ones(1), [grid]
+    net = network(*tensors)
+    assert repr(ExactLayer(net, net.layer("a"))) == "ExactLayer(linear (3, 2), 4-bit weights, emits numbers)"
+    net = network(*tensors, output="x", output_low=0, output_high=5)
+    assert "emits codes 0..5" in repr(ExactLayer(net, net.layer("a")))

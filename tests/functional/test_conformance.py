@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bayesbits.functional import dispatch, gated_quantize, grid, implementation, operation, recursive_gated_quantize
+from tests.functional.gradients import away_from_ties, differentiate
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -15,99 +16,100 @@ IMPLEMENTATIONS = [name for name in dispatch.IMPLEMENTATIONS if not (GPU and nam
 BITS = (2, 4, 8, 16, 32)
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 
-pytestmark = pytest.mark.parametrize("name", IMPLEMENTATIONS)
+every_implementation = pytest.mark.parametrize("name", IMPLEMENTATIONS)
+
+
+def and_cases(names: str, *cases):
+    """Every implementation with every case. For the compiled one, a case costs seconds of compiling, for code that is
+    the definition's own: it takes two of them."""
+    return pytest.mark.parametrize(
+        ("name", *names.split(", ")),
+        [(name, *case) for name in IMPLEMENTATIONS for case in (cases[:2] if name == "compiled" else cases)],
+    )
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
-def away_from_ties(x: Tensor, beta: Tensor, signed: bool) -> Tensor:
-    """x with everything near a tie or an edge of the range set to zero.
-
-    On doubling widths a tie of any width is a tie of 16 bits, so that one comparison finds all of them.
-    """
-    beta = beta.double().reshape(-1, *[1] * (x.dim() - 1)) if beta.numel() > 1 else beta.double()
-    position = x.double() / grid.step_size(beta, 16, signed)
-    tie = ((position - position.floor()) - 0.5).abs() < 0.05
-    edge = ((x.double().abs() - beta) / beta).abs() < 1e-4
-    return torch.where(tie | edge, torch.zeros_like(x), x)
-
-
-def run(function, x: Tensor, beta: Tensor, gates: Tensor, grad: Tensor, **options) -> dict[str, Tensor]:
-    x, beta, gates = (t.detach().clone(memory_format=torch.preserve_format).requires_grad_() for t in (x, beta, gates))
-    y = function(x, beta, gates, **options)
-    y.backward(grad)
-    return {"y": y.detach(), "dx": x.grad, "dbeta": beta.grad, "dgates": gates.grad}
-
-
 def oracle(x: Tensor, beta: Tensor, gates: Tensor, grad: Tensor, **options) -> dict[str, Tensor]:
     if beta.numel() == 1:
-        return run(recursive_gated_quantize, x.double(), beta.double(), gates.double(), grad.double(), **options)
+        return differentiate(
+            recursive_gated_quantize, x.double(), beta.double(), gates.double(), grad.double(), **options
+        )
     rows = [
-        run(recursive_gated_quantize, *(t.double() for t in (x[i], beta[i], gates, grad[i])), **options)
+        differentiate(recursive_gated_quantize, *(t.double() for t in (x[i], beta[i], gates, grad[i])), **options)
         for i in range(len(x))
     ]
     result = {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
     return {**result, "dgates": result["dgates"].sum(0)}
 
 
-def assert_as_good_as_plain_torch(name: str, x: Tensor, beta: Tensor, gates: Tensor, grad: Tensor, **options) -> None:
-    """Every result may be at most twice as far from float64 as plain torch in the same dtype is.
+def roundings(x: Tensor, beta: Tensor, gates: Tensor, grad: Tensor, bits: tuple[int, ...], signed: bool) -> dict:
+    """How far from float64 each result may be: what a few roundings of each of its terms come to, as a random walk.
 
-    Plain torch is sometimes right by luck. So errors also pass that are within what rounding each term of a result once
-    comes to: for an element half a unit in the last place of the dtype, for a sum a random walk of float32 roundings.
+    The terms of a gate's gradient are as large as the step of the width before; that of clipping without a grid is a
+    difference of two numbers as large as the range. So each gate has its own bound, and the high ones a small one.
     """
+    eps, largest = torch.finfo(grid.arithmetic_dtype(x.dtype)).eps, beta.double().max()
+    steps = [largest, *(grid.step_size(largest, width, signed) for width in bits[:-1])]
+    norm = grad.double().norm()
+    below = torch.tensor([gates[:index].double().prod() for index in range(len(bits))], device=DEVICE)
+    above = torch.tensor([gates[index + 1 :].double().prod() for index in range(len(bits))], device=DEVICE)
+    dgates = eps * norm * below * (4 * torch.stack(steps) + largest * above)
+    dbeta = 4 * eps * grad.double().reshape(beta.numel(), -1).norm(dim=1).reshape(beta.shape)
+    return {"y": 4 * eps * largest, "dx": torch.finfo(x.dtype).tiny * eps, "dbeta": dbeta, "dgates": dgates}
+
+
+def assert_equals_the_recursion(name: str, x: Tensor, beta: Tensor, gates: Tensor, grad: Tensor, **options) -> None:
+    """Every element of every result, and so each gate's gradient, is the recursion's in float64 but for rounding."""
     truth = oracle(x, beta, gates, grad, **options)
     with implementation(name):
-        ours = run(gated_quantize, x, beta, gates, grad, **options)
-    with implementation("torch"):
-        plain = run(gated_quantize, x, beta, gates, grad, **options)
-    dtype, exact = x.dtype, torch.finfo(grid.arithmetic_dtype(x.dtype)).eps
-    largest = beta.max().item()
-    walk = 4 * exact * grad.double().norm().item() * max(largest, 1.0)
-    floor = {
-        "y": torch.finfo(dtype).eps * largest,
-        "dx": torch.finfo(dtype).eps * grad.abs().max().item(),
-        "dbeta": walk / beta.min().item(),
-        "dgates": walk,
-    }
+        ours = differentiate(gated_quantize, x, beta, gates, grad, **options)
+    allowed = roundings(x, beta, gates, grad, **options)
+    dtypes = {"y": x.dtype, "dx": x.dtype, "dbeta": beta.dtype, "dgates": gates.dtype}
     for key, expected in truth.items():
-        assert ours[key].dtype == plain[key].dtype
+        assert ours[key].dtype == dtypes[key], key
         assert ours[key].shape == expected.shape, key
-        error, error_of_plain = ((r[key].double() - expected).abs().max().item() for r in (ours, plain))
-        assert error <= 2 * error_of_plain + floor[key], f"{key}: {error} against {error_of_plain} of plain torch"
+        error = (ours[key].double() - expected).abs()
+        bound = allowed[key] + 4 * torch.finfo(dtypes[key]).eps * expected.abs()
+        assert (error <= bound).all(), f"{key}: off by {(error / bound).max()} times what rounding explains"
 
 
-@pytest.mark.parametrize("signed", [True, False])
-@pytest.mark.parametrize("dtype", DTYPES)
+@and_cases(
+    "signed, dtype", (True, torch.float32), (False, torch.bfloat16), (False, torch.float32), (True, torch.bfloat16),
+    (True, torch.float16), (False, torch.float16), (True, torch.float64), (False, torch.float64),
+)  # fmt: skip
 def test_output_and_gradients_equal_the_recursion(name, signed, dtype):
     beta, gates = torch.tensor(1.7, device=DEVICE), torch.tensor([0.9, 0.8, 0.7, 0.6, 0.5], device=DEVICE)
     x = away_from_ties(random(3, 1001).to(dtype), beta, signed)
-    assert_as_good_as_plain_torch(name, x, beta, gates, random(3, 1001, seed=1).to(dtype), signed=signed, bits=BITS)
+    assert_equals_the_recursion(name, x, beta, gates, random(3, 1001, seed=1).to(dtype), signed=signed, bits=BITS)
 
 
+@every_implementation
 @pytest.mark.parametrize("gates", [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 1, 1, 1, 1], [1, 0, 0.5, 1, 0]])
 def test_gradients_equal_the_recursion_at_gates_of_exactly_zero_and_one(name, gates):
     beta, gates = torch.tensor(0.03, device=DEVICE), torch.tensor(gates, dtype=torch.float32, device=DEVICE)
     x = away_from_ties(random(999) * 0.02, beta, True)
-    assert_as_good_as_plain_torch(name, x, beta, gates, random(999, seed=1), signed=True, bits=BITS)
+    assert_equals_the_recursion(name, x, beta, gates, random(999, seed=1), signed=True, bits=BITS)
 
 
-@pytest.mark.parametrize("bits", [(2,), (8,), (4, 8), (2, 4, 8, 16)])
+@and_cases("bits", ((4, 8),), ((2,),), ((8,),), ((2, 4, 8, 16),))
 def test_narrower_sets_of_widths_equal_the_recursion(name, bits):
     beta, gates = torch.tensor(1.1, device=DEVICE), torch.linspace(0.9, 0.4, len(bits)).to(DEVICE)
     x = away_from_ties(random(515), beta, False)
-    assert_as_good_as_plain_torch(name, x, beta, gates, random(515, seed=1), signed=False, bits=bits)
+    assert_equals_the_recursion(name, x, beta, gates, random(515, seed=1), signed=False, bits=bits)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape", [(5, 3, 3, 3), (4, 4099), (7, 1)])
+@and_cases(
+    "dtype, shape", (torch.float32, (5, 3, 3, 3)), (torch.bfloat16, (4, 4099)), (torch.float32, (4, 4099)),
+    (torch.bfloat16, (5, 3, 3, 3)), (torch.float32, (7, 1)), (torch.bfloat16, (7, 1)),
+)  # fmt: skip
 def test_a_range_for_each_channel_equals_the_recursion_channel_by_channel(name, dtype, shape):
     beta = torch.linspace(0.5, 2.0, shape[0]).to(DEVICE)
     gates = torch.tensor([1.0, 0.9, 0.7, 0.4, 0.2], device=DEVICE)
     x = away_from_ties(random(*shape).to(dtype), beta, True)
-    assert_as_good_as_plain_torch(name, x, beta, gates, random(*shape, seed=1).to(dtype), signed=True, bits=BITS)
+    assert_equals_the_recursion(name, x, beta, gates, random(*shape, seed=1).to(dtype), signed=True, bits=BITS)
 
 
 LAYOUTS = {
@@ -122,6 +124,7 @@ LAYOUTS = {
 }
 
 
+@every_implementation
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_gives_the_same_numbers_and_keeps_its_strides(name, layout):
     x = LAYOUTS[layout]()
@@ -140,12 +143,13 @@ def test_every_layout_gives_the_same_numbers_and_keeps_its_strides(name, layout)
     assert y.stride() == torch.empty_like(x).stride()
 
 
+@every_implementation
 @pytest.mark.parametrize("beta", [torch.tensor(1.0), torch.ones(3)])
 def test_an_empty_tensor_gives_an_empty_tensor_and_gradients_of_zero(name, beta):
     x = torch.empty(3, 0, device=DEVICE)
     gates = torch.ones(5, device=DEVICE)
     with implementation(name):
-        result = run(gated_quantize, x, beta.to(DEVICE), gates, torch.empty(3, 0, device=DEVICE), signed=True)
+        result = differentiate(gated_quantize, x, beta.to(DEVICE), gates, torch.empty(3, 0, device=DEVICE), signed=True)
     assert result["y"].shape == (3, 0)
     assert not result["dbeta"].any()
     assert not result["dgates"].any()
@@ -161,6 +165,7 @@ def ties_and_edges(beta: Tensor, bits: int, signed: bool) -> Tensor:
     return torch.cat([points, torch.nextafter(points, infinity), torch.nextafter(points, -infinity)])
 
 
+@every_implementation
 @pytest.mark.parametrize("signed", [True, False])
 @pytest.mark.parametrize("width", [2, 4, 8, 16])
 def test_binary_gates_give_the_direct_codes_at_ties_and_edges_too(name, width, signed):
@@ -177,6 +182,7 @@ def test_binary_gates_give_the_direct_codes_at_ties_and_edges_too(name, width, s
         assert torch.equal(y, grid.dequantize(codes, beta, bits=width, signed=signed))
 
 
+@every_implementation
 def test_widths_that_do_not_double_have_their_own_exact_grids(name):
     bits, beta = (2, 3, 5, 8, 24), torch.tensor(0.77, device=DEVICE)
     x = random(5000)
@@ -188,6 +194,7 @@ def test_widths_that_do_not_double_have_their_own_exact_grids(name):
         assert torch.equal(y, grid.dequantize(codes, beta, bits=width, signed=True))
 
 
+@every_implementation
 @pytest.mark.parametrize("signed", [True, False])
 def test_32_bits_is_clipping(name, signed):
     x, beta = random(5000), torch.tensor(0.5, device=DEVICE)
@@ -196,6 +203,7 @@ def test_32_bits_is_clipping(name, signed):
     assert torch.equal(y, x.clamp(-0.5 * grid.EDGE if signed else 0.0, 0.5 * grid.EDGE))
 
 
+@every_implementation
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("gates", [[1.0] * 5, [0.0] * 5, [1.0, 0.5, 0.5, 0.0, 0.0]])
 def test_nan_stays_nan_and_infinities_clip(name, gates, dtype):
@@ -209,6 +217,7 @@ def test_nan_stays_nan_and_infinities_clip(name, gates, dtype):
     assert y[1].item() == pytest.approx(expected, rel=2 * torch.finfo(dtype).eps, abs=1e-6)
 
 
+@every_implementation
 def test_no_element_is_left_unwritten(name, monkeypatch):
     """Fresh memory is filled with NaN for the duration, which any element that is not written would show."""
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
@@ -216,7 +225,7 @@ def test_no_element_is_left_unwritten(name, monkeypatch):
     try:
         assert torch.empty(3).isnan().all()
         with implementation(name):
-            result = run(
+            result = differentiate(
                 gated_quantize, random(5, 2003), torch.ones(5, device=DEVICE), torch.full((5,), 0.5, device=DEVICE),
                 random(5, 2003, seed=1), signed=True,
             )  # fmt: skip
@@ -225,6 +234,7 @@ def test_no_element_is_left_unwritten(name, monkeypatch):
     assert not any(tensor.isnan().any() for tensor in result.values())
 
 
+@every_implementation
 def test_the_implementation_that_was_asked_for_really_ran(name, monkeypatch):
     calls = []
     if name in ("traced", "opaque"):
@@ -245,7 +255,7 @@ def test_the_implementation_that_was_asked_for_really_ran(name, monkeypatch):
             lambda *a, original=original, direction=direction: (calls.append(direction), original(*a))[1],
         )
     with implementation(name):
-        run(
+        differentiate(
             gated_quantize,
             random(100),
             torch.ones((), device=DEVICE),
@@ -256,6 +266,7 @@ def test_the_implementation_that_was_asked_for_really_ran(name, monkeypatch):
     assert calls == ["forward", "backward"]
 
 
+@every_implementation
 def test_only_x_and_scalars_are_kept_for_backward(name):
     kept = []
     x = random(100, 100).requires_grad_()
@@ -269,6 +280,7 @@ def test_only_x_and_scalars_are_kept_for_backward(name):
     assert len(kept) <= 3 or name == "traced"
 
 
+@every_implementation
 def test_a_frozen_quantizer_gives_only_the_gradient_of_x(name):
     x = random(300).requires_grad_()
     with implementation(name):
@@ -276,6 +288,7 @@ def test_a_frozen_quantizer_gives_only_the_gradient_of_x(name):
     assert torch.equal(x.grad, (x.detach().abs() <= 1).float())
 
 
+@every_implementation
 def test_the_result_can_be_changed_in_place(name):
     x = random(300).requires_grad_()
     with implementation(name):

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from bayesbits.functional import decide, gate_values, probability_on, sample_hard_concrete
-from bayesbits.functional.noise import counter_uniform
 
 LOGITS = torch.tensor([-4.0, -1.0, 0.0, 0.5, 2.0, 6.0])
 
@@ -60,22 +59,3 @@ def test_a_gate_that_is_always_open_has_an_infinite_logit():
 def test_an_unknown_kind_is_refused():
     with pytest.raises(ValueError, match="hard_concrete, hard_sigmoid, sigmoid"):
         gate_values(LOGITS, "relu")
-
-
-def test_counter_noise_is_uniform_and_uncorrelated_over_steps_seeds_and_indices():
-    draws = torch.stack([counter_uniform(torch.tensor([seed, step]), 500) for seed in range(8) for step in range(50)])
-    assert draws.min() > 0
-    assert draws.max() < 1
-    assert draws.mean().item() == pytest.approx(0.5, abs=2e-3)
-    assert draws.var().item() == pytest.approx(1 / 12, abs=1e-3)
-    counts = torch.histc(draws, 20, 0, 1) / draws.numel()
-    assert torch.allclose(counts, torch.full((20,), 0.05), atol=2e-3)
-    correlation = torch.corrcoef(draws) - torch.eye(len(draws))
-    assert correlation.abs().max() < 0.3  # 5 or 6 standard deviations of 500 independent numbers
-    assert abs(torch.corrcoef(torch.stack([draws[:, :-1].flatten(), draws[:, 1:].flatten()]))[0, 1]) < 0.01
-
-
-def test_counter_noise_repeats_exactly_and_changes_with_the_step():
-    counter = torch.tensor([3, 7])
-    assert torch.equal(counter_uniform(counter, 10), counter_uniform(counter.clone(), 10))
-    assert not torch.equal(counter_uniform(counter, 10), counter_uniform(torch.tensor([3, 8]), 10))

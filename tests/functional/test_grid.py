@@ -114,3 +114,15 @@ def test_more_ranges_than_a_kernel_launch_has_rows():
             quantize_to_codes(x, torch.tensor(1.5), bits=8, signed=True), torch.tensor(1.5), bits=8, signed=True
         ),
     )
+
+
+def test_float32_holds_grids_of_up_to_24_bits_and_float64_all():
+    assert [bits for bits in range(2, 33) if not grid.has_grid(bits, torch.float32)] == list(range(25, 33))
+    assert all(grid.has_grid(bits, torch.float64) for bits in range(2, 33))
+
+
+def test_codes_of_a_bias_are_whole_steps_rounded_in_float64():
+    bias, step = torch.tensor([1.0, -0.26, 0.25, 3e7]), torch.tensor([0.1, 0.1, 0.1, 0.7])
+    codes = grid.bias_codes(bias, step)
+    assert codes.dtype == torch.float64
+    assert codes.tolist() == [round(b / s) for b, s in zip(bias.tolist(), step.tolist(), strict=True)]

@@ -15,7 +15,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import bayesbits as bb
-from bayesbits.functional import gated_quantize, implementation, operation
+from bayesbits.functional import gated_quantize, implementation, opaque, operation
 from bayesbits.nn import GatedQuantizer
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -148,3 +148,15 @@ def test_a_compiler_computes_gate_values_once_and_returns_them_once():
     reader = sigmoids[0]
     while "copy" not in str(reader.target):  # up to there every value has one reader: nothing large is multiplied yet
         (reader,) = reader.users
+
+
+def test_a_snapshot_is_a_copy_where_a_compiler_looks_and_the_buffer_itself_elsewhere():
+    def changed(buffer: torch.Tensor) -> torch.Tensor:
+        before = opaque.snapshot(buffer)
+        buffer.add_(1)
+        return before * 1
+
+    buffer = torch.zeros(3)
+    assert opaque.snapshot(buffer) is buffer
+    assert torch.equal(torch.compile(changed, backend="aot_eager", fullgraph=True)(buffer), torch.zeros(3))
+    assert torch.equal(buffer, torch.ones(3))

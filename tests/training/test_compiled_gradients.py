@@ -40,18 +40,20 @@ def without() -> tuple[nn.Module, torch.Tensor]:
 def test_a_compiled_step_has_the_gradients_of_the_eager_one(network, seen, monkeypatch):
     if seen == "one operation":  # as a compiler for the GPU sees it
         monkeypatch.setattr(operation, "has_kernel", lambda x, rows: True)
-    eager, compiled = both(network, torch.device("cpu"), torch.float64)
+    eager, compiled = both(network, torch.device("cpu"), torch.float64, bits=(4, 8))  # each further one is compiled too
     for name, gradient in eager.items():
         torch.testing.assert_close(compiled[name], gradient, rtol=1e-5, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}")
 
 
-def both(network: Network, device: torch.device, dtype: torch.dtype) -> tuple[dict[str, torch.Tensor], ...]:
+def both(
+    network: Network, device: torch.device, dtype: torch.dtype, bits: tuple[int, ...] = (2, 4, 8, 16, 32)
+) -> tuple[dict[str, torch.Tensor], ...]:
     """The gradients of an eager and of a compiled step."""
     torch.manual_seed(0)
     model, x = network()
     model, x = model.to(device, dtype), x.to(device, dtype)
     labels = torch.randint(10, (len(x),), device=device)
-    compressor = bb.attach(model, x[:1])
+    compressor = bb.attach(model, x[:1], bb.Spec(bits=bits))
     compressor.calibrate([x])
     for quantizer in compressor.attachment.quantizers.values():
         nn.init.constant_(quantizer.gates.logits, 0.3)  # neither open nor closed: all noise matters

@@ -15,10 +15,10 @@ from bayesbits.training.step import TrainingStep, call, distillation_loss
 IMAGES, LABELS = torch.randn(6, 1, 8, 8), torch.randint(3, (6,))
 
 
-def make(mu: float = 0.5, teacher: nn.Module | None = None, loss_fn=F.cross_entropy, **options):
+def make(mu: float = 0.5, teacher: nn.Module | None = None, loss_fn=F.cross_entropy, bits=(2, 4, 8, 16, 32), **options):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
-    compressor = bb.attach(model, IMAGES, bb.Spec(gates="hard_sigmoid"))
+    compressor = bb.attach(model, IMAGES, bb.Spec(bits=bits, gates="hard_sigmoid"))
     compressor.calibrate([IMAGES])
     config = SearchConfig(**options)
     optimizers = make_optimizers(compressor, config)
@@ -57,8 +57,9 @@ def test_a_teacher_takes_its_part_of_the_loss():
 
 
 def test_a_compiled_step_equals_an_eager_one_and_takes_batches_of_another_size():
-    _, eager = make()
-    _, compiled = make(compile=True)
+    bits = (8, 32)  # each further one is compiled too
+    _, eager = make(bits=bits)
+    _, compiled = make(bits=bits, compile=True)
     for size in (6, 6, 2, 6):
         torch.testing.assert_close(compiled(IMAGES[:size], LABELS[:size]), eager(IMAGES[:size], LABELS[:size]))
     assert compiled._compiled is not None
