@@ -80,12 +80,14 @@ def test_what_is_asked_for_is_chosen_inside_of_the_block_only(kernels):
 class Recorded:
     """An implementation that remembers the matrices that it gets."""
 
+    __name__ = "recorded"
+
     def __init__(self):
         self.seen = []
 
-    def forward(self, x, beta, gates, signed, bits):
+    def forward(self, x, beta, gates, signed, bits, dtype):
         self.seen.append((x, beta))
-        return reference.forward(x, beta, gates, signed, bits)
+        return reference.forward(x, beta, gates, signed, bits, dtype)
 
     def backward(self, grad, x, beta, gates, signed, bits, sums_needed):
         self.seen += [(grad, beta), (x, beta)]
@@ -136,3 +138,13 @@ def test_a_range_that_is_not_needed_has_no_gradient():
 def test_a_result_belongs_to_nobody_else():
     y = gated_quantize(torch.randn(2, 3).requires_grad_(), 1.0, [1.0], signed=True, bits=(8,))
     assert y._base is None
+
+
+def test_what_has_run_inside_of_a_block_is_seen():
+    x, beta, gates, recorded = torch.randn(3, 4), torch.ones(()), torch.ones(1), Recorded()
+    dispatch.run_forward(x, beta, gates, True, (8,), reference)
+    with dispatch.watching() as ran:
+        dispatch.run_forward(x, beta, gates, True, (8,), recorded)
+        dispatch.run_forward(x, beta, gates, True, (8,), recorded)
+    dispatch.run_forward(x, beta, gates, True, (8,), reference)
+    assert ran == {"recorded": 2}
