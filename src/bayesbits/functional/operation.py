@@ -85,7 +85,8 @@ def gated_quantize(
             f"beta {tuple(beta.shape)}"
         )
     if _as_one_operation(x, beta.numel()):
-        again = torch.compiler.is_dynamo_compiling() and not isinstance(x, torch.nn.Parameter)
+        # Weights are kept anyway, and of a network's input nothing but the result is needed.
+        again = torch.compiler.is_dynamo_compiling() and x.requires_grad and not isinstance(x, torch.nn.Parameter)
         one_operation = opaque.quantize_again if again else opaque.quantize
         opaque_result: Tensor = one_operation(x, beta, gates, signed, bits, dtype)
         return opaque_result
