@@ -140,9 +140,11 @@ def make_step(name: str, model_name: str, batch: int, pixels: int) -> Step:
 
 
 def _recursion(*, checkpointed: bool) -> Callable[..., Tensor]:
-    def plain(x: Tensor, beta: Tensor, gates: Tensor, *, signed: bool, bits: tuple[int, ...]) -> Tensor:
+    def plain(
+        x: Tensor, beta: Tensor, gates: Tensor, *, signed: bool, bits: tuple[int, ...], dtype: torch.dtype | None = None
+    ) -> Tensor:
         beta = beta.reshape(-1, *[1] * (x.dim() - 1)) if beta.dim() else beta
-        return recursive_gated_quantize(x, beta, gates, signed=signed, bits=bits).to(x.dtype)
+        return recursive_gated_quantize(x, beta, gates, signed=signed, bits=bits).to(dtype or x.dtype)
 
     def repeated(x: Tensor, beta: Tensor, gates: Tensor, **options: Any) -> Tensor:
         result: Tensor = checkpoint(plain, x, beta, gates, use_reentrant=False, **options)

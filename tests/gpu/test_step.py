@@ -43,8 +43,10 @@ def test_compiled_and_recorded_equals_eager(name, caplog):
     assert not caplog.text
     torch.testing.assert_close(recorded[:2], eager[:2], rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(recorded, eager, rtol=0.05, atol=0.05)
+    # The gates of 4 and 8 bits: gradients of wider ones are sums of differences that float32 hardly holds, and of those
+    # the optimizer sees little but the sign.
     logits = [
-        torch.cat([q.gates.logits for q in handle.attachment.quantizers.values()]) for handle in (plain, compressor)
+        torch.cat([q.gates.logits[:2] for q in handle.attachment.quantizers.values()]) for handle in (plain, compressor)
     ]
     assert (logits[0] < 5.9).any()
     torch.testing.assert_close(logits[1], logits[0], rtol=0.02, atol=0.02)
