@@ -43,8 +43,8 @@ class Plan(Record):
         for layer, channels in self.kept.items():
             if not all(map(_is_integer, channels)) or any(left >= right for left, right in pairwise((-1, *channels))):
                 raise ValueError(f"Plan.kept[{layer!r}] is {channels!r}; it lists increasing indices of channels")
-        object.__setattr__(self, "bits", dict(self.bits))
         object.__setattr__(self, "kept", {layer: tuple(channels) for layer, channels in self.kept.items()})
+        super().__post_init__()
 
     @classmethod
     def uniform(
