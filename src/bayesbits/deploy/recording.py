@@ -91,7 +91,7 @@ def record(
         removed=tuple(sorted(decision.removed)),
         other_macs=sum(entry.macs for entry in decision.topology.unsupported),
         other_parameters=decision.topology.other_parameters,
-        notes=_notes(entries, grids, program),
+        notes=_notes(entries, grids, program, decision.topology.pooled_tensors - set(decision.grids)),
     )
     return IntegerNetwork(structure, tensors)
 
@@ -170,9 +170,16 @@ def _tensors(layer: IntegerLayer, weights: Weights, grids: Mapping[str, Grid]) -
     return {f"{layer.name}.{name}": tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
 
 
-def _notes(layers: list[IntegerLayer], grids: tuple[Grid, ...], program: FloatProgram) -> tuple[str, ...]:
+def _notes(
+    layers: list[IntegerLayer], grids: tuple[Grid, ...], program: FloatProgram, pooled: frozenset[str]
+) -> tuple[str, ...]:
     notes = [f"{layer.name} computes in float: {layer.reason}" for layer in layers if layer.reason is not None]
     notes += [f"{grid.name} stays in float: it has {grid.bits} bits" for grid in grids if grid.carrier is None]
+    notes += [
+        f"{name} stays in float, and indices of a max-pool are taken from it: where values are equal up to rounding they "
+        "may be others than in training. Way out: give it bits in the plan"
+        for name in sorted(pooled)
+    ]
     if not any(program.batched):
         notes.append("the network takes only batches of the size that it was attached with: its code fixes it")
     return tuple(notes)
