@@ -76,7 +76,9 @@ class Tree:
         elif self.kind in ("tuple", "list"):
             if not isinstance(value, tuple | list) or len(value) != len(self.items):
                 given = f"{len(value)} of them" if isinstance(value, tuple | list) else f"a {type(value).__name__}"
-                raise TypeError(f"the network takes a {self.kind} of {len(self.items)} as {name}, and was given {given}")
+                raise TypeError(
+                    f"the network takes a {self.kind} of {len(self.items)} as {name}, and was given {given}"
+                )
             for index, (item, part) in enumerate(zip(self.items, value, strict=True)):
                 yield from item.read(part, f"{name}.{index}")
         else:

@@ -230,7 +230,7 @@ def test_examples_in_double_and_half_precision(tmp_path):
     model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)).double()
     check(model, rows().double(), tmp_path)
     model.float()
-    compressor, small = deployed(model, rows())
+    _, small = deployed(model, rows())
     bb.export_onnx(small, rows().half(), tmp_path / "half.onnx")
     session = onnxruntime.InferenceSession(str(tmp_path / "half.onnx"), providers=["CPUExecutionProvider"])
     assert session.get_inputs()[0].type == "tensor(float)"
@@ -296,7 +296,9 @@ def test_what_is_not_final_is_refused():
     compressor.calibrate([rows()])
     with pytest.raises(ValueError, match=r"not final yet.*Way out: compressor\.fix\(\)"):
         bb.deploy(compressor)
-    with pytest.raises(TypeError, match="deploy takes the Compressor that attach returned, and this is a AttachedSequential"):
+    with pytest.raises(
+        TypeError, match="deploy takes the Compressor that attach returned, and this is a AttachedSequential"
+    ):
         bb.deploy(model)
 
 
@@ -305,7 +307,7 @@ def test_a_file_that_does_not_load_is_not_written(tmp_path, monkeypatch):
     bb.export_onnx(small, rows(), tmp_path / "small.onnx")
     before = (tmp_path / "small.onnx").read_bytes()
     monkeypatch.setattr(nodes, "other_node", lambda name: "the same")
-    with pytest.raises(RuntimeError, match="onnxruntime cannot load what was exported.*the same"):
+    with pytest.raises(RuntimeError, match=r"onnxruntime cannot load what was exported.*the same"):
         bb.export_onnx(small, rows(), tmp_path / "small.onnx")
     assert (tmp_path / "small.onnx").read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 1
@@ -321,5 +323,7 @@ def test_parameters_of_modules_that_never_run_are_not_counted():
             return self.norm(self.used(x))
 
     compressor, small = deployed(Spare(), rows())
-    held = sum(p.numel() for module in (small.integer.tensors["used.codes"], small.integer.bias("used")) for p in [module])
+    held = sum(
+        p.numel() for module in (small.integer.tensors["used.codes"], small.integer.bias("used")) for p in [module]
+    )
     assert small.parameter_count == compressor.cost().parameters == held + 8

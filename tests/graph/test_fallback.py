@@ -120,8 +120,8 @@ def test_a_failed_export_leaves_the_example_as_it_was() -> None:
     model, x = Strange(), torch.randn(3, 4)
     before = set(vars(x))
     assert not trace(model, x).traced
+    flat = FlatNetwork(model, (x,), {})
     with pytest.raises(RuntimeError, match="not today"):
-        flat = FlatNetwork(model, (x,), {})
         export_functional(flat, flat.examples(), batch_marks(flat.examples()))
     assert set(vars(x)) == before
     model.fails = False

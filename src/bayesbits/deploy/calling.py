@@ -43,7 +43,8 @@ def read_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
         elif parameter.kind is parameter.VAR_KEYWORD:
             found += [Argument(name, form(item), NAME, False) for name, item in value.items()]
         elif parameter.name in given or not tensors_in(value):
-            way = {parameter.POSITIONAL_ONLY: POSITION, parameter.KEYWORD_ONLY: NAME}.get(parameter.kind, EITHER)
+            way = POSITION if parameter.kind is parameter.POSITIONAL_ONLY else EITHER
+            way = NAME if parameter.kind is parameter.KEYWORD_ONLY else way
             optional = parameter.name not in given or _is_default(value, parameter.default)
             found.append(Argument(parameter.name, form(value), way, optional))
     return tuple(found)
@@ -123,7 +124,9 @@ def as_stored(tensor: Tensor, name: str, stored: str) -> Tensor:
     wanted: torch.dtype = getattr(torch, stored)
     floats = wanted.is_floating_point, tensor.is_floating_point()
     if floats[0] != floats[1] or wanted.is_complex != tensor.is_complex():
-        raise TypeError(f"the network takes {name} as {stored}, and was given {str(tensor.dtype).removeprefix('torch.')}")
+        raise TypeError(
+            f"the network takes {name} as {stored}, and was given {str(tensor.dtype).removeprefix('torch.')}"
+        )
     return tensor.to(wanted)
 
 

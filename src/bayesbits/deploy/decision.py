@@ -106,8 +106,8 @@ def _check_fixed(compressor: Compressor) -> None:
     learning += [f"the channels of {name}" for name, gate in attachment.channel_gates.items() if not gate.fixed]
     if learning:
         raise ValueError(
-            f"bits or channels are not final yet ({learning[0]}, for one), and what the network computes now is not what "
-            "would be deployed. Way out: compressor.fix(), or compressor.fix(plan), look at its accuracy, and deploy that"
+            f"bits or channels are not final yet ({learning[0]}, for one), and what the network computes now is not "
+            "what would be deployed. Way out: compressor.fix(), or compressor.fix(plan), and deploy that"
         )
 
 

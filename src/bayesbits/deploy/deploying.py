@@ -20,8 +20,10 @@ from bayesbits.deploy.silent import drop_silent
 def deploy(compressor: Compressor, *, channel_multiple: int = 1) -> DeployedNetwork:
     """The network as it was fixed, with channels really gone and weights as final integers.
 
-    It is called as the network itself, and returns the same containers (objects of other classes as dicts of their
-    attributes). Raises where bits or channels are still being learned, and for networks in half precision. With `channel_multiple` (8 or 16, say) groups of channels keep as many more, as zeros, as make their number a
+    It is called as the network itself is, and returns the same containers (objects of other classes as dicts of their
+    attributes). Raises where bits or channels are still being learned, and for networks in half precision.
+
+    With `channel_multiple` (8 or 16, say) groups of channels keep as many more, as zeros, as make their number a
     multiple. The compressor is not changed. The deployed network is on the CPU.
     """
     check_compressor(compressor, "deploy")

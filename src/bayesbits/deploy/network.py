@@ -36,7 +36,7 @@ class DeployedNetwork(nn.Module):
         self.eval()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the network returns, in the same containers; objects of other classes come as dicts of their attributes."""
+        """What the network returns, in the same containers; other objects come as dicts of their attributes."""
         return self.integer.structure.returns.build(self.program(*self.bind(args, kwargs)))
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
@@ -97,4 +97,3 @@ class DeployedNetwork(nn.Module):
             return "float"
         grid = self.integer.grid(name)
         return f"{'s' if grid.signed else 'u'}{grid.bits}"
-

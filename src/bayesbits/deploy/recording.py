@@ -176,8 +176,8 @@ def _notes(
     notes = [f"{layer.name} computes in float: {layer.reason}" for layer in layers if layer.reason is not None]
     notes += [f"{grid.name} stays in float: it has {grid.bits} bits" for grid in grids if grid.carrier is None]
     notes += [
-        f"{name} stays in float, and indices of a max-pool are taken from it: where values are equal up to rounding they "
-        "may be others than in training. Way out: give it bits in the plan"
+        f"{name} stays in float, and indices of a max-pool are taken from it: where values are equal up to rounding "
+        "they may be others than in training. Way out: give it bits in the plan"
         for name in sorted(pooled)
     ]
     if not any(program.batched):

@@ -31,8 +31,8 @@ class FlatNetwork(nn.Module):
         for leaf in self._leaves:
             if not isinstance(leaf, Tensor) and tensors_in(leaf):
                 raise TypeError(
-                    f"the network takes tensors inside of a {type(leaf).__name__}, which torch does not know how to take "
-                    "apart: give tuples, lists and dicts, or register the class with torch.export.register_dataclass"
+                    f"the network takes tensors inside of a {type(leaf).__name__}, which torch cannot take apart: "
+                    "give tuples, lists and dicts, or register the class with torch.export.register_dataclass"
                 )
         self.training = network.training
         self.returns: Tree | None = None

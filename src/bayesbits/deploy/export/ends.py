@@ -15,8 +15,8 @@ def name_ends(graph: GraphProto, inputs: Sequence[str], outputs: Sequence[str]) 
     """
     if len(graph.input) != len(inputs) or len(graph.output) != len(outputs):
         raise ValueError(
-            f"torch.onnx made a graph of {len(graph.input)} inputs and {len(graph.output)} outputs out of a network with "
-            f"{len(inputs)} and {len(outputs)}"
+            f"torch.onnx made a graph of {len(graph.input)} inputs and {len(graph.output)} outputs out of a network "
+            f"with {len(inputs)} and {len(outputs)}"
         )
     made = {name for node in graph.node for name in node.output}
     present = made | {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input}

@@ -30,7 +30,9 @@ def expand(model: ModelProto, network: IntegerNetwork, *, compact: bool) -> None
         if opset.domain == DOMAIN:
             del model.opset_import[index]
     names = name_ends(graph, network.structure.inputs, network.structure.outputs)
-    write_checkpoints(model, [replace(found, value=names.get(found.value, found.value)) for found in expansion.checkpoints])
+    write_checkpoints(
+        model, [replace(found, value=names.get(found.value, found.value)) for found in expansion.checkpoints]
+    )
 
 
 class _Expansion:

@@ -156,7 +156,9 @@ def export_opaque(
     """
     structure = network.structure
     inputs = tuple(x.detach().clone() for x in inputs)  # one tensor given twice would be taken for one input
-    inputs = tuple(torch.cat([x, x]) if own and len(x) == 1 else x for x, own in zip(inputs, structure.batched, strict=True))
+    inputs = tuple(
+        torch.cat([x, x]) if own and len(x) == 1 else x for x, own in zip(inputs, structure.batched, strict=True)
+    )
     marks = tuple({0: Dim.AUTO} if own else None for own in structure.batched)
     module = _Opaque(program, network).eval()
     with quiet(), torch.no_grad():

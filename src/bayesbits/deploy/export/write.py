@@ -47,7 +47,7 @@ def check_loads(content: bytes) -> None:
         onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # it raises classes of its own for every kind of damage
         raise RuntimeError(
-            f"onnxruntime cannot load what was exported, so that nothing was written: {error}. Please report the network"
+            f"onnxruntime cannot load what was exported, so that nothing was written: {error}. Please report it"
         ) from error
 
 
