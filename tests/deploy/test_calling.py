@@ -14,6 +14,8 @@ from torch.utils._pytree import tree_map_only
 
 import bayesbits as bb
 from bayesbits.deploy.export import nodes
+from bayesbits.deploy.export.plain import export_float_onnx
+from bayesbits.deploy.latency import measure_latencies
 from bayesbits.graph.trace import split_inputs
 from bayesbits.tree import describe, tensors_in
 
@@ -177,6 +179,21 @@ def test_one_tensor_given_twice_is_two_inputs(tmp_path):
     session = onnxruntime.InferenceSession(str(tmp_path / "twice.onnx"), providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"left": x.numpy(), "rest.0": other.numpy()})
     torch.testing.assert_close(torch.from_numpy(found), run(small, (x, other)), rtol=1e-5, atol=1e-6)
+
+
+def test_times_of_files_with_nested_inputs(tmp_path):
+    inputs = {"zeta": rows(3), "batch": BATCH, "alpha": rows(4)}
+    model = Taking()
+    compressor, small = deployed(model, inputs)
+    bb.export_onnx(small, inputs, tmp_path / "small.onnx")
+    export_float_onnx(compressor.detach(), inputs, tmp_path / "float.onnx")
+    files = {name: tmp_path / f"{name}.onnx" for name in ("small", "float")}
+    found = measure_latencies(files, inputs, threads=(1,), batches=(2,), rounds=1)
+    assert [one.name for one in found] == ["small", "float"]
+    session = onnxruntime.InferenceSession(str(files["float"]), providers=["CPUExecutionProvider"])
+    feeds = {"batch.image": rows(1), "batch.others.0": rows(2), "zeta": rows(3), "alpha": rows(4)}
+    (output,) = session.run(None, {name: x.numpy() for name, x in feeds.items()})
+    close(torch.from_numpy(output), run(model, inputs))
 
 
 def test_a_layer_called_like_the_output(tmp_path):
