@@ -84,11 +84,10 @@ class Returning(nn.Module):
 @pytest.mark.parametrize(
     ("make", "outputs"),
     [
-        (lambda y, x, b: {"logits": y}, ["logits"]),  # a layer has that name
-        (lambda y, x, b: {"sample": y}, ["output_sample"]),  # the input has it
+        # The first is called like a layer, the second is the first, the third is the input and is called like it.
         (lambda y, x, b: {"logits": y, "scores": y, "sample": x}, ["logits", "scores", "output_sample"]),
-        (lambda y, x, b: {"0": y, "1": 2 * y}, ["output0", "output1"]),
-        (lambda y, x, b: (b, {"deep": [y, None, (y + 1,)], "n": 3}), ["output0", "output1.deep.0", "output1.deep.2.0"]),
+        (lambda y, x, b: {"sample": y}, ["output_sample"]),
+        (lambda y, x, b: {"0": b, "1": [y, None, ({"a": -y},)], "2": 3}, ["output0", "output1.0", "output1.2.0.a"]),
     ],
 )
 def test_what_the_network_returns_is_returned(make, outputs, tmp_path):
@@ -133,7 +132,7 @@ class Taking(nn.Module):
 BATCH = {"image": rows(1), "others": [rows(2)], "scale": None}
 
 
-@pytest.mark.parametrize("flags", [{}, {"flag": False, "mode": "shifted"}, {"flag": True}])
+@pytest.mark.parametrize("flags", [{}, {"flag": False, "mode": "shifted"}])
 def test_nested_inputs_flags_and_any_names(flags, tmp_path):
     inputs = {"zeta": rows(3), **flags, "batch": BATCH, "alpha": rows(4)}
     names, _ = check(Taking(), inputs, tmp_path)
@@ -236,9 +235,8 @@ def test_views_of_copies_of_codes(tmp_path):
     check(Shuffle(), torch.randn(2, 3, 5), tmp_path, bits=4)
 
 
-@pytest.mark.parametrize("transposed", [False, True])
-def test_an_image_without_a_batch(transposed, tmp_path):
-    last = nn.ConvTranspose2d(4, 2, 2, stride=2) if transposed else nn.Conv2d(4, 2, 1)
+def test_an_image_without_a_batch(tmp_path):
+    last = nn.ConvTranspose2d(4, 2, 2, stride=2)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 1), nn.ReLU(), last)
     check(model, torch.randn(3, 8, 8), tmp_path)
 

@@ -110,7 +110,7 @@ def inputs_of(form: str, image: Tensor) -> Any:
     }[form]
 
 
-@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     blocks=st.lists(st.tuples(st.sampled_from(KINDS), st.booleans()), min_size=1, max_size=2),
     form=st.sampled_from(["tensor", "twice", "dict", "list", "unbatched"]),

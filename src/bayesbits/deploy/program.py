@@ -86,14 +86,13 @@ def export_float(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     exported = _export(flat)
     copy = _Copy(exported, flat.examples())
     with evaluation_form(flat), torch.no_grad(), tensor_outputs(model) as module_outputs:
-        flat(*flat.examples())
-    assert flat.returns is not None
+        returns = flat.returns()
     program = read_program(model, copy.twin_graph, exported.graph_signature, module_outputs)
     return FloatProgram(
         graph=copy.graph,
         floats=copy.floats,
         takes=read_arguments(model, args, kwargs),
-        returns=flat.returns,
+        returns=returns,
         examples=flat.examples(),
         batched=takes_any_batch(exported),
         node_of=copy.node_of,

@@ -35,21 +35,25 @@ class FlatNetwork(nn.Module):
                     "give tuples, lists and dicts, or register the class with torch.export.register_dataclass"
                 )
         self.training = network.training
-        self.returns: Tree | None = None
-        """The form of what the network returned when it last ran; torch.export puts back what it changes here."""
 
     def examples(self) -> tuple[Tensor, ...]:
         """Copies of the tensors that the network was called with, in the order of `forward`."""
         return tuple(self._leaves[place].detach().clone() for place in self._places)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(tensors_in(self.call(tensors)))
+
+    def call(self, tensors: tuple[Tensor, ...]) -> Any:
+        """What the network itself returns for these tensors."""
         leaves = list(self._leaves)
         for place, tensor in zip(self._places, tensors, strict=True):
             leaves[place] = tensor
         args, kwargs = tree_unflatten(leaves, self._form)
-        found: list[Tensor] = []
-        self.returns = describe(self.network(*args, **kwargs), found)
-        return tuple(found)
+        return self.network(*args, **kwargs)
+
+    def returns(self) -> Tree:
+        """The form of what the network returns for its examples; its tensors are those of `forward`, in order."""
+        return describe(self.call(self.examples()), [])
 
 
 def inner_path(path: str) -> str:

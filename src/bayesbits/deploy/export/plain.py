@@ -28,13 +28,12 @@ def export_float_onnx(model: nn.Module, example_inputs: Any, path: str | Path) -
     flat = FlatNetwork(model, args, kwargs)
     examples = several(flat.examples())
     with quiet(), evaluation_form(flat), torch.no_grad():
-        flat(*examples)
+        returns = flat.returns()
         exported, _ = export_flat(flat, examples, batch_marks(examples))
         translated = torch.onnx.export(exported, dynamo=True, opset_version=OPSET, verbose=False)
     assert translated is not None
-    assert flat.returns is not None
     model_proto = translated.model_proto
-    name_ends(model_proto.graph, *name_tensors(read_arguments(model, args, kwargs), flat.returns))
+    name_ends(model_proto.graph, *name_tensors(read_arguments(model, args, kwargs), returns))
     content = model_proto.SerializeToString()
     check_loads(content)
     write_whole(path, content)
