@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bayesbits.integer import Grid, IntegerLayer, IntegerNetwork, Structure
+from bayesbits.integer import Argument, Grid, IntegerLayer, IntegerNetwork, Structure
+from bayesbits.tree import Tree
 
 SIGNED = Grid("conv.input", bits=4, signed=True, step=0.25, low=-7, high=7, beta=1.875)
 UNSIGNED = Grid("fc.input", bits=8, signed=False, step=0.1, low=0, high=255, beta=25.5)
@@ -24,12 +25,14 @@ def layer(name: str, parameter: str, **more) -> IntegerLayer:
 STRUCTURE = Structure(
     layers=(layer("a", "a.weight"), layer("b", "a.weight"), layer("c", "c.weight", bits=32, bias=False)),
     grids=(SIGNED, UNSIGNED),
+    takes=(Argument("x", Tree("tensor", index=0), "either", False),),
+    returns=Tree("tensor", index=0),
     inputs=("x",),
     input_shapes=((1, 2),),
     input_types=("float32",),
-    outputs=("",),
+    outputs=("output",),
     removed=(3, 5),
-    dynamic_batch=True,
+    batched=(True,),
     other_macs=7,
     other_parameters=11,
     notes=("c computes in float: its weight has 32 bits",),
@@ -54,8 +57,8 @@ def test_json_and_back():
 
 def test_json_is_checked():
     data = json.loads(STRUCTURE.to_json())
-    with pytest.raises(ValueError, match="Structure version 2 cannot be read"):
-        Structure.from_json(json.dumps(data | {"version": 2}))
+    with pytest.raises(ValueError, match="Structure version 3 cannot be read"):
+        Structure.from_json(json.dumps(data | {"version": 3}))
     data["grids"][0]["step"] = "wide"
     with pytest.raises(ValueError, match=r"Structure\.grids\[0\]\.step: expected float, found str"):
         Structure.from_json(json.dumps(data))

@@ -9,8 +9,11 @@ PACKAGE = ROOT / "src" / "bayesbits"
 
 # What each room may import; a room always may import itself. The order is the way down.
 ALLOWED = {
-    "records": set(),
     "checks": set(),
+    "writing": set(),
+    "naming": set(),
+    "tree": set(),
+    "records": {"writing"},
     "recorder": set(),
     "topology": {"records"},
     "spec": {"checks", "topology", "records", "functional"},
@@ -20,7 +23,7 @@ ALLOWED = {
     "calibration": {"nn", "functional"},
     "diagnosis": {"nn", "functional", "calibration"},
     "cost": {"topology", "plan"},
-    "graph": {"nn", "topology", "spec", "cost"},
+    "graph": {"nn", "topology", "spec", "cost", "naming", "tree"},
     "objective": {"nn", "cost", "spec", "topology", "functional"},
     "compressor": {
         "graph",
@@ -36,8 +39,21 @@ ALLOWED = {
     "training": {"calibration", "checks", "compressor", "functional", "nn", "plan", "recorder"},
     "front": {"records", "plan"},
     "posttraining": {"compressor", "front", "plan", "graph", "calibration", "checks", "nn"},
-    "integer": {"records"},
-    "deploy": {"compressor", "cost", "functional", "graph", "integer", "nn", "plan", "records", "topology"},
+    "integer": {"records", "tree"},
+    "deploy": {
+        "compressor",
+        "cost",
+        "functional",
+        "graph",
+        "integer",
+        "naming",
+        "nn",
+        "plan",
+        "records",
+        "topology",
+        "tree",
+        "writing",
+    },
     "baselines": {
         "posttraining",
         "compressor",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from bayesbits.plan import Plan
-from bayesbits.records import Record
+from bayesbits.records import Record, freeze_mappings
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,9 @@ class Point:
     """What it is worth, the higher the better; None where nothing was there to say."""
     mu: float | None = None
     """The weight of the penalty that led here; None where there was none."""
+
+    def __post_init__(self) -> None:
+        freeze_mappings(self)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from typing import ClassVar, TypeVar
 from torch import Tensor
 
 from bayesbits.records import Record
+from bayesbits.tree import Tree
 
 Part = TypeVar("Part")
 
@@ -91,27 +92,45 @@ class IntegerLayer:
 
 
 @dataclass(frozen=True)
+class Argument:
+    """One argument of the network's call."""
+
+    name: str
+    """Its name in the network's forward; behind the name of `*args` its position."""
+    form: Tree
+    """The tensors and constants in it. The number of a tensor is its position among the inputs."""
+    given: str
+    """How it can be given: by "position" alone, by "name" alone, or "either" way."""
+    optional: bool
+    """Whether it may be left out: a constant that is the default."""
+
+
+@dataclass(frozen=True)
 class Structure(Record):
     """Everything about an `IntegerNetwork` but its tensors."""
 
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
 
     layers: tuple[IntegerLayer, ...]
     """The weighted layers, in the order in which they first run."""
     grids: tuple[Grid, ...]
     """The grids of the activation tensors that are quantized."""
+    takes: tuple[Argument, ...]
+    """What the network is called with, in the order of its forward."""
+    returns: Tree
+    """What the network returns. The number of a tensor is its position among the outputs."""
     inputs: tuple[str, ...]
-    """The names of the network's inputs, in order."""
+    """The names of the tensors that go in, in the order of the graph: of the arguments, as in a file."""
     input_shapes: tuple[tuple[int, ...], ...]
     """The shapes of the inputs that the network was attached with."""
     input_types: tuple[str, ...]
     """Their dtypes, such as "float32"."""
+    batched: tuple[bool, ...]
+    """For each input whether its first size is that of the batch, and may be any."""
     outputs: tuple[str, ...]
-    """The keys of the output where the network returns a mapping; "" alone for one tensor, numbers for a tuple."""
+    """The names of the tensors that come out: keys where the network returns a dict, "output" for one tensor."""
     removed: tuple[int, ...]
     """The channel classes of the user's network that are gone."""
-    dynamic_batch: bool
-    """Whether the network takes batches of any size, or only of the size that it was attached with."""
     other_macs: int
     """Multiply-accumulates outside of the layers, which are left in float."""
     other_parameters: int
@@ -120,6 +139,11 @@ class Structure(Record):
     """What is left in float although it was to be quantized, and the like."""
     version: int = VERSION
     """The version of the JSON form."""
+
+    @property
+    def dynamic_batch(self) -> bool:
+        """Whether the network takes batches of any size, or only of the size that it was attached with."""
+        return any(self.batched)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 from bayesbits.records import Record
-from bayesbits.topology import Layer, Topology
+from bayesbits.topology import POOLED_BITS, Layer, Topology
 
 WIDTHS = (0, *range(2, 33))
 
@@ -43,8 +43,8 @@ class Plan(Record):
         for layer, channels in self.kept.items():
             if not all(map(_is_integer, channels)) or any(left >= right for left, right in pairwise((-1, *channels))):
                 raise ValueError(f"Plan.kept[{layer!r}] is {channels!r}; it lists increasing indices of channels")
-        object.__setattr__(self, "bits", dict(self.bits))
         object.__setattr__(self, "kept", {layer: tuple(channels) for layer, channels in self.kept.items()})
+        super().__post_init__()
 
     @classmethod
     def uniform(
@@ -58,8 +58,8 @@ class Plan(Record):
         """The same width for all weights, and for all activations but the network's inputs; all channels stay."""
         bits = dict.fromkeys(topology.weight_tensors, weights)
         bits.update({entry.name: input_bits if entry.network_input else activations for entry in topology.activations})
-        if residual_bits is not None:
-            bits.update(dict.fromkeys(topology.operand_tensors, residual_bits))
+        operands = topology.pooled_tensors if residual_bits is None else topology.operand_tensors
+        bits.update(dict.fromkeys(operands, POOLED_BITS if residual_bits is None else residual_bits))
         return cls(bits)
 
     def without(self, topology: Topology, channels: Iterable[int]) -> Plan:

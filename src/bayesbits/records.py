@@ -1,19 +1,45 @@
 """The JSON form that the records share: written from dataclasses, and checked field by field when it is read.
 
 A record is a frozen dataclass of plain values, optional ones, tuples, mappings from names, and other such dataclasses.
-It carries a version, and text of any other version is refused.
+It carries a version, and text of any other version is refused. A file holds a checksum as well, so that a damaged one
+is refused and not taken for another record. Mappings cannot be changed any more than the records that hold them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import NoneType
-from typing import Any, ClassVar, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, NoReturn, Self, TypeVar, get_args, get_origin, get_type_hints
+
+from bayesbits.writing import write_whole
 
 Part = TypeVar("Part")
+CHECKSUM = "checksum"
+
+
+class FrozenMapping(dict[str, Any]):
+    """A dict that cannot be changed; `dict(mapping)` and `mapping | {...}` are ordinary ones."""
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError("the mappings of a record cannot be changed; make a new record with dataclasses.replace")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> Any:
+        return type(self), (dict(self),)
+
+
+def freeze_mappings(part: Any) -> None:
+    """Put mappings that cannot be changed in place of those that a frozen dataclass was given."""
+    for field in fields(part):
+        value = getattr(part, field.name)
+        if isinstance(value, Mapping):
+            object.__setattr__(part, field.name, FrozenMapping(value))
 
 
 @dataclass(frozen=True)
@@ -21,6 +47,9 @@ class Record:
     """What every record can do; a subclass has a field `version` whose default is `VERSION`."""
 
     VERSION: ClassVar[int]
+
+    def __post_init__(self) -> None:
+        freeze_mappings(self)
 
     def to_json(self) -> str:
         """This record as JSON text."""
@@ -34,22 +63,32 @@ class Record:
             data = json.loads(text)
         except json.JSONDecodeError as error:
             raise ValueError(f"this is not a {name}: the text is not JSON ({error})") from error
-        if not isinstance(data, Mapping):
+        if not isinstance(data, dict):
             raise ValueError(f"this is not a {name}: expected a JSON object, found {type(data).__name__}")
+        if CHECKSUM in data and data.pop(CHECKSUM) != _checksum(data):
+            raise ValueError(f"this {name} was altered: its content does not have the checksum that it names")
         if data.get("version") != cls.VERSION:
             raise ValueError(f"{name} version {data.get('version')!r} cannot be read; this library reads {cls.VERSION}")
         return _read_fields(cls, data, name)
 
     def save(self, path: str | Path) -> None:
         """Write the JSON form to a file; whatever happens meanwhile, the file is the old one or the new one."""
-        partial = Path(path).with_name(Path(path).name + ".partial")
-        partial.write_text(self.to_json(), encoding="utf-8")
-        partial.replace(path)
+        data = json.loads(self.to_json())
+        write_whole(path, json.dumps({**data, CHECKSUM: _checksum(data)}).encode())
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read the JSON form from a file."""
-        return cls.from_json(Path(path).read_text(encoding="utf-8"))
+        try:
+            text = Path(path).read_bytes().decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is damaged, or not a {cls.__name__}: it is not text ({error})") from error
+        return cls.from_json(text)
+
+
+def _checksum(data: Mapping[str, Any]) -> str:
+    """Of the content, whatever the order of its fields and the space between them."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def _read_fields(cls: type[Part], data: Any, where: str) -> Part:

@@ -20,6 +20,9 @@ from bayesbits.records import Record
 
 Part = TypeVar("Part")
 
+POOLED_BITS = 8
+"""The width of what is pooled with indices, where nothing is said about operands."""
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -67,7 +70,7 @@ class Activation:
 
 @dataclass(frozen=True)
 class Addition:
-    """A residual addition of two computed tensors."""
+    """A residual addition of two computed tensors; or, with one operand, a max-pool whose indices are read."""
 
     name: str
     """The graph's name of the addition, with the path of the module that performs it."""
@@ -186,6 +189,12 @@ class Topology(Record):
         """The operands of residual additions, named "module.output", with the module whose output each of them is."""
         operands = (operand for addition in self.additions for operand in addition.operands)
         return {f"{operand}.output": operand for operand in operands if operand is not None}
+
+    @cached_property
+    def pooled_tensors(self) -> frozenset[str]:
+        """The operands among them that max-pools read whose indices are used: these always have a quantizer."""
+        pools = (addition.operands for addition in self.additions if len(addition.operands) == 1)
+        return frozenset(f"{operand}.output" for (operand,) in pools if operand is not None)
 
     @cached_property
     def _layers(self) -> dict[str, Layer]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import bayesbits as bb
-from bayesbits.deploy.program import key
+from bayesbits.naming import key_of
 from bayesbits.topology import Topology
 
 
@@ -64,7 +64,7 @@ def input_codes(compressor: bb.Compressor, small: bb.DeployedNetwork, inputs: An
             deployed[name] = args[0]
 
         handles.append(compressor.model.get_submodule(layer.name).register_forward_pre_hook(simulate))
-        executed = small.program.get_submodule(f"layers.{key(layer.name)}")
+        executed = small.program.get_submodule(f"layers.{key_of(layer.name)}")
         handles.append(executed.register_forward_pre_hook(run))
     call(compressor.model, inputs), call(small, inputs)
     for handle in handles:

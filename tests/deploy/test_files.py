@@ -100,9 +100,9 @@ def test_altered_files(copied):
 
 def test_a_newer_version(copied):
     body = json.loads((copied / "network.json").read_text())
-    body["version"] = 2
+    body["version"] = 3
     (copied / "network.json").write_text(json.dumps(body))
-    with pytest.raises(ValueError, match="has version 2, and this library reads 1: a newer bayesbits wrote it"):
+    with pytest.raises(ValueError, match="has version 3, and this library reads 2: a newer bayesbits wrote it"):
         bb.load(copied)
     (copied / "network.json").write_text("[]")
     with pytest.raises(ValueError, match="is not a bayesbits deployed network"):

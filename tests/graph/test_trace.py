@@ -338,6 +338,7 @@ def test_batch_norm_over_positions_is_not_the_linear_layers_own() -> None:
     assert trace(flat, torch.ones(2, 8)).layer("0").norm == "1"
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.export cannot take it")
 @pytest.mark.parametrize(
     ("name", "training"),
     [("residual", True), ("residual", False), ("twice", True), ("data dependent", True), ("other", True)],

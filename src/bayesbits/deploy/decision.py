@@ -64,6 +64,8 @@ def read_decision(compressor: Compressor, channel_multiple: int = 1) -> Decision
         raise ValueError("the ranges of the activations are not known yet: call compressor.calibrate(batches) first")
     if compressor.attachment.example_inputs is None:
         raise ValueError("this network was attached by an earlier version that kept no example inputs: attach it again")
+    _check_precision(compressor.model)
+    _check_fixed(compressor)
     plan = compressor.plan()
     fixed = Compressor(copy.deepcopy(compressor.model).cpu().float().eval())
     fixed.fix(plan)
@@ -85,6 +87,28 @@ def read_decision(compressor: Compressor, channel_multiple: int = 1) -> Decision
         }
     removed = gone - _brought_back(topology, gone, channel_multiple)
     return Decision(fixed.detach(), args, kwargs, topology, removed, weights, grids)
+
+
+def _check_precision(model: nn.Module) -> None:
+    """Raise where the network computes in less than single precision, which the deployed one would not do."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_floating_point() and torch.finfo(tensor.dtype).bits < torch.finfo(torch.float32).bits:
+            raise ValueError(
+                f"{name} is in {str(tensor.dtype).removeprefix('torch.')}, and a deployed network computes in float32: "
+                "its codes would be others. Way out: model.float(), look at its accuracy once more, and deploy that"
+            )
+
+
+def _check_fixed(compressor: Compressor) -> None:
+    """Raise where something is still being learned: biases and channels are final only behind `fix`."""
+    attachment = compressor.attachment
+    learning = [name for name, quantizer in attachment.quantizers.items() if quantizer.mode == "learning"]
+    learning += [f"the channels of {name}" for name, gate in attachment.channel_gates.items() if not gate.fixed]
+    if learning:
+        raise ValueError(
+            f"bits or channels are not final yet ({learning[0]}, for one), and what the network computes now is not "
+            "what would be deployed. Way out: compressor.fix(), or compressor.fix(plan), and deploy that"
+        )
 
 
 def _plain_example(tensor: Tensor) -> Tensor:

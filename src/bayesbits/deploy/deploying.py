@@ -5,7 +5,7 @@ read the decision -> export the float copy -> fold batch norm -> take channels o
 
 from __future__ import annotations
 
-from bayesbits.compressor import Compressor
+from bayesbits.compressor import Compressor, check_compressor
 from bayesbits.deploy.decision import read_decision
 from bayesbits.deploy.fold import fold
 from bayesbits.deploy.fuse import fuse
@@ -18,11 +18,15 @@ from bayesbits.deploy.silent import drop_silent
 
 
 def deploy(compressor: Compressor, *, channel_multiple: int = 1) -> DeployedNetwork:
-    """The network as it is decided by now, with channels really gone and weights as final integers.
+    """The network as it was fixed, with channels really gone and weights as final integers.
+
+    It is called as the network itself is, and returns the same containers (objects of other classes as dicts of their
+    attributes). Raises where bits or channels are still being learned, and for networks in half precision.
 
     With `channel_multiple` (8 or 16, say) groups of channels keep as many more, as zeros, as make their number a
     multiple. The compressor is not changed. The deployed network is on the CPU.
     """
+    check_compressor(compressor, "deploy")
     if not isinstance(channel_multiple, int) or channel_multiple < 1:
         raise ValueError(f"channel_multiple is {channel_multiple!r}; it is an integer of at least 1")
     decision = read_decision(compressor, channel_multiple)

@@ -23,8 +23,9 @@ from bayesbits.deploy.program import FLOATS, Floats
 from bayesbits.deploy.rebuild import rebuild
 from bayesbits.deploy.text import graph_from_data, graph_to_data
 from bayesbits.integer import IntegerLayer, IntegerNetwork, Structure
+from bayesbits.writing import write_whole
 
-FORMAT, VERSION = "bayesbits deployed network", 1
+FORMAT, VERSION = "bayesbits deployed network", 2
 NETWORK, TENSORS = "network.json", "tensors.safetensors"
 
 
@@ -49,8 +50,8 @@ def save(network: DeployedNetwork, path: str | Path) -> None:
     text = json.dumps({"format": FORMAT, "version": VERSION, "checksum": _checksum(_canonical(body)), **body})
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / TENSORS).write_bytes(content)
-    (folder / NETWORK).write_text(text, encoding="utf-8")
+    write_whole(folder / TENSORS, content)
+    write_whole(folder / NETWORK, text.encode())
 
 
 def load(path: str | Path, model: nn.Module | None = None) -> DeployedNetwork:
@@ -90,7 +91,7 @@ def _packed_bits(layer: IntegerLayer) -> int:
 
 def _read_body(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes()
     except FileNotFoundError:
         raise FileNotFoundError(f"{path.parent} holds no deployed network: there is no {path.name} in it") from None
     try:
@@ -102,7 +103,7 @@ def _read_body(path: Path) -> dict[str, Any]:
     version = body.get("version")
     if version != VERSION:
         newer = isinstance(version, int) and version > VERSION
-        way = "a newer bayesbits wrote it; upgrade to read it" if newer else "no version of bayesbits writes that"
+        way = "a newer bayesbits wrote it; upgrade to read it" if newer else "deploy and save it once more"
         raise ValueError(f"{path} has version {version!r}, and this library reads {VERSION}: {way}")
     rest = {name: value for name, value in body.items() if name not in ("format", "version", "checksum")}
     if body.get("checksum") != _checksum(_canonical(rest)):

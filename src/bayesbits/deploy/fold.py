@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from bayesbits.deploy.program import FloatProgram, arguments, key
+from bayesbits.deploy.program import FloatProgram, arguments
 from bayesbits.graph.exported import operation
 from bayesbits.graph.layers import BATCH_NORMS
+from bayesbits.naming import key_of
 from bayesbits.topology import Layer
 
 LAYERS = "layers"
@@ -48,7 +49,7 @@ def fold(program: FloatProgram) -> list[LayerNode]:
             node = program.node_of[twin]
             data, geometry = _geometry(program.graph, node, layer)
             with program.graph.inserting_before(node):
-                call = program.graph.call_module(f"{LAYERS}.{key(layer.name)}", (data,))
+                call = program.graph.call_module(f"{LAYERS}.{key_of(layer.name)}", (data,))
             call.meta = dict(node.meta)
             _replace(program, twin, call)
             if layer.norm is not None:

@@ -18,10 +18,11 @@ from torch import fx
 
 from bayesbits.deploy.fold import LayerNode, remove_dead
 from bayesbits.deploy.place import DEQUANTIZERS, QUANTIZERS
-from bayesbits.deploy.program import arguments, key
+from bayesbits.deploy.program import arguments
 from bayesbits.graph.exported import operation
 from bayesbits.graph.rules import MOVES, PADS, SAME
 from bayesbits.integer import Grid
+from bayesbits.naming import key_of
 
 MAXIMA = re.compile(r"max_pool\dd|amax")
 AVERAGES = re.compile(r"(adaptive_)?avg_pool\dd|mean")
@@ -42,7 +43,7 @@ def fuse(
 ) -> dict[str, Emission]:
     """Move quantizers into layers; returns what the layers emit that emit codes."""
     by_target = {
-        f"{QUANTIZERS}.{key(name)}": grid for name, grid in grids.items() if grid.carrier == "uint8"
+        f"{QUANTIZERS}.{key_of(name)}": grid for name, grid in grids.items() if grid.carrier == "uint8"
     }  # integer kernels emit no wider codes
     free = {
         entry.calls[0]: entry.layer.name

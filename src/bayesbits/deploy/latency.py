@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_map_only
 
 from bayesbits.deploy.export.optional import require
 from bayesbits.graph.trace import split_inputs
+from bayesbits.tree import describe, tensors_in
 
 
 @dataclass(frozen=True)
@@ -67,5 +68,12 @@ def _feeds(names: Sequence[str], example_inputs: Any, batch: int) -> dict[str, A
         return x[:1].expand(batch, *x.shape[1:]).contiguous() if x.dim() else x
 
     args, kwargs = tree_map_only(Tensor, several, split_inputs(example_inputs))
-    given = dict(zip(names, args, strict=False)) | kwargs
+    named: dict[str, Tensor] = {}
+    for name, value in kwargs.items():
+        tensors: list[Tensor] = []
+        for path, leaf in describe(value, tensors).leaves((name,)):
+            if leaf.kind == "tensor":
+                named[".".join(path)] = tensors[leaf.index]
+    positional = [name for name in names if name not in named]
+    given = dict(zip(positional, tensors_in(args), strict=False)) | named
     return {name: given[name].numpy() for name in names}

@@ -6,10 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.utils._pytree import tree_map, tree_map_only
 
+from bayesbits.deploy.calling import as_stored, bind, example_call
 from bayesbits.deploy.modules import Dequantize, Quantize, make_layer
-from bayesbits.deploy.program import Floats, key
+from bayesbits.deploy.program import Floats
 from bayesbits.integer import IntegerNetwork
+from bayesbits.naming import key_of
 
 
 class DeployedNetwork(nn.Module):
@@ -25,28 +28,23 @@ class DeployedNetwork(nn.Module):
         self.integer = integer
         root = nn.Module()
         root.floats = floats
-        root.layers = nn.ModuleDict({key(layer.name): make_layer(integer, layer) for layer in integer.layers})
+        root.layers = nn.ModuleDict({key_of(layer.name): make_layer(integer, layer) for layer in integer.layers})
         grids = [grid for grid in integer.structure.grids if grid.carrier is not None]
-        root.quantizers = nn.ModuleDict({key(grid.name): Quantize(grid) for grid in grids})
-        root.dequantizers = nn.ModuleDict({key(grid.name): Dequantize(grid) for grid in grids})
+        root.quantizers = nn.ModuleDict({key_of(grid.name): Quantize(grid) for grid in grids})
+        root.dequantizers = nn.ModuleDict({key_of(grid.name): Dequantize(grid) for grid in grids})
         self.program = fx.GraphModule(root, graph, "DeployedProgram")
         self.eval()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        outputs: tuple[Tensor, ...] = self.program(*self.bind(args, kwargs))
-        keys = self.integer.structure.outputs
-        if keys == ("",):
-            return outputs[0]
-        return outputs if keys == tuple(map(str, range(len(keys)))) else dict(zip(keys, outputs, strict=True))
+        """What the network returns, in the same containers; other objects come as dicts of their attributes."""
+        return self.integer.structure.returns.build(self.program(*self.bind(args, kwargs)))
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-        """The inputs in the order of the graph, from positional and keyword inputs."""
-        names = self.integer.structure.inputs
-        given = dict(zip(names, args, strict=False)) | kwargs
-        if len(args) > len(names) or len(given) != len(args) + len(kwargs) or set(given) != set(names):
-            found = [f"{len(args)} positional", *kwargs]
-            raise TypeError(f"the network takes the inputs {', '.join(names)}, and was given: {', '.join(found)}")
-        return [given[name] for name in names]
+        """The tensors in the order of the graph, and in its precision, from what the network itself is called with."""
+        structure = self.integer.structure
+        given = bind(structure.takes, args, kwargs)
+        stored = zip(structure.inputs, structure.input_types, strict=True)
+        return [as_stored(tensor, name, kind) for tensor, (name, kind) in zip(given, stored, strict=True)]
 
     @property
     def parameter_count(self) -> int:
@@ -69,17 +67,15 @@ class DeployedNetwork(nn.Module):
         `torch.export.save(small.export_program(), "small.pt2")` writes the file.
         """
         structure = self.integer.structure
-        examples = example_inputs or tuple(
-            torch.zeros(_several(shape, structure.dynamic_batch), dtype=getattr(torch, dtype))
-            for shape, dtype in zip(structure.input_shapes, structure.input_types, strict=True)
-        )
-        shapes = None
-        if structure.dynamic_batch:
-            batch = structure.input_shapes[0][0]
-            dynamic = {0: torch.export.Dim.AUTO}
-            shapes = (tuple(dynamic if size[:1] == (batch,) else None for size in structure.input_shapes),)
+        args, kwargs = (example_inputs, {}) if example_inputs else example_call(structure, by_position=True)
+        marks = None
+        if structure.dynamic_batch and not kwargs:  # torch lets no sizes of keyword inputs be any here
+            inputs = zip(bind(structure.takes, args, kwargs), structure.batched, strict=True)
+            any_batch = {id(tensor) for tensor, batched in inputs if batched}
+            marks = (tree_map(lambda leaf: {0: torch.export.Dim.AUTO} if id(leaf) in any_batch else None, args),)
+            args = tree_map_only(Tensor, lambda x: torch.cat([x, x]) if id(x) in any_batch and len(x) == 1 else x, args)
         with torch.no_grad():
-            return torch.export.export(self, examples, dynamic_shapes=shapes, strict=False)
+            return torch.export.export(self, args, kwargs, dynamic_shapes=marks, strict=False)
 
     def __str__(self) -> str:
         head = ("layer", "arithmetic", "weights", "bits", "reads", "emits", "MACs")
@@ -101,8 +97,3 @@ class DeployedNetwork(nn.Module):
             return "float"
         grid = self.integer.grid(name)
         return f"{'s' if grid.signed else 'u'}{grid.bits}"
-
-
-def _several(shape: tuple[int, ...], dynamic: bool) -> tuple[int, ...]:
-    """A shape with a batch of at least two: torch.export takes a size of one for a constant."""
-    return (max(2, shape[0]), *shape[1:]) if dynamic and shape else shape

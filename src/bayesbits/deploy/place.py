@@ -8,10 +8,11 @@ import torch
 from torch import fx
 
 from bayesbits.deploy.fold import LayerNode
-from bayesbits.deploy.program import FloatProgram, key
+from bayesbits.deploy.program import FloatProgram
 from bayesbits.functional.grid import EDGE, has_grid
 from bayesbits.graph.layers import layer_input
 from bayesbits.integer import Grid
+from bayesbits.naming import key_of
 
 aten = torch.ops.aten
 QUANTIZERS, DEQUANTIZERS = "quantizers", "dequantizers"
@@ -88,7 +89,7 @@ class _Placing:
 
     def _behind(self, node: fx.Node, room: str, grid: Grid) -> fx.Node:
         with self.graph.inserting_after(node):
-            return self.graph.call_module(f"{room}.{key(grid.name)}", (node,))
+            return self.graph.call_module(f"{room}.{key_of(grid.name)}", (node,))
 
     def _rounded(self, grid: Grid, node: fx.Node) -> fx.Node:
         """Above 16 bits numbers stay numbers: clipped, and rounded where float32 can tell the codes apart."""

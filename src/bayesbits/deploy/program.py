@@ -7,34 +7,26 @@ first.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.export import Dim, ExportedProgram
+from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
-from torch.utils._pytree import tree_map_only
 
-from bayesbits.graph.exported import (
-    Program,
-    evaluation_form,
-    export_functional,
-    read_program,
-    tensor_outputs,
-    tensors_in,
-)
+from bayesbits.deploy.calling import in_order, read_arguments
+from bayesbits.graph.exported import Program, evaluation_form, export_functional, read_program, tensor_outputs
+from bayesbits.graph.flat import FlatNetwork, batch_marks, inner_path, several, takes_any_batch
 from bayesbits.graph.trace import Reading, read
+from bayesbits.integer import Argument
+from bayesbits.naming import key_of
+from bayesbits.tree import Tree
 
 FLOATS = "floats"
-
-
-def key(name: str) -> str:
-    """A name with dots as the name of a child module or attribute, which has none."""
-    return "/" + name.replace(".", "/")
+key = key_of
 
 
 def arguments(node: fx.Node) -> dict[str, Any]:
@@ -51,9 +43,9 @@ class Floats(nn.Module):
 
     def add(self, name: str, tensor: Tensor, *, parameter: bool) -> str:
         """Take a tensor in; returns the target of its get_attr nodes."""
-        if key(name) not in self._buffers and key(name) not in self._parameters:
-            self.put(key(name), tensor.detach().clone(), parameter=parameter)
-        return f"{FLOATS}.{key(name)}"
+        if key_of(name) not in self._buffers and key_of(name) not in self._parameters:
+            self.put(key_of(name), tensor.detach().clone(), parameter=parameter)
+        return f"{FLOATS}.{key_of(name)}"
 
     def put(self, plain: str, tensor: Tensor, *, parameter: bool) -> None:
         """Take a tensor in under a key."""
@@ -76,11 +68,11 @@ class FloatProgram:
     graph: fx.Graph
     """Placeholders are the user's inputs, get_attr nodes what lies in `floats`."""
     floats: Floats
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    takes: tuple[Argument, ...]
+    returns: Tree
     examples: tuple[Tensor, ...]
-    dynamic_batch: bool
-    """Whether the graph takes batches of any size."""
+    batched: tuple[bool, ...]
+    """For each input whether its first size may be any."""
     node_of: dict[fx.Node, fx.Node]
     """For every node of the program that was read, what stands for it in the graph."""
     program: Program
@@ -89,95 +81,36 @@ class FloatProgram:
 
 def export_float(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FloatProgram:
     """Export a float network, for batches of any size where that is possible."""
-    kwargs = _in_order(model, args, kwargs)
-    inputs, examples = _named_inputs(model, args, kwargs)
-    exported, dynamic = _export(model, args, kwargs)
-    outputs, module_outputs = _run(model, args, kwargs)
-    copy = _Copy(exported, examples)
+    kwargs = in_order(model, args, kwargs)
+    flat = FlatNetwork(model, args, kwargs)
+    exported = _export(flat)
+    copy = _Copy(exported, flat.examples())
+    with evaluation_form(flat), torch.no_grad(), tensor_outputs(model) as module_outputs:
+        returns = flat.returns()
     program = read_program(model, copy.twin_graph, exported.graph_signature, module_outputs)
     return FloatProgram(
         graph=copy.graph,
         floats=copy.floats,
-        inputs=inputs,
-        outputs=outputs,
-        examples=examples,
-        dynamic_batch=dynamic,
+        takes=read_arguments(model, args, kwargs),
+        returns=returns,
+        examples=flat.examples(),
+        batched=takes_any_batch(exported),
         node_of=copy.node_of,
         program=program,
         reading=read(program),
     )
 
 
-def _in_order(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Keyword inputs in the order of the network's forward; the graph has them in the order in which they are given."""
+def _export(flat: FlatNetwork) -> ExportedProgram:
+    """The exported network, for any size of the batch where its code lets it be any."""
+    examples = several(flat.examples())
     try:
-        bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments
-    except TypeError as error:
-        raise ValueError(f"{type(model).__name__} does not take these inputs: {error}") from None
-    return {name: kwargs[name] for name in bound if name in kwargs} | kwargs
-
-
-def _named_inputs(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
-    """The inputs that are tensors, with the names that the network's forward gives them."""
-    bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments
-    named: dict[str, Any] = {}
-    for name, value in bound.items():
-        named.update(value if name not in kwargs and isinstance(value, dict) else {name: value})
-    for name, value in named.items():
-        if not isinstance(value, Tensor | bool | int | float | str | None):
-            raise ValueError(
-                f"the network takes a {type(value).__name__} as {name!r}; deployed networks take tensors, one for each "
-                "name. Way out: wrap the network in a module whose forward takes the tensors apart"
-            )
-    tensors = {name: value for name, value in named.items() if isinstance(value, Tensor)}
-    return tuple(tensors), tuple(tensors.values())
-
-
-def _run(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[str, ...], dict[str, tuple[int, ...]]]:
-    """The names of what the network returns ("" for one tensor, numbers without keys), and what its modules return."""
-    with evaluation_form(model), torch.no_grad(), tensor_outputs(model) as shapes:
-        output = model(*args, **kwargs)
-    if isinstance(output, Tensor):
-        return ("",), shapes
-    seen: set[int] = set()
-    if not isinstance(output, Mapping):
-        return tuple(str(index) for index, _ in enumerate(tensors_in(output, seen))), shapes
-    names: list[str] = []
-    for name, value in output.items():
-        found = len(list(tensors_in(value, seen)))
-        names += [str(name)] * found if isinstance(value, Tensor) else [f"{name}.{index}" for index in range(found)]
-    return tuple(names), shapes
-
-
-def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[ExportedProgram, bool]:
-    """The exported network, and whether it takes batches of any size."""
-    tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.dim()]
-    batch = tensors[0].shape[0] if tensors else 0
-
-    def several(value: Tensor) -> Tensor:  # sizes of 1 would be taken for constants
-        return torch.cat([value, value]) if value.dim() and value.shape[0] == batch == 1 else value
-
-    bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments
-    shapes = {
-        name: {0: Dim.AUTO} if isinstance(value, Tensor) and value.dim() and value.shape[0] == batch else None
-        for name, value in bound.items()
-    }
-    try:
-        more_args, more_kwargs = tree_map_only(Tensor, several, (args, kwargs))
-        exported, _ = export_functional(model, more_args, more_kwargs, shapes)
-        if all(
-            isinstance(node.meta["val"].shape[0], torch.SymInt)
-            for node in exported.graph.nodes
-            if node.op == "placeholder" and shapes.get(node.name) is not None
-        ):
-            return exported, True
+        exported, _ = export_functional(flat, examples, batch_marks(examples))
+        if any(takes_any_batch(exported)):
+            return exported
     except Exception:  # torch.export raises many kinds of errors; with fixed sizes it was read when attaching
         pass
-    return export_functional(model, args, kwargs)[0], False
+    return export_functional(flat, flat.examples())[0]
 
 
 class _Copy:
@@ -199,14 +132,10 @@ class _Copy:
         if node.op == "placeholder":
             self._copy_placeholder(node)
         elif node.op == "output":
-            wanted = {
-                spec.arg.name
-                for spec in self._exported.graph_signature.output_specs
-                if spec.kind is OutputKind.USER_OUTPUT and getattr(spec.arg, "name", None) is not None
-            }
             results: Any = node.args[0]
-            made = tuple(self._nodes[used] for used in results if isinstance(used, fx.Node) and used.name in wanted)
-            self.graph.output(made)
+            kinds = [spec.kind for spec in self._exported.graph_signature.output_specs]
+            wanted = [used for used, kind in zip(results, kinds, strict=True) if kind is OutputKind.USER_OUTPUT]
+            self.graph.output(tuple(self._nodes[used] for used in wanted))
             self.twin_graph.output(tuple(self._twins[used] for used in results if isinstance(used, fx.Node)))
         elif node.meta.get("val") is not None:  # without a value it is a check, which makes nothing
             assert callable(node.target)
@@ -218,21 +147,15 @@ class _Copy:
 
     def _copy_placeholder(self, node: fx.Node) -> None:
         spec = self._kinds[node.name]
-        value: Any
         if spec.kind is InputKind.USER_INPUT:
-            value = next(self._examples) if isinstance(node.meta.get("val"), Tensor) else node.meta.get("val")
-        else:
-            holder = {**self._exported.state_dict, **self._exported.constants}
-            value = holder[str(spec.target)]
-        if spec.kind is InputKind.USER_INPUT and not isinstance(value, Tensor):
-            self._values[node] = value  # a number that the network was called with: it is in the graph already
-            return
-        self._values[node] = self._mode.from_tensor(value)
-        if spec.kind is InputKind.USER_INPUT:
+            value = next(self._examples)
             self._nodes[node] = self.graph.node_copy(node)
         else:
-            target = self.floats.add(str(spec.target), value, parameter=spec.kind is InputKind.PARAMETER)
+            value = {**self._exported.state_dict, **self._exported.constants}[str(spec.target)]
+            parameter = spec.kind is InputKind.PARAMETER
+            target = self.floats.add(inner_path(str(spec.target)), value, parameter=parameter)
             self._nodes[node] = self.graph.create_node("get_attr", target, name=node.name)
+        self._values[node] = self._mode.from_tensor(value)
         self._copy_to_twin(node)
 
     def _copy_to_twin(self, node: fx.Node) -> None:

@@ -7,6 +7,7 @@ import copy
 import torch
 from torch import fx, nn
 
+from bayesbits.deploy.calling import example_call
 from bayesbits.deploy.fold import fold
 from bayesbits.deploy.fuse import fuse
 from bayesbits.deploy.place import place
@@ -20,11 +21,8 @@ from bayesbits.topology import Topology
 
 def rebuild(model: nn.Module, structure: Structure) -> fx.Graph:
     """Rewrite the graph of a float network as `deploy` did; of its weights only the shapes are looked at."""
-    examples = {
-        name: torch.zeros(shape, dtype=getattr(torch, dtype))
-        for name, shape, dtype in zip(structure.inputs, structure.input_shapes, structure.input_types, strict=True)
-    }
-    program = export_float(copy.deepcopy(model).cpu().float().eval(), (), examples)
+    args, kwargs = example_call(structure, by_position=False)
+    program = export_float(copy.deepcopy(model).cpu().float().eval(), args, kwargs)
     present = {layer.name: layer for layer in structure.layers}
     _check_layers(program.reading.topology, structure)
     layers = fold(program)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bayesbits.cost.macs import layer_macs
+from bayesbits.deploy.calling import name_tensors
 from bayesbits.deploy.decision import Decision, Weights
 from bayesbits.deploy.fold import LayerNode
 from bayesbits.deploy.fuse import Emission
@@ -76,18 +77,21 @@ def record(
         entries.append(_layer(node, program, decision, weights[name], obstacles[name], emissions.get(name)))
         tensors |= _tensors(entries[-1], weights[name], decision.grids)
     grids = tuple(decision.grids.values())
+    inputs, outputs = name_tensors(program.takes, program.returns)
     structure = Structure(
         layers=tuple(entries),
         grids=grids,
-        inputs=program.inputs,
+        takes=program.takes,
+        returns=program.returns,
+        inputs=inputs,
         input_shapes=tuple(tuple(example.shape) for example in program.examples),
         input_types=tuple(str(example.dtype).removeprefix("torch.") for example in program.examples),
-        outputs=program.outputs,
+        batched=program.batched,
+        outputs=outputs,
         removed=tuple(sorted(decision.removed)),
-        dynamic_batch=program.dynamic_batch,
         other_macs=sum(entry.macs for entry in decision.topology.unsupported),
         other_parameters=decision.topology.other_parameters,
-        notes=_notes(entries, grids, program),
+        notes=_notes(entries, grids, program, decision.topology.pooled_tensors - set(decision.grids)),
     )
     return IntegerNetwork(structure, tensors)
 
@@ -166,9 +170,16 @@ def _tensors(layer: IntegerLayer, weights: Weights, grids: Mapping[str, Grid]) -
     return {f"{layer.name}.{name}": tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
 
 
-def _notes(layers: list[IntegerLayer], grids: tuple[Grid, ...], program: FloatProgram) -> tuple[str, ...]:
+def _notes(
+    layers: list[IntegerLayer], grids: tuple[Grid, ...], program: FloatProgram, pooled: frozenset[str]
+) -> tuple[str, ...]:
     notes = [f"{layer.name} computes in float: {layer.reason}" for layer in layers if layer.reason is not None]
     notes += [f"{grid.name} stays in float: it has {grid.bits} bits" for grid in grids if grid.carrier is None]
-    if not program.dynamic_batch:
+    notes += [
+        f"{name} stays in float, and indices of a max-pool are taken from it: where values are equal up to rounding "
+        "they may be others than in training. Way out: give it bits in the plan"
+        for name in sorted(pooled)
+    ]
+    if not any(program.batched):
         notes.append("the network takes only batches of the size that it was attached with: its code fixes it")
     return tuple(notes)

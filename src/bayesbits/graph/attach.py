@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayesbits.cost.bops import FLOAT_BITS
+from bayesbits.naming import key_of, name_of
 from bayesbits.nn import ChannelFollower, ChannelGate, GateBank, GatedQuantizer
 from bayesbits.nn.attached import (
     AttachedLayer,
@@ -43,10 +44,10 @@ class Attachment(nn.Module):
         self.swept_ranges: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None  # before and after post-training
         self.example_inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self.tensors = nn.ModuleDict(
-            {_key(tensor): quantizer for tensor, quantizer in _quantizers(topology, spec, self.choices)}
+            {key_of(tensor): quantizer for tensor, quantizer in _quantizers(topology, spec, self.choices)}
         )
-        self.channels = nn.ModuleDict({_key(name): gate for name, gate in _gates(topology, spec, self.choices)})
-        self.followers = nn.ModuleDict({_key(name): gate for name, gate in _followers(topology, self.channel_gates)})
+        self.channels = nn.ModuleDict({key_of(name): gate for name, gate in _gates(topology, spec, self.choices)})
+        self.followers = nn.ModuleDict({key_of(name): gate for name, gate in _followers(topology, self.channel_gates)})
         learning = [q.gates for q in self.quantizers.values() if q.mode == "learning"]
         # Channels first: a compiler reads their values with large tensors, several at once where they are aligned.
         self.bank = GateBank([*(gate.gates for gate in self.channel_gates.values()), *learning])
@@ -63,18 +64,18 @@ class Attachment(nn.Module):
     @property
     def quantizers(self) -> Mapping[str, GatedQuantizer]:
         """Tensor name -> quantizer; tensors that stay in float are not there."""
-        return {_name(key): module for key, module in self.tensors.items()}  # type: ignore[misc]
+        return {name_of(key): module for key, module in self.tensors.items()}  # type: ignore[misc]
 
     @property
     def channel_gates(self) -> Mapping[str, ChannelGate]:
         """Layer name -> gate of its output channels."""
-        return {_name(key): module for key, module in self.channels.items()}  # type: ignore[misc]
+        return {name_of(key): module for key, module in self.channels.items()}  # type: ignore[misc]
 
     def gate_of(self, layer: str) -> ChannelGate | ChannelFollower | None:
         """What gates a layer's output channels: its own gate, or for a depthwise layer its producers'."""
         if layer in self.channel_gates:
             return self.channel_gates[layer]
-        followers = {_name(key): module for key, module in self.followers.items()}
+        followers = {name_of(key): module for key, module in self.followers.items()}
         return followers.get(layer)  # type: ignore[return-value]
 
     def learnable(self) -> dict[str, dict[str, nn.Parameter]]:
@@ -274,11 +275,3 @@ def _followers(topology: Topology, gates: Mapping[str, ChannelGate]) -> Iterator
             channels = [position.get(channel, -1) for channel in layer.out_channels]
             sources.append((gates.get(other.name), channels))
         yield layer.name, ChannelFollower(sources)
-
-
-def _key(name: str) -> str:
-    return "/" + name.replace(".", "/")  # the names of children have no dots, and "values" would be a method's
-
-
-def _name(key: str) -> str:
-    return key[1:].replace("/", ".")

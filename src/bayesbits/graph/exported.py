@@ -22,6 +22,9 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 
+from bayesbits.graph.flat import FlatNetwork, inner_path
+from bayesbits.tree import tensors_in as tensors_in
+
 # Raised inside torch.export about its own code, and about tensors that recurrent modules cache and it puts back.
 EXPORT_WARNINGS = (
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",
@@ -49,7 +52,7 @@ class Program:
     def calls(self, node: fx.Node) -> list[tuple[str, str]]:
         """The module calls that a node lies in, outermost first: a key for the call, and the module's path."""
         stack = node.meta.get("nn_module_stack") or {}
-        return [(key, self.canonical_path(path)) for key, (path, _) in stack.items()]
+        return [(key, self.canonical_path(inner_path(path))) for key, (path, _) in stack.items() if path]
 
     def path(self, node: fx.Node) -> str:
         """The path of the innermost module that a node lies in; "" for the network itself."""
@@ -103,19 +106,32 @@ def is_float(node: fx.Node) -> bool:
 
 def export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
     """Read a network with torch.export; raises what torch.export raises, and for graphs that hide layers or shapes."""
-    exported, shapes = export_functional(model, args, kwargs)
+    flat = FlatNetwork(model, args, kwargs)
+    exported, shapes = export_functional(flat, flat.examples())
     _check_readable(exported.graph)
     return read_program(model, exported.graph, exported.graph_signature, shapes)
 
 
 def export_functional(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any = None
+    flat: FlatNetwork, examples: tuple[Tensor, ...], marks: Any = None
 ) -> tuple[ExportedProgram, dict[str, tuple[int, ...]]]:
-    """The exported network in its evaluation form, made functional; and the modules whose output is one tensor."""
-    with _quiet(), evaluation_form(model), torch.random.fork_rng(devices=[]), torch.no_grad():
-        with tensor_outputs(model) as shapes, _plain_outputs(model), _without_autocast():
-            exported = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
-        return exported.run_decompositions({}), shapes
+    """The exported network in its evaluation form, made functional; and the modules whose output is one tensor.
+
+    `marks` says for each example which of its sizes may be any.
+    """
+    with torch.random.fork_rng(devices=[]):
+        exported, shapes = export_flat(flat, examples, marks)
+        with _quiet(), torch.no_grad():
+            return exported.run_decompositions({}), shapes
+
+
+def export_flat(
+    flat: FlatNetwork, examples: tuple[Tensor, ...], marks: Any = None
+) -> tuple[ExportedProgram, dict[str, tuple[int, ...]]]:
+    """The exported network in its evaluation form, and the modules whose output is one tensor."""
+    with _quiet(), evaluation_form(flat), torch.no_grad(), tensor_outputs(flat.network) as shapes, _without_autocast():
+        dynamic = None if marks is None else (marks,)
+        return torch.export.export(flat, examples, dynamic_shapes=dynamic, strict=False), shapes
 
 
 def read_program(
@@ -138,7 +154,7 @@ def read_program(
             if spec.kind is OutputKind.USER_OUTPUT and getattr(spec.arg, "name", None) in made
         ),
         parameters={
-            placeholders[spec.arg.name]: str(spec.target)
+            placeholders[spec.arg.name]: inner_path(str(spec.target))
             for spec in signature.input_specs
             if spec.kind is InputKind.PARAMETER
         },
@@ -186,37 +202,6 @@ def tensor_outputs(model: nn.Module) -> Iterator[dict[str, tuple[int, ...]]]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-@contextmanager
-def _plain_outputs(model: nn.Module) -> Iterator[None]:
-    """Let the network return only the tensors in its output: torch.export refuses objects of unknown classes."""
-
-    def flatten(module: nn.Module, inputs: Any, output: Any) -> tuple[Tensor, ...]:
-        return tuple(tensors_in(output, set()))
-
-    handle = model.register_forward_hook(flatten)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-def tensors_in(value: Any, seen: set[int]) -> Iterator[Tensor]:
-    """Every tensor in a structure of containers and objects, once."""
-    if id(value) in seen:
-        return
-    seen.add(id(value))
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_in(item, seen)
-    elif isinstance(value, (tuple, list, set)):
-        for item in value:
-            yield from tensors_in(item, seen)
-    elif hasattr(value, "__dict__") and not isinstance(value, (type, nn.Module)):
-        yield from tensors_in(vars(value), seen)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from bayesbits.cost.macs import layer_macs
 from bayesbits.graph.exported import evaluation_form
 from bayesbits.graph.layers import layer_kind, other_parameters, weight_of
 from bayesbits.topology import Activation, ChannelGroup, Layer, Topology, Unsupported
+from bayesbits.tree import tensors_in
 
 REASON = "the network could not be traced, so the ways of its channels are not known"
 
@@ -36,9 +37,12 @@ class _Seen:
 
 def trace_with_hooks(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Topology:
     """The topology of a network that torch.export refused with `error`; raises what the network itself raises."""
-    seen, macs = _run(model, args, kwargs)
     parameters = {id(parameter): name for name, parameter in model.named_parameters()}
-    floats = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.is_floating_point()]
+    seen, macs = _run(model, args, kwargs)
+    computed = [name for name, record in seen.items() if id(weight_of(record.module)) not in parameters]
+    for name in computed:  # weight and spectral norm: the weight is computed anew in every run
+        del seen[name]
+    floats = [tensor for tensor in tensors_in((args, kwargs)) if tensor.is_floating_point()]
     activations = _activations(seen, floats)
     reads = {name: activation.name for activation in activations for name in activation.consumers}
     layers: list[Layer] = []
@@ -55,7 +59,10 @@ def trace_with_hooks(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
         activations=activations,
         additions=(),
         groups=tuple(groups),
-        unsupported=(_unsupported(error, macs - sum(layer.macs for layer in layers)),),
+        unsupported=(
+            _unsupported(error, macs - sum(layer.macs for layer in layers)),
+            *(Unsupported(name, "computed weight", 0, "its weight is computed, and no parameter") for name in computed),
+        ),
         output_layers=(),
         other_parameters=other_parameters(model, layers),
         traced=False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,11 +80,18 @@ class FoundLayer:
         return sum(layer_macs(self.kind, self.weight_shape, shape(_operand(call)), shape(call)) for call in self.calls)
 
 
-def other_parameters(model: nn.Module, layers: Iterable[Layer]) -> int:
-    """How many elements of parameters belong neither to a layer nor to its batch norm, which is folded into it."""
+def other_parameters(model: nn.Module, layers: Iterable[Layer], used: Collection[str] | None = None) -> int:
+    """How many elements of parameters belong neither to a layer nor to its batch norm, which is folded into it.
+
+    `used` are the names of the parameters that the network reads at all; None: it is not known, and all count.
+    """
     owners = [model.get_submodule(name) for layer in layers for name in (layer.name, layer.norm) if name is not None]
     known = {id(parameter) for owner in owners for parameter in owner.parameters(recurse=False)}
-    return sum(parameter.numel() for parameter in model.parameters() if id(parameter) not in known)
+    return sum(
+        parameter.numel()
+        for name, parameter in model.named_parameters()
+        if id(parameter) not in known and (used is None or name in used)
+    )
 
 
 def layer_kind(module: nn.Module) -> str | None:

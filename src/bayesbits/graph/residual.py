@@ -1,14 +1,22 @@
-"""Finding the residual additions, and the modules at whose outputs their operands can be quantized."""
+"""Finding the residual additions, and the modules at whose outputs their operands can be quantized.
+
+What a max-pool reads whose indices are used (for unpooling, mostly) is such an operand, too: sums that are equal as
+integers differ in the last place as floats, and would decide where the largest value stood.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 from torch import fx
 
+from bayesbits.graph.elementwise import is_elementwise
 from bayesbits.graph.exported import Program, is_float, operation, shape
 from bayesbits.graph.rules import SAME
 from bayesbits.topology import Addition, Unsupported
+
+INDEXED = re.compile(r"max_pool\dd_with_indices|(adaptive|fractional)_max_pool\dd")
 
 
 def find_additions(
@@ -26,21 +34,28 @@ def find_additions(
     nodes: dict[str, fx.Node] = {}
     names: dict[str, int] = {}
     for node in program.nodes:
-        if not _is_residual(node, sources, weighted):
+        pools = _gives_indices(node, sources, weighted)
+        if not pools and not _is_residual(node, sources, weighted):
             continue
-        name = ".".join(part for part in (program.path(node), "add") if part)
+        name = ".".join(part for part in (program.path(node), "max_pool" if pools else "add") if part)
         names[name] = names.get(name, 0) + 1
         name += f"#{names[name]}" if names[name] > 1 else ""
-        sides = [_module_output(program, used) for used in node.args[:2] if isinstance(used, fx.Node)]
+        sides = [
+            _module_output(program, used, through_functions=pools)
+            for used in node.args[: 1 if pools else 2]
+            if isinstance(used, fx.Node)
+        ]
         operands = tuple(None if side is None else side[0] for side in sides)
         nodes.update({f"{side[0]}.output": side[1] for side in sides if side is not None})
         additions.append(Addition(name, operands))
         for index, operand in enumerate(operands):
             if operand is None:
+                what = "what is pooled" if pools else f"side {index + 1} of the addition"
                 reason = (
-                    f"side {index + 1} of the addition stays in float: it is not what a module returns that runs once "
+                    f"{what} stays in float: it is not what a module returns that runs once "
                     "(a functional operation made it, or a module that is used several times)"
                 )
+                reason += "; the indices of equal values may then differ when deployed" if pools else ""
                 missing.append(Unsupported(name, "residual operand", 0, reason))
     return tuple(additions), tuple(missing), nodes
 
@@ -58,6 +73,13 @@ def _sources(
     return sources
 
 
+def _gives_indices(node: fx.Node, sources: dict[fx.Node, frozenset[fx.Node]], weighted: Collection[fx.Node]) -> bool:
+    """Whether a node is a max-pool of computed numbers whose indices something reads."""
+    if INDEXED.fullmatch(operation(node)) is None or not any(source in weighted for source in sources[node]):
+        return False
+    return any(operation(user) == "getitem" and user.args[1] == 1 and user.users for user in node.users)
+
+
 def _is_residual(node: fx.Node, sources: dict[fx.Node, frozenset[fx.Node]], weighted: Collection[fx.Node]) -> bool:
     if operation(node) != "add" or len(node.all_input_nodes) != 2 or not all(map(is_float, node.all_input_nodes)):
         return False
@@ -67,17 +89,24 @@ def _is_residual(node: fx.Node, sources: dict[fx.Node, frozenset[fx.Node]], weig
     return any(source in weighted for source in sources[left] | sources[right])
 
 
-def _module_output(program: Program, node: fx.Node) -> tuple[str, fx.Node] | None:
-    """The outermost module that runs once and whose one output is exactly this tensor, and its node."""
+def _module_output(program: Program, node: fx.Node, *, through_functions: bool = False) -> tuple[str, fx.Node] | None:
+    """The outermost module that runs once and whose one output is exactly this tensor, and its node.
+
+    `through_functions`: or the tensor that this one is a function of, element by element, so that equal stays equal.
+    """
     for key, path in program.calls(node):
         if not path or program.calls_of[path] != 1 or program.tensor_outputs.get(path) != shape(node):
             continue
         leaving = [other for other in program.nodes if _lies_in(program, other, key) and _leaves(program, other, key)]
         if leaving == [node]:
             return path, node
+    if len(node.all_input_nodes) != 1:
+        return None
+    (source,) = node.all_input_nodes
     # A copy (dropout in evaluation, a cast that changes nothing) has the value of what it copies.
-    same = operation(node) in SAME and node.meta["val"].dtype == node.all_input_nodes[0].meta["val"].dtype
-    return _module_output(program, node.all_input_nodes[0]) if same else None
+    passes = operation(node) in SAME and node.meta["val"].dtype == source.meta["val"].dtype
+    passes = passes or (through_functions and is_float(source) and is_elementwise(node, operation(node)))
+    return _module_output(program, source, through_functions=through_functions) if passes else None
 
 
 def _lies_in(program: Program, node: fx.Node, key: str) -> bool:

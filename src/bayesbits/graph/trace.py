@@ -6,6 +6,7 @@ could not handle. Where torch.export cannot take the network, a plain run with h
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,8 @@ from bayesbits.graph.residual import find_additions
 from bayesbits.graph.rules import MOVES, PADS, SAME
 from bayesbits.topology import Activation, Layer, Topology, Unsupported
 
+UNTRACED = "Its layers can be quantized, but no channels can be removed, and it cannot be deployed"
+
 
 def trace(model: nn.Module, example_inputs: Tensor | tuple[Any, ...] | Mapping[str, Any]) -> Topology:
     """What a network is, for these inputs: a tensor, a tuple of positional inputs, or a mapping of keyword inputs.
@@ -38,6 +41,7 @@ def trace(model: nn.Module, example_inputs: Tensor | tuple[Any, ...] | Mapping[s
         program = export(model, args, kwargs)
     except Exception as error:  # torch.export raises many kinds of errors; a wrong input shows again in the plain run
         topology = trace_with_hooks(model, args, kwargs, error)
+        warnings.warn(f"{type(model).__name__}: {topology.unsupported[0].reason}. {UNTRACED}", stacklevel=3)
     else:
         topology = read(program).topology
     if not topology.layers:
@@ -95,10 +99,16 @@ def read(program: Program) -> Reading:
         groups=channels.groups,
         unsupported=(*unsupported.values(), *missing, *_unused_layers(program, found, unsupported)),
         output_layers=outputs,
-        other_parameters=other_parameters(program.model, layers),
+        other_parameters=other_parameters(program.model, layers, _read_parameters(program)),
         traced=True,
     )
     return Reading(topology, found, operands, channels)
+
+
+def _read_parameters(program: Program) -> set[str]:
+    """The first names of the parameters that something reads; modules that never run have none of them."""
+    first = {id(parameter): name for name, parameter in program.model.named_parameters()}
+    return {first[id(program.model.get_parameter(name))] for node, name in program.parameters.items() if node.users}
 
 
 def _unused_layers(

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 
 from bayesbits.functional.grid import MAX_BITS
 from bayesbits.spec.options import Rule, Spec
-from bayesbits.topology import Topology
+from bayesbits.topology import POOLED_BITS, Topology
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,8 @@ def _given(spec: Spec, topology: Topology, tensor: str) -> tuple[int, ...]:
     given: int | str | None = "learned"
     if tensor in topology.operand_tensors:
         given = spec.residual_bits
+        if given is None and tensor in topology.pooled_tensors:
+            given = POOLED_BITS
     elif any(activation.name == tensor and activation.network_input for activation in topology.activations):
         given = spec.input_bits
     if given is None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from onnx import GraphProto, ModelProto, NodeProto
 
 from bayesbits.deploy.export.checkpoints import Checkpoint, write_checkpoints
-from bayesbits.deploy.export.nodes import Writer
+from bayesbits.deploy.export.ends import name_ends
+from bayesbits.deploy.export.nodes import Writer, other_node
 from bayesbits.deploy.export.opaque import DOMAIN
 from bayesbits.integer import IntegerNetwork
 
@@ -15,7 +17,7 @@ SUFFIX = {"Layer": "numbers", "Quantize": "quantized", "Dequantize": "dequantize
 
 
 def expand(model: ModelProto, network: IntegerNetwork, *, compact: bool) -> None:
-    """Replace the opaque nodes, in place, and note where everything is."""
+    """Replace the opaque nodes, in place, name inputs and outputs as the user does, and note where everything is."""
     expansion = _Expansion(model.graph, network, compact)
     for node in model.graph.node:
         expansion.visit(node)
@@ -27,7 +29,10 @@ def expand(model: ModelProto, network: IntegerNetwork, *, compact: bool) -> None
     for index, opset in reversed(list(enumerate(model.opset_import))):
         if opset.domain == DOMAIN:
             del model.opset_import[index]
-    write_checkpoints(model, expansion.checkpoints)
+    names = name_ends(graph, network.structure.inputs, network.structure.outputs)
+    write_checkpoints(
+        model, [replace(found, value=names.get(found.value, found.value)) for found in expansion.checkpoints]
+    )
 
 
 class _Expansion:
@@ -54,6 +59,7 @@ class _Expansion:
         if node.domain != DOMAIN:
             copied = NodeProto()
             copied.CopyFrom(node)
+            copied.name = other_node(node.name)
             del copied.input[:]
             copied.input.extend(inputs)
             if self._sums.intersection(node.output):

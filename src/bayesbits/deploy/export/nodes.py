@@ -40,8 +40,9 @@ class Writer:
     def add(
         self, operation: str, inputs: Sequence[str], output: str, name: str | None = None, **attributes: Any
     ) -> str:
-        """Add a node; returns its output."""
-        self.nodes.append(helper.make_node(operation, list(inputs), [output], name=name or output, **attributes))
+        """Add a node, a layer's with a name; returns its output."""
+        name = other_node(output) if name is None else name
+        self.nodes.append(helper.make_node(operation, list(inputs), [output], name=name, **attributes))
         return output
 
     def constant(self, name: str, value: Array | np.generic) -> str:
@@ -89,7 +90,12 @@ class Writer:
 
     def layer(self, layer: IntegerLayer, x: str, output: str, name: str, shape: Sequence[int | None]) -> None:
         """A layer: of `shape` is what it returns, with None for the size of the batch."""
-        if layer.arithmetic == "float":
+        if layer.kind != "linear" and len(shape) < len(layer.weight_shape):  # one image without a batch around it
+            first = self.constant("first axis", np.array([0]))
+            x = self.add("Unsqueeze", [x, first], f"{name}/batch")
+            self.layer(layer, x, f"{name}/batch/output", name, [1, *shape])
+            self.add("Squeeze", [f"{name}/batch/output", first], output)
+        elif layer.arithmetic == "float":
             self._float_layer(layer, x, output, name, shape)
         elif layer.kind == "conv_transpose":
             self._transposed(layer, x, output, name)
@@ -243,6 +249,11 @@ class Writer:
             self.constants[name] = _packed(name, codes, stored)
             self.add("Cast", [name], widened, to=TensorProto.INT8)
         return widened
+
+
+def other_node(name: str) -> str:
+    """The name of a node that computes no layer: those of layers are the layers' own."""
+    return f"node/{name}"
 
 
 def storage_type(bits: int) -> int | None:

@@ -21,6 +21,7 @@ from torch.export import Dim
 from bayesbits.graph.exported import operation
 from bayesbits.graph.rules import MOVES, PADS, SAME
 from bayesbits.integer import Grid, IntegerLayer, IntegerNetwork
+from bayesbits.naming import name_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -56,8 +57,10 @@ class Carrying(fx.Interpreter):
         """What an operation that only moves values does to carried codes: the same, but that zero is a zero point."""
         args, kwargs = self.fetch_args_kwargs_from_env(node)
         name = operation(node)
-        if name in SAME:
+        if name in SAME:  # a clone that only made codes contiguous goes, so that a view of it is a reshape
             return args[0]
+        if name in ("view", "_unsafe_view"):
+            return torch.ops.aten.reshape.default(*args, **kwargs)
         if name in PADS and grid.zero_point:
             mode = [] if name == "constant_pad_nd" else ["constant"]
             args, kwargs = (*args[:2], *mode, grid.zero_point), {}
@@ -71,7 +74,7 @@ class Carrying(fx.Interpreter):
 
     def _opaque(self, node: fx.Node) -> Tensor:
         kind, _, key = str(node.target).partition(".")
-        name = key[1:].replace("/", ".")
+        name = name_of(key)
         source = node.args[0]
         assert isinstance(source, fx.Node)
         x: Tensor = self.env[source]
@@ -147,43 +150,36 @@ class _Opaque(nn.Module):
 def export_opaque(
     program: fx.GraphModule, network: IntegerNetwork, inputs: tuple[Tensor, ...], opset: int
 ) -> ModelProto:
-    """The ONNX graph with opaque nodes, for batches of any size where the network takes them."""
-    dynamic = network.structure.dynamic_batch
-    if dynamic:  # a size of 1 would be taken for a constant
-        batch = inputs[0].shape[0]
-        inputs = tuple(torch.cat([x, x]) if x.dim() and x.shape[0] == batch == 1 else x for x in inputs)
-        batch = inputs[0].shape[0]
-    shapes = tuple({0: Dim.AUTO} if dynamic and x.dim() and x.shape[0] == batch else None for x in inputs)
+    """The ONNX graph with opaque nodes, for batches of any size where the network takes them.
+
+    Its inputs and outputs are in the order of the program, and have any names; see `name_ends`.
+    """
+    structure = network.structure
+    inputs = tuple(x.detach().clone() for x in inputs)  # one tensor given twice would be taken for one input
+    inputs = tuple(
+        torch.cat([x, x]) if own and len(x) == 1 else x for x, own in zip(inputs, structure.batched, strict=True)
+    )
+    marks = tuple({0: Dim.AUTO} if own else None for own in structure.batched)
     module = _Opaque(program, network).eval()
     with quiet(), torch.no_grad():
-        exported = torch.export.export(module, inputs, dynamic_shapes=(shapes,), strict=False)
-        translated = torch.onnx.export(
-            exported,
-            dynamo=True,
-            opset_version=opset,
-            input_names=list(network.structure.inputs),
-            output_names=[output_name(key) for key in network.structure.outputs],
-            verbose=False,
-        )
+        exported = torch.export.export(module, inputs, dynamic_shapes=(marks,), strict=False)
+        translated = torch.onnx.export(exported, dynamo=True, opset_version=opset, verbose=False)
     assert translated is not None
     model: ModelProto = translated.model_proto
     return model
 
 
-def output_name(key: str) -> str:
-    """What an output is called in the file: by its key, and "output" where there is one without."""
-    return f"output{key}" if key == "" or key.isdigit() else key
-
-
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without what torch's exporter says about itself and about packages that it would know, too."""
-    logger = logging.getLogger("torch.onnx")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnx_ir", "onnxscript")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(before)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)

@@ -6,35 +6,34 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.export import Dim
+from torch import nn
 
+from bayesbits.deploy.calling import in_order, name_tensors, read_arguments
 from bayesbits.deploy.export.opaque import OPSET, quiet
 from bayesbits.deploy.export.optional import require
-from bayesbits.graph.exported import evaluation_form
+from bayesbits.deploy.export.write import check_loads
+from bayesbits.graph.exported import evaluation_form, export_flat
+from bayesbits.graph.flat import FlatNetwork, batch_marks, several
 from bayesbits.graph.trace import split_inputs
+from bayesbits.writing import write_whole
 
 
 def export_float_onnx(model: nn.Module, example_inputs: Any, path: str | Path) -> None:
     """Write a float network as torch exports it, for batches of any size; the runtime folds its batch norms itself."""
     require("export_float_onnx")
+    from bayesbits.deploy.export.ends import name_ends
+
     args, kwargs = split_inputs(example_inputs)
-
-    def several(x: Any) -> Any:  # a size of 1 would be taken for a constant
-        return torch.cat([x, x]) if isinstance(x, Tensor) and x.dim() and x.shape[0] == 1 else x
-
-    def sizes(x: Any) -> Any:
-        return {0: Dim.AUTO} if isinstance(x, Tensor) and x.dim() else None
-
-    with quiet(), evaluation_form(model), torch.no_grad():
-        torch.onnx.export(
-            model,
-            tuple(map(several, args)),
-            str(path),
-            kwargs={name: several(value) for name, value in kwargs.items()},
-            dynamic_shapes=(*map(sizes, args), *map(sizes, kwargs.values())),
-            dynamo=True,
-            external_data=False,
-            opset_version=OPSET,
-            verbose=False,
-        )
+    kwargs = in_order(model, args, kwargs)
+    flat = FlatNetwork(model, args, kwargs)
+    examples = several(flat.examples())
+    with quiet(), evaluation_form(flat), torch.no_grad():
+        returns = flat.returns()
+        exported, _ = export_flat(flat, examples, batch_marks(examples))
+        translated = torch.onnx.export(exported, dynamo=True, opset_version=OPSET, verbose=False)
+    assert translated is not None
+    model_proto = translated.model_proto
+    name_ends(model_proto.graph, *name_tensors(read_arguments(model, args, kwargs), returns))
+    content = model_proto.SerializeToString()
+    check_loads(content)
+    write_whole(path, content)

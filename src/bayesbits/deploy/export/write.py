@@ -10,6 +10,7 @@ from bayesbits.deploy.export.optional import require
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.graph.trace import split_inputs
 from bayesbits.integer import IntegerNetwork
+from bayesbits.writing import write_whole
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -31,11 +32,23 @@ def export_onnx(small: DeployedNetwork, example_inputs: Any, path: str | Path, f
         raise TypeError(f"export_onnx takes what bayesbits.deploy returns, and this is a {type(small).__name__}")
     if form not in FORMS:
         raise ValueError(f"form is {form!r}; it is one of {', '.join(FORMS)}")
-    import onnx
+    content = to_onnx(small, example_inputs, form).SerializeToString()
+    check_loads(content)
+    write_whole(path, content)
 
-    model = to_onnx(small, example_inputs, form)
-    onnx.checker.check_model(model, full_check=False)
-    onnx.save(model, str(path))
+
+def check_loads(content: bytes) -> None:
+    """Raise where onnxruntime cannot load a file."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # what it has to say, it says in the error
+    try:
+        onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # it raises classes of its own for every kind of damage
+        raise RuntimeError(
+            f"onnxruntime cannot load what was exported, so that nothing was written: {error}. Please report it"
+        ) from error
 
 
 def to_onnx(small: DeployedNetwork, example_inputs: Any, form: str) -> ModelProto:

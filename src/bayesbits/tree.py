@@ -1,0 +1,169 @@
+"""What a network takes or returns, as plain data: containers, constants, and the places of tensors in them.
+
+A `Tree` describes a value of nested tuples, lists, dicts and objects. Tensors in it are numbered in the order in which
+they lie there. Dicts of any class are dicts, named tuples tuples, and an object is what its attributes with tensors in
+them are: a network that returned such a one is described as if it had returned a dict of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+PLAIN = (bool, int, float, str, type(None))
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A value, or a part of one."""
+
+    kind: str
+    """"tensor", "constant", "other" (a constant that is no plain value), "tuple", "list", "dict" or "object"."""
+    index: int = -1
+    """Of a tensor: its number."""
+    content: str = ""
+    """Of a constant: its JSON form; of another one what `repr` says of it."""
+    keys: tuple[str, ...] = ()
+    """Of a dict: the JSON forms of its keys; of an object: its attributes."""
+    items: tuple[Tree, ...] = ()
+    """The parts of a container."""
+
+    @property
+    def value(self) -> Any:
+        """The value of a constant."""
+        return json.loads(self.content) if self.kind == "constant" else None
+
+    def leaves(self, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Tree]]:
+        """Every tensor and constant, with the keys and positions that lead to it."""
+        if not self.items:
+            yield path, self
+        for key, item in zip(self._labels(), self.items, strict=True):
+            yield from item.leaves((*path, key))
+
+    def parts(self) -> Iterator[Tree]:
+        """This and everything in it."""
+        yield self
+        for item in self.items:
+            yield from item.parts()
+
+    def tensors(self) -> list[tuple[str, ...]]:
+        """The way to every tensor, in the order of their numbers."""
+        return [path for path, leaf in sorted(self.leaves(), key=lambda pair: pair[1].index) if leaf.kind == "tensor"]
+
+    def build(self, tensors: Sequence[Any]) -> Any:
+        """A value of this form out of these tensors; objects come as dicts."""
+        if self.kind == "tensor":
+            return tensors[self.index]
+        parts = [item.build(tensors) for item in self.items]
+        if self.kind in ("dict", "object"):
+            keys = self.keys if self.kind == "object" else map(json.loads, self.keys)
+            return dict(zip(keys, parts, strict=True))
+        return tuple(parts) if self.kind == "tuple" else parts if self.kind == "list" else self.value
+
+    def read(self, value: Any, name: str) -> Iterator[tuple[int, Tensor]]:
+        """The tensors of a value, with their numbers; raises, naming the place, where it is not of this form."""
+        if self.kind == "tensor":
+            if not isinstance(value, Tensor):
+                raise TypeError(f"the network takes a tensor as {name}, and was given a {type(value).__name__}")
+            yield self.index, value
+        elif self.kind in ("constant", "other"):
+            self._check_constant(value, name)
+        elif self.kind in ("tuple", "list"):
+            if not isinstance(value, tuple | list) or len(value) != len(self.items):
+                given = f"{len(value)} of them" if isinstance(value, tuple | list) else f"a {type(value).__name__}"
+                raise TypeError(
+                    f"the network takes a {self.kind} of {len(self.items)} as {name}, and was given {given}"
+                )
+            for index, (item, part) in enumerate(zip(self.items, value, strict=True)):
+                yield from item.read(part, f"{name}.{index}")
+        else:
+            yield from self._read_keys(value, name)
+
+    def _read_keys(self, value: Any, name: str) -> Iterator[tuple[int, Tensor]]:
+        if self.kind == "dict":
+            keys: list[Any] = [json.loads(key) for key in self.keys]
+            if not isinstance(value, Mapping) or set(value) != set(keys):
+                given = f"the keys {list(value)}" if isinstance(value, Mapping) else f"a {type(value).__name__}"
+                raise TypeError(f"the network takes a dict with the keys {keys} as {name}, and was given {given}")
+        else:
+            keys, value = list(self.keys), getattr(value, "__dict__", value)
+            if not isinstance(value, Mapping) or not set(keys) <= set(value):
+                raise TypeError(f"the network takes an object with {', '.join(keys)} as {name}, and was given another")
+        for key, item in zip(keys, self.items, strict=True):
+            yield from item.read(value[key], f"{name}.{key}")
+
+    def _check_constant(self, value: Any, name: str) -> None:
+        same = repr(value) == self.content if self.kind == "other" else value == self.value and _kind(value) == self._is
+        if not same:
+            raise ValueError(
+                f"{name} was {self.content} when the network was attached, and the deployed network computes that way "
+                f"alone; it was given {value!r}. Way out: attach and deploy once more with that value"
+            )
+
+    @property
+    def _is(self) -> str:
+        return _kind(self.value)
+
+    def _labels(self) -> list[str]:
+        if self.kind == "dict":
+            return [str(json.loads(key)) for key in self.keys]
+        return list(self.keys) if self.kind == "object" else [str(index) for index in range(len(self.items))]
+
+
+def describe(value: Any, tensors: list[Tensor], around: Collection[int] = ()) -> Tree:
+    """The form of a value; its tensors are put behind those in the list, each as often as it lies in the value.
+
+    `around` are the identities of what the value lies in: an object may refer to what holds it.
+    """
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return Tree("tensor", index=len(tensors) - 1)
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        raise RuntimeError("the network returns a number that depends on the size of the batch")
+    if isinstance(value, PLAIN):
+        return Tree("constant", content=json.dumps(value))
+    inside = (*around, id(value))
+    if id(value) not in around:
+        if isinstance(value, Mapping):
+            items = tuple(describe(item, tensors, inside) for item in value.values())
+            return Tree("dict", keys=tuple(_key(key) for key in value), items=items)
+        if isinstance(value, tuple | list | set):
+            kind = "tuple" if isinstance(value, tuple) else "list"
+            return Tree(kind, items=tuple(describe(item, tensors, inside) for item in value))
+        parts = _attributes(value, tensors, inside)
+        if parts:
+            return Tree("object", keys=tuple(parts), items=tuple(parts.values()))
+    return Tree("other", content=repr(value))
+
+
+def tensors_in(value: Any, around: Collection[int] = ()) -> list[Tensor]:
+    """Every tensor of a value, in order, each as often as it lies there."""
+    tensors: list[Tensor] = []
+    describe(value, tensors, around)
+    return tensors
+
+
+def _attributes(value: Any, tensors: list[Tensor], inside: Collection[int]) -> dict[str, Tree]:
+    """The attributes of an object that have tensors in them."""
+    parts: dict[str, Tree] = {}
+    if hasattr(value, "__dict__") and not isinstance(value, type | nn.Module):
+        for name, item in vars(value).items():
+            before = len(tensors)
+            part = describe(item, tensors, inside)
+            if len(tensors) > before:
+                parts[name] = part
+    return parts
+
+
+def _key(key: Any) -> str:
+    return json.dumps(key if isinstance(key, PLAIN) else str(key))
+
+
+def _kind(value: Any) -> str:
+    """Whether a constant is a bool, a number, a text or nothing: 1 and 1.0 are the same, True is another."""
+    return "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__
