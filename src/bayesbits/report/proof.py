@@ -30,12 +30,12 @@ def proof_section(verification: Verification | None, folder: Path) -> Markup:
         parts.insert(0, paragraph("The verification failed: the integer network is not the one that was trained, or "
                                   "not the one in the file. ", code(verification.failure)))  # fmt: skip
     if verification.wrong or verification.tied:
-        rows = [
+        counted = [
             (code(tensor.name), f"{tensor.codes:,}", f"{tensor.ties:,}", f"{tensor.wrong:,}")
             for tensor in (*verification.wrong, *(one for one in verification.tied if not one.wrong))
         ]
         head = ("tensor", "codes", "differ beside a tie", "differ elsewhere")
-        parts.append(table("Tensors with codes that are not the simulation's, with equal inputs.", head, rows))
+        parts.append(table("Tensors with codes that are not the simulation's, with equal inputs.", head, counted))
     if others:
         rows = [(code(kernel.layer), kernel.operation, kernel.reason or "") for kernel in others]
         parts.append(table("Layers that do not run in integers.", ("layer", "operation", "reason"), rows, texts=3))
@@ -43,14 +43,15 @@ def proof_section(verification: Verification | None, folder: Path) -> Markup:
 
 
 def _found(verification: Verification) -> list[tuple[str, str]]:
-    machine, simulated, derived = verification.machine, verification.simulated, verification.derived
+    machine, simulated = verification.machine, verification.simulated
+    derived, stored = verification.derived, verification.stored
     exact = [place for place in verification.places if place.exact]
     close = [place for place in verification.places if not place.exact]
     wrong = sum(tensor.wrong for tensor in verification.wrong)
     pairs = [
         ("Derived anew from plan and weights",
          f"{derived.weights:,} weights, {derived.biases:,} biases and {derived.grids:,} grids, all equal"),
-        ("In the file", f"{verification.stored.weights:,} weights and {verification.stored.biases:,} biases, all equal"),
+        ("In the file", f"{stored.weights:,} weights and {stored.biases:,} biases, all equal"),
         ("Integer network against training, layer by layer",
          f"{simulated.ties:,} of {simulated.codes:,} activation codes differ beside a tie, {wrong:,} elsewhere"),
         ("End to end", f"{simulated.differing_end_to_end:,} activation codes differ"),

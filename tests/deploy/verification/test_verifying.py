@@ -114,7 +114,8 @@ def test_everything_agrees(case, file):
     found = case.verify(file)
     assert found.integer_layers == ("first", "second", "third", "head")
     assert found.simulated.inputs == 64
-    assert found.stored.weights == found.derived.weights == sum(case.small.integer.codes(layer.name).numel() for layer in case.small.integer.layers)
+    codes = [case.small.integer.codes(layer.name).numel() for layer in case.small.integer.layers]
+    assert found.stored.weights == found.derived.weights == sum(codes)
     assert "4 of 4 layers" in str(found)
     assert "onnxruntime" in found.machine.runtime
     assert bb.Verification.from_json(found.to_json()) == found

@@ -98,9 +98,7 @@ class Comparison:
         if not all(self._exact):
             exact, results = run_exact(self.small, inputs, values, self.nodes)
             exact |= dict(zip(self._outputs, results, strict=True))
-        for segment, equal, session, counts in zip(
-            self.segments, self._exact, self._pieces, self._counts, strict=True
-        ):
+        for segment, equal, session, counts in zip(self.segments, self._exact, self._pieces, self._counts, strict=True):
             found = session.run({name: known[name] for name in session.inputs})
             _same_shape(segment, found[segment.value], known[segment.value])
             counts.values += known[segment.value].size
@@ -124,7 +122,7 @@ class Comparison:
     ) -> None:
         """A piece with float operations: its numbers, and where it ends in a quantizer those that are quantized."""
         checkpoint, result = segment.checkpoint, torch.from_numpy(found[segment.value])
-        if segment.kind == "quantizer" and segment.quantized in found and checkpoint is not None:
+        if segment.quantized is not None and segment.quantized in found and checkpoint is not None:
             read, grid = self._read[checkpoint.node], self.small.integer.grid(checkpoint.of)
             room = self._judge_numbers(
                 segment, counts, torch.from_numpy(found[segment.quantized]), values[read], exact[read], terms
@@ -208,7 +206,9 @@ def _terms(segment: Segment, known: Mapping[str, Array], batch: int) -> int:
 def _is_exact(segment: Segment, known: Mapping[str, Array], batch: int) -> bool:
     """Whether there is one right answer: averages have, of as many codes as can be summed up exactly."""
     terms = _terms(segment, known, batch)
-    fits = not segment.averages or terms // max(1, known[segment.value].size // max(1, batch)) < EXACT_SUM // LARGEST_CODE
+    fits = (
+        not segment.averages or terms // max(1, known[segment.value].size // max(1, batch)) < EXACT_SUM // LARGEST_CODE
+    )
     return segment.exact and fits
 
 

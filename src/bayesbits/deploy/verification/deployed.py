@@ -142,9 +142,7 @@ def _emitted(node: fx.Node, grid: str, small: DeployedNetwork) -> bool:
         return room[0] == LAYERS and small.integer.layer(room[1]).output == grid
     if node.op != "call_function":
         return False
-    sources = [
-        source for source in node.all_input_nodes if source.op != "get_attr" and operation(source) != "sym_size"
-    ]
+    sources = [source for source in node.all_input_nodes if source.op != "get_attr" and operation(source) != "sym_size"]
     return bool(sources) and all(_emitted(source, grid, small) for source in sources)
 
 
@@ -168,7 +166,23 @@ def _class_axis(node: fx.Node, small: DeployedNetwork) -> int | None:
 
 
 _MOVES_AXES = frozenset(
-    "permute transpose t view reshape flatten unflatten squeeze unsqueeze cat stack movedim mm bmm matmul".split()
+    [
+        "permute",
+        "transpose",
+        "t",
+        "view",
+        "reshape",
+        "flatten",
+        "unflatten",
+        "squeeze",
+        "unsqueeze",
+        "cat",
+        "stack",
+        "movedim",
+        "mm",
+        "bmm",
+        "matmul",
+    ]
 )
 
 

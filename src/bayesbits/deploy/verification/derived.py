@@ -1,8 +1,8 @@
 """The constants of a network derived once more, from the plan and the trained weights.
 
 Nothing of `deploy` is called here. Arithmetic is numpy's, in float32 operation by operation as the trained network
-rounds, and biases are rounded in float64. So what is deployed has to be equal exactly: a bias that is off by one step may
-change no code on the inputs at hand, and is found all the same.
+rounds, and biases are rounded in float64. So what is deployed has to be equal exactly: a bias that is off by one step
+may change no code on the inputs at hand, and is found all the same.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ class _Deriving:
     def __init__(self, fixed: Compressor, plan: Plan, layer: Layer, grids: Mapping[str, Grid]) -> None:
         self.layer, self.topology, self.plan = layer, fixed.topology, plan
         self.module = fixed.model.get_submodule(layer.name)
-        self.norm: Any = None if layer.norm is None else fixed.model.get_submodule(layer.norm)
+        norm = None if layer.norm is None else fixed.model.get_submodule(layer.norm)
+        assert isinstance(norm, _BatchNorm | None)
+        self.norm: Any = norm
         self.quantizer = fixed.attachment.quantizers.get(layer.parameter)
         self.bits = plan.bits[layer.parameter]
         grid = grids.get(layer.activation)
@@ -84,7 +86,7 @@ class _Deriving:
         transposed = layer.kind == "conv_transpose"
         self.axis = 1 if transposed and layer.groups == 1 else 0
         tied = len(fixed.topology.weight_tensors[layer.parameter]) > 1
-        self.factor = None if self.norm is None else _factor(self.norm)
+        self.factor = None if norm is None else _factor(norm)
         self.rounded_folded = self.factor is not None and not tied and (not transposed or layer.groups == 1)
         """Whether it is the weight times the factor of its batch norm that is rounded."""
 

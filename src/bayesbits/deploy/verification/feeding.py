@@ -29,7 +29,8 @@ class Reader:
         kept = [index for index, channel in enumerate(layer.in_channels) if channel not in removed]
         self.kept = None if len(kept) == len(layer.in_channels) else torch.tensor(kept, dtype=torch.int64)
         self.masks = {
-            tuple(channel not in removed for channel in channels) for channels in (layer.in_channels, layer.out_channels)
+            tuple(channel not in removed for channel in channels)
+            for channels in (layer.in_channels, layer.out_channels)
         }
         """Which channels are left, of what it reads and of what it makes."""
         self.padded = [0] * spatial
@@ -64,7 +65,11 @@ def match(calls: Mapping[Call, Tensor], places: Mapping[str, Sequence[CodesNode]
         chosen = list(range(len(ours)))
         if 0 < len(theirs) < len(ours):
             chosen = _best([[feeding.difference(call, calls[call], place) for call in ours] for place in theirs])
-        matches |= {ours[index]: place for index, place in zip(chosen, theirs, strict=False)}
+        found = {ours[index]: place for index, place in zip(chosen, theirs, strict=False)}
+        matches |= found
+        for call in ours:  # called twice with one tensor, it may be either
+            alike = (place for other, place in found.items() if torch.equal(calls[call], calls[other]))
+            matches[call] = matches[call] or next(alike, None)
     return matches
 
 

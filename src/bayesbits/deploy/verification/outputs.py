@@ -64,7 +64,9 @@ class Outputs:
             self.names, self._axes, alone, exact, deployed, tolerances, strict=True
         ):
             if not mine.shape == right.shape == theirs.shape:
-                raise VerificationError(f"{name}: shape {tuple(mine.shape)} when trained, {tuple(theirs.shape)} deployed")
+                raise VerificationError(
+                    f"{name}: shape {tuple(mine.shape)} when trained, {tuple(theirs.shape)} deployed"
+                )
             if theirs.is_floating_point():
                 error = largest_difference(theirs.double(), right)
                 if not error <= tolerance:
@@ -79,7 +81,14 @@ class Outputs:
             raise VerificationError(f"{wrong[0]}, the simulation fed the deployed network's own codes")
 
     def _count(
-        self, name: str, axis: int | None, alone: Tensor, exact: Tensor, deployed: Tensor, error: float, tolerance: float
+        self,
+        name: str,
+        axis: int | None,
+        alone: Tensor,
+        exact: Tensor,
+        deployed: Tensor,
+        error: float,
+        tolerance: float,
     ) -> None:
         empty = {"values": 0, "error": 0.0, "tolerance": 0.0, "apart": 0.0, "largest": 0.0, "decisions": Decisions()}
         found = self._found.setdefault(name, empty)

@@ -90,7 +90,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class QuantizedTensor:
-    """The codes of one quantizer: the simulation's, which is fed the deployed network's codes, and the deployed ones."""
+    """The codes of one quantizer in the simulation, fed the deployed network's own, and in the deployed network."""
 
     name: str
     codes: int

@@ -102,9 +102,9 @@ def _check_bias(
 def _cut(weight: Array, layer: Layer, removed: set[int]) -> Array:
     reads, makes = _left(layer.in_channels, removed), _left(layer.out_channels, removed)
     if layer.groups > 1:
-        return weight[makes] if layer.depthwise else weight
+        return np.asarray(weight[makes] if layer.depthwise else weight)
     rows, columns = (reads, makes) if layer.kind == "conv_transpose" else (makes, reads)
-    return weight[np.ix_(rows, columns)]
+    return np.asarray(weight[np.ix_(rows, columns)])
 
 
 def _left(channels: tuple[int, ...], removed: set[int]) -> Array:

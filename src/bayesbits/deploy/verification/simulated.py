@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor
 
 from bayesbits.compressor import Compressor
@@ -98,7 +97,7 @@ class SimulationProof:
             values, _ = run_deployed(self.small, self.small.bind(batch.args, batch.kwargs), self.nodes, end)
             feeding = self._feeding(values)
             assert self._matches is not None
-            feeding.matches = {call: place for call, place in self._matches.items()}
+            feeding.matches = self._matches
 
             def judge(call: Call, x: Tensor, feeding: Feeding = feeding) -> Tensor | None:
                 place = feeding.matches.get(call)
@@ -168,7 +167,7 @@ class SimulationProof:
 def _describe(tensor: str, wrong: Tensor, codes: Tensor, exact: Tensor, mine: Tensor) -> str:
     first = tuple(wrong.nonzero()[0].tolist())
     return (
-        f"{tensor}: {int(wrong.sum())} of {wrong.numel()} codes are not those of the simulation; the first, at {first}, "
-        f"is {codes[first]:g} when deployed, and the exact value is {exact[first]:.7g} steps, which makes "
+        f"{tensor}: {int(wrong.sum())} of {wrong.numel()} codes are not those of the simulation; the first, at "
+        f"{first}, is {codes[first]:g} when deployed, and the exact value is {exact[first]:.7g} steps, which makes "
         f"{mine[first]:g}"
     )

@@ -35,8 +35,11 @@ def check_trained(fixed: Compressor, constants: Mapping[str, Constants]) -> None
 
 def _check_layer(layer: Layer, module: AttachedLayer, norm: _BatchNorm | None, constants: Constants) -> None:
     channels = len(layer.out_channels)
-    factor = torch.ones(channels, dtype=torch.float64) if norm is None else _factor(norm)
-    gate = (module if norm is None else norm).parts.gate  # type: ignore[union-attr]
+    factor = torch.ones(channels, dtype=torch.float64)
+    if norm is not None:
+        factor = _factor(norm)
+    assert isinstance(norm, AttachedNorm | None)
+    gate = module.parts.gate if norm is None else norm.parts.gate
     gated = factor if gate is None else factor * gate.values().double()
     weight = module.effective_weight().double() * module.along_outputs(gated)
     _close(layer.name, "weight", weight, torch.from_numpy(constants.weight), torch.zeros(()))
@@ -48,7 +51,6 @@ def _check_layer(layer: Layer, module: AttachedLayer, norm: _BatchNorm | None, c
         bias: Tensor = module.bias if step is None else on_grid(module.bias, step)
         size = bias.abs().double()
     else:
-        assert isinstance(norm, AttachedNorm)
         assert norm.running_mean is not None
         shift = norm.effective_shift()
         wide = torch.zeros(channels, dtype=torch.float64) if shift is None else shift.double()
