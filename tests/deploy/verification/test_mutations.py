@@ -125,7 +125,7 @@ def regrid(name: str, **fields: Any) -> Callable[[bb.DeployedNetwork], None]:
         (one_more("head.bias"), "head: bias differs in 1 of 4 places"),
         (one_more("second.codes"), "second: code of the weight differs in 1 of"),
         (swap, "first: code of the weight differs"),
-        (regrid("first.input", signed=True), "first.input: signed is True"),
+        (regrid("second.input", signed=True), "second.input: signed is True"),
         (regrid("stem.input", signed=False), "stem.input: signed is False"),
         (regrid("second.input", high=14), "second.input: high is 14"),
         (regrid("act.output", low=1), "act.output: low is 1"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +29,10 @@ UNIT = 2.0**-24
 EXACT_SUM = 2**24
 """Whole numbers below are numbers of float32."""
 LARGEST_CODE = 255
+LONGEST_ROW = 2**12
+"""Products of matrices, softmax and normalisation of features add up rows, which are no longer."""
+PARTIAL_SUMS = 16
+"""How many partial sums a runtime forms at least: instructions add eight numbers at once, and loops are unrolled."""
 TIMES_OWN_NOISE = 4.0
 """How many times the largest rounding error of the deployed network in float32 that of the runtime may be."""
 
@@ -38,10 +41,10 @@ def allowed(exact: Tensor, deployed: Tensor, terms: int) -> float:
     """How far numbers of the runtime may lie from the exact ones behind float operations.
 
     The rounding error of the deployed network on the same inputs, which is measured, some roundings of the largest
-    number, and what sums of that many terms lose in whatever order they are added.
+    number, and what a sum of that many terms loses where each of some partial sums is rounded at every term.
     """
     noise = largest(deployed.double() - exact)
-    return UNIT * (8 + math.sqrt(terms)) * largest(exact) + TIMES_OWN_NOISE * noise
+    return UNIT * (8 + terms / PARTIAL_SUMS) * largest(exact) + TIMES_OWN_NOISE * noise
 
 
 @dataclass
@@ -199,8 +202,9 @@ class Comparison:
 
 
 def _terms(segment: Segment, known: Mapping[str, Array], batch: int) -> int:
-    """At most how many terms a sum of this piece has: no more than it reads of one example."""
-    return max([known[source].size // max(1, batch) for source in segment.sources], default=1)
+    """At most how many terms a sum of this piece has: no more than it reads of one example, or one row of it."""
+    each = max([known[source].size // max(1, batch) for source in segment.sources], default=1)
+    return each if segment.averages else min(each, LONGEST_ROW)
 
 
 def _is_exact(segment: Segment, known: Mapping[str, Array], batch: int) -> bool:

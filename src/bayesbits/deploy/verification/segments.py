@@ -24,6 +24,7 @@ EXACT = MOVES | frozenset((
     "Add", "Clip", "Div", "DequantizeLinear", "Max", "Min", "Mul", "Neg", "QuantizeLinear", "Relu", "Round", "Sum",
 ))
 # fmt: on
+OVER_POSITIONS = frozenset({"GroupNormalization", "InstanceNormalization", "LayerNormalization"})
 AVERAGES = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"})
 
 
@@ -65,8 +66,8 @@ class Segment:
 
     @cached_property
     def averages(self) -> bool:
-        """Whether codes are averaged: of too many, the sum is not exact."""
-        return any(node.op_type in AVERAGES for node in self.nodes)
+        """Whether it averages over positions, of which there may be many: codes are then not added up exactly."""
+        return any(node.op_type in AVERAGES or node.op_type in OVER_POSITIONS for node in self.nodes)
 
     @cached_property
     def quantized(self) -> str | None:
