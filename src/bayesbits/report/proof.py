@@ -44,14 +44,12 @@ def proof_section(verification: Verification | None, folder: Path) -> Markup:
 
 def _found(verification: Verification) -> list[tuple[str, str]]:
     machine, simulated = verification.machine, verification.simulated
-    derived, stored = verification.derived, verification.stored
     exact = [place for place in verification.places if place.exact]
     close = [place for place in verification.places if not place.exact]
     wrong = sum(tensor.wrong for tensor in verification.wrong)
     pairs = [
-        ("Derived anew from plan and weights",
-         f"{derived.weights:,} weights, {derived.biases:,} biases and {derived.grids:,} grids, all equal"),
-        ("In the file", f"{stored.weights:,} weights and {stored.biases:,} biases, all equal"),
+        ("Derived anew from plan and weights", str(verification.derived)),
+        ("In the file", str(verification.stored)),
         ("Integer network against training, layer by layer",
          f"{simulated.ties:,} of {simulated.codes:,} activation codes differ beside a tie, {wrong:,} elsewhere"),
         ("End to end", f"{simulated.differing_end_to_end:,} activation codes differ"),

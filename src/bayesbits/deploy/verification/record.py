@@ -38,6 +38,11 @@ class Constant:
     grids: int = 0
     """Tensors of which step, bounds, sign and zero point were compared."""
 
+    def __str__(self) -> str:
+        if not self.weights:
+            return "not all equal, or not compared"
+        return f"{self.weights:,} weights, {self.biases:,} biases and {self.grids:,} grids, all equal"
+
 
 @dataclass(frozen=True)
 class Decisions:
@@ -177,12 +182,11 @@ class Verification(Record):
         return tuple(tensor for tensor in self.simulated.tensors if tensor.wrong)
 
     def __str__(self) -> str:
-        machine, derived, stored = self.machine, self.derived, self.stored
+        machine = self.machine
         lines = [
             f"{machine.runtime} on {machine.cpu} ({', '.join(machine.integer_instructions) or 'nothing special'})",
-            f"plan and weights   {derived.weights:,} weights, {derived.biases:,} biases and {derived.grids} grids "
-            "derived anew, all equal to those deployed",
-            f"file               {stored.weights:,} weights and {stored.biases:,} biases, all equal to those deployed",
+            f"derived anew       {self.derived}",
+            f"in the file        {self.stored}",
             *self._of_simulation(),
             *self._of_runtime(),
         ]
