@@ -4,6 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 import bayesbits as bb
+from bayesbits.cli import deployed
 from bayesbits.cli.main import app
 from tests.recipes.made_data import SHORT_DIGITS
 
@@ -30,6 +31,24 @@ def test_a_run_is_exported_verified_and_measured(folder):
     assert "integer kernels    4 of 4 layers" in call("verify", folder, "--inputs", 32)
     assert bb.Verification.load(folder / "verification.json").simulated.inputs == 32
     assert "times float" in call("bench", folder, "--rounds", 1)
+
+
+def test_a_failed_verification_is_said_kept_and_shown(folder, monkeypatch):
+    def deploy_wrongly(compressor):
+        small = bb.deploy(compressor)
+        small.integer.tensors["classifier.3.bias"][0] += 1
+        return small
+
+    monkeypatch.setattr(deployed, "deploy", deploy_wrongly)
+    said = " ".join(call("verify", folder, "--inputs", 32, code=1).split())
+    assert "not equal: classifier.3: bias differs in 1 of 10 places" in said
+    assert "unexpected" not in said
+    assert "fast.onnx is not proven; what was found is in" in said
+    found = bb.Verification.load(folder / "verification.json")
+    assert found.failure is not None
+    assert found.failure.startswith("classifier.3: bias differs")
+    call("report", folder)
+    assert "The verification failed" in (folder / "report.html").read_text()
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):

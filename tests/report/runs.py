@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 from bayesbits.cost import CostModel
-from bayesbits.deploy.verification.record import Kernel, Machine, Place, Simulated, Verification
+from bayesbits.deploy.verification.record import (
+    Constant,
+    Decisions,
+    Kernel,
+    Machine,
+    Output,
+    Place,
+    QuantizedTensor,
+    Simulated,
+    Verification,
+)
 from bayesbits.plan import Plan
 from bayesbits.recipes import Result, load, to_toml
 from bayesbits.recipes.metrics import Score
@@ -69,16 +78,21 @@ def _line(phase: str, step: int, loss: float, bops: float | None = None) -> str:
     return json.dumps({"phase": phase, "event": "train", "epoch": 0, "step": step, "task_loss": loss, **cost}) + "\n"
 
 
-def write_verification(folder: Path, layers: tuple[str, ...] = ("stem", "head")) -> None:
+def write_verification(
+    folder: Path, layers: tuple[str, ...] = ("stem", "head"), *, failure: str | None = None, wrong: int = 0
+) -> None:
     """A verification in which the last layer does not run in integers."""
-    place = Place("stem", "layer", exact=True, values=4321, differing=0, differing_end_to_end=0, relative_error=0.0)
-    behind_float = replace(place, name="output", exact=False, values=10, differing=5, relative_error=2e-7)
+    place = Place("stem", "layer", True, 4321, 0, 0.0, 0, 0.0, Decisions())
+    output = Place("output", "output", False, 10, 5, 2e-7, 7, 3e-2, Decisions(10, 360, 2))
     integer = [Kernel(name, "QGemm", True, None) for name in layers[:-1]]
+    tensors = (QuantizedTensor("stem.input", 7000, 3, 0, 5), QuantizedTensor("head.input", 654, 0, wrong, 6))
+    outputs = (Output("output", 3600, 1e-7, 1e-6, 4e-2, Decisions(10, 360, 1)),)
     Verification(
         machine=Machine("Counting Frame 9000", ("avx_vnni",), "onnxruntime 1.31"),
-        places=(place, behind_float),
+        derived=Constant(48, 9, 2),
+        stored=Constant(48, 9, 2),
+        simulated=Simulated(360, tensors, outputs),
+        places=(place, output),
         kernels=(*integer, Kernel(layers[-1], "Gemm", False, "it is wide")),
-        simulated=Simulated(360, 7654, 3, 1e-6, 0, 0.0, 0.0),
-        weights=48,
-        biases=9,
+        failure=failure,
     ).save(folder / "verification.json")

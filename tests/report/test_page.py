@@ -83,13 +83,25 @@ def test_a_verification_is_told(tmp_path):
     write_verification(tmp_path)
     text = page_of(tmp_path).text
     assert "Not verified" not in text
-    assert "48 codes of weights and 9 biases, all equal" in text
+    assert "48 weights, 9 biases and 2 grids, all equal" in text
+    assert "3 of 7,654 activation codes differ beside a tie, 0 elsewhere" in text
+    assert "stem.input\n7,000\n3\n0" in text
+    assert "off by 4.0e-02 of the largest; the largest of 10 is another in 1 of 360" in text
     assert "0 of 4,321 values differ where all have to be equal" in text
     assert "5 of 10 values differ; relative error at most 2.0e-07" in text
-    assert "3 of 7,654 activation codes differ; 0 of 360 decisions do" in text
+    assert "off by 3.0e-02 of the largest; the largest of 10 is another in 2 of 360" in text
     assert "1 of 2 layers" in text
     assert "head\nGemm\nit is wide" in text
     assert "Counting Frame 9000 (avx_vnni)" in text
+
+
+def test_a_failed_verification_is_told_as_failed_with_its_places(tmp_path):
+    write_run(tmp_path)
+    write_verification(tmp_path, failure="head.input: 12 of 654 codes are not those of the simulation", wrong=12)
+    text = page_of(tmp_path).text
+    assert "The verification failed" in text
+    assert "head.input: 12 of 654 codes are not those of the simulation" in text
+    assert "head.input\n654\n0\n12" in text
 
 
 def test_a_run_from_scratch_without_metrics_has_its_page(tmp_path):

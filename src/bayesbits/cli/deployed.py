@@ -9,7 +9,7 @@ from rich.table import Table
 
 from bayesbits.cli.console import results, say
 from bayesbits.cli.extras import require_extras
-from bayesbits.deploy import DeployedNetwork, deploy, export_onnx, save
+from bayesbits.deploy import DeployedNetwork, VerificationError, deploy, export_onnx, save
 from bayesbits.deploy import verify as verify_file
 from bayesbits.deploy.export.plain import export_float_onnx
 from bayesbits.deploy.export.write import FORMS
@@ -35,12 +35,18 @@ def verify(
 ) -> None:
     """Prove on test inputs that the trained network, the integer network and both ONNX files agree.
 
-    Ends with an error that names the first layer that differs; otherwise writes DIR/verification.json.
+    Ends with an error that names the first place that differs. What was found is in DIR/verification.json either way.
     """
     run, small = _write(folder)
     batch = _test_inputs(run, inputs)
     for form in FORMS:
-        found = verify_file(run.compressor, small, _file(folder, form), batch)
+        try:
+            found = verify_file(run.compressor, small, _file(folder, form), batch)
+        except VerificationError as error:
+            if error.found is not None:
+                error.found.save(folder / VERIFICATION)
+                error.add_note(f"{_file(folder, form)} is not proven; what was found is in {folder / VERIFICATION}")
+            raise
         results().print(f"{form}\n{found}\n", highlight=False, markup=False)
     found.save(folder / VERIFICATION)
 

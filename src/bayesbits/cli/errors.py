@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from bayesbits.cli.console import errors
+from bayesbits.deploy.verification.record import VerificationError
 from bayesbits.training import Interrupted, TrainingError
 
 _EXPECTED = (ValueError, TypeError, OSError, ImportError, TrainingError)
@@ -38,6 +39,8 @@ def _show(error: BaseException) -> None:
         head, message = "interrupted", message or "stopped before the end"
     elif isinstance(error, Interrupted):
         head = "interrupted"
+    elif isinstance(error, VerificationError):
+        head = "not equal"
     elif isinstance(error, _EXPECTED):
         head = "error"
     else:

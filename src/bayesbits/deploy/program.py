@@ -26,7 +26,6 @@ from bayesbits.naming import key_of
 from bayesbits.tree import Tree
 
 FLOATS = "floats"
-key = key_of
 
 
 def arguments(node: fx.Node) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 
 from bayesbits.graph.flat import FlatNetwork, inner_path
-from bayesbits.tree import tensors_in as tensors_in
 
 # Raised inside torch.export about its own code, and about tensors that recurrent modules cache and it puts back.
 EXPORT_WARNINGS = (

@@ -9,7 +9,6 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 
 import bayesbits as bb
-from bayesbits.deploy.verification.simulated import Decisions
 from tests.deploy.exported import Exported, exported
 
 
@@ -115,7 +114,8 @@ def test_everything_agrees(case, file):
     found = case.verify(file)
     assert found.integer_layers == ("first", "second", "third", "head")
     assert found.simulated.inputs == 64
-    assert found.weights == sum(case.small.integer.codes(layer.name).numel() for layer in case.small.integer.layers)
+    codes = [case.small.integer.codes(layer.name).numel() for layer in case.small.integer.layers]
+    assert found.stored.weights == found.derived.weights == sum(codes)
     assert "4 of 4 layers" in str(found)
     assert "onnxruntime" in found.machine.runtime
     assert bb.Verification.from_json(found.to_json()) == found
@@ -166,16 +166,3 @@ def test_a_file_of_another_network_is_refused(case, tmp_path):
     onnx.save(onnx.helper.make_model(graph), str(tmp_path / "other.onnx"))
     with pytest.raises(bb.VerificationError, match=r"first: the ONNX file has no constant first\.weight"):
         case.verify(tmp_path / "other.onnx")
-
-
-def test_a_decision_may_flip_only_inside_the_error_of_others():
-    simulated = torch.tensor([[1.0, 0.0], [0.3, 0.2], [0.0, 2.0]])
-    decisions = Decisions()
-    decisions.add(simulated, torch.tensor([[0.9, 0.1], [0.2, 0.25], [0.0, 2.0]]))
-    decisions.check()
-    assert (decisions.inputs, decisions.flipped) == (3, 1)
-    assert decisions.flipped_margin == pytest.approx(0.1)
-    assert decisions.margin_error == pytest.approx(0.2)
-    decisions.add(simulated, torch.tensor([[0.0, 1.0], [0.3, 0.2], [0.0, 2.0]]))
-    with pytest.raises(bb.VerificationError, match="margin of 1 what the deployed network decides otherwise"):
-        decisions.check()

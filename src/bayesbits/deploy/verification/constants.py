@@ -7,16 +7,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, numpy_helper
+from onnx import ModelProto, TensorProto, numpy_helper
 
-from bayesbits.deploy.verification.record import VerificationError
+from bayesbits.deploy.network import DeployedNetwork
+from bayesbits.deploy.verification.record import Constant, VerificationError
 from bayesbits.integer import IntegerLayer, IntegerNetwork
 
 Array = NDArray[Any]
 
 
-def check_constants(model: ModelProto, network: IntegerNetwork) -> tuple[int, int]:
-    """Raise at the first layer whose constants differ; returns how many codes of weights and biases were compared."""
+def check_constants(model: ModelProto, network: IntegerNetwork) -> Constant:
+    """Raise at the first layer whose constants differ; returns how many were compared."""
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
     weights = biases = 0
     for layer in network.layers:
@@ -36,7 +37,26 @@ def check_constants(model: ModelProto, network: IntegerNetwork) -> tuple[int, in
             tensor = stored.get(f"{grid.name}.{what}")
             if tensor is not None:
                 _compare(grid.name, what, numpy_helper.to_array(tensor), np.asarray(number))
-    return weights, biases
+    return Constant(weights, biases, len(network.structure.grids))
+
+
+def folded_constants(model: ModelProto, small: DeployedNetwork) -> set[str]:
+    """Float constants of a file that neither the record nor the deployed network has: the exporter computed them."""
+    owners = [layer.name for layer in small.integer.layers] + [grid.name for grid in small.integer.structure.grids]
+    program = small.program
+    present = {_digest(tensor.detach().numpy()) for tensor in (*program.parameters(), *program.buffers())}
+    found = set()
+    for tensor in model.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT and not any(tensor.name.startswith(f"{owner}.") for owner in owners):
+            array = numpy_helper.to_array(tensor)
+            if array.size > 1 and _digest(array) not in present:
+                found.add(tensor.name)
+    return found
+
+
+def _digest(array: Array) -> bytes:
+    """The same for the same values in whatever order: the exporter transposes some."""
+    return np.sort(array, axis=None).tobytes()
 
 
 def _constants(layer: IntegerLayer, network: IntegerNetwork) -> Iterator[tuple[str, Array, bool]]:

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 from bayesbits.records import Record
 
-TOLERANCE = 1e-4
-"""The relative error that is float rounding."""
-
 
 class VerificationError(AssertionError):
     """Simulation, deployed network and runtime do not agree; the message names the first place where they differ."""
+
+    found: Verification | None = None
+    """What was found until then; its `failure` is the message."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,35 @@ class Machine:
 
 
 @dataclass(frozen=True)
+class Constant:
+    """How many constants were compared, all of them equal: in the record with what plan and weights give."""
+
+    weights: int = 0
+    """Codes of weights, or weights that stay in float."""
+    biases: int = 0
+    grids: int = 0
+    """Tensors of which step, bounds, sign and zero point were compared."""
+
+    def __str__(self) -> str:
+        if not self.weights:
+            return "not all equal, or not compared"
+        return f"{self.weights:,} weights, {self.biases:,} biases and {self.grids:,} grids, all equal"
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Which entry is the largest along an axis of an output: in how many places it was compared, and is another."""
+
+    of: int = 0
+    """Among how many entries; 0 where the output has no such axis, and nothing was compared."""
+    compared: int = 0
+    flipped: int = 0
+
+    def __str__(self) -> str:
+        return "" if not self.of else f"; the largest of {self.of} is another in {self.flipped:,} of {self.compared:,}"
+
+
+@dataclass(frozen=True)
 class Place:
     """One tensor that deployed network and runtime both compute."""
 
@@ -42,10 +71,14 @@ class Place:
     """How many values were compared."""
     differing: int
     """How many differ where the runtime is fed the deployed network's own values in front of this place."""
-    differing_end_to_end: int
-    """How many differ where the runtime ran from the network's inputs on."""
     relative_error: float
     """The largest difference of numbers, as a part of the largest number, fed the deployed network's own values."""
+    differing_end_to_end: int
+    """How many differ where the runtime ran from the network's inputs on; judged only where all in front is exact."""
+    relative_error_end_to_end: float
+    """The largest difference there, as a part of the largest number."""
+    decisions_end_to_end: Decisions
+    """Of an output."""
 
 
 @dataclass(frozen=True)
@@ -61,37 +94,75 @@ class Kernel:
 
 
 @dataclass(frozen=True)
+class QuantizedTensor:
+    """The codes of one quantizer in the simulation, fed the deployed network's own, and in the deployed network."""
+
+    name: str
+    codes: int
+    """How many were compared."""
+    ties: int
+    """How many differ where the exact value lies beside a tie."""
+    wrong: int
+    """How many differ elsewhere."""
+    differing_end_to_end: int
+    """How many differ where the simulation ran by itself from the network's inputs on; judged by nothing."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output of the network, in the simulation and in the deployed network."""
+
+    name: str
+    values: int
+    relative_error: float
+    """The largest difference as a part of the largest number, the simulation fed the deployed network's codes."""
+    tolerance: float
+    """How much of that float arithmetic explains."""
+    relative_error_end_to_end: float
+    """The largest difference where the simulation ran by itself; judged by nothing."""
+    decisions_end_to_end: Decisions
+
+
+@dataclass(frozen=True)
 class Simulated:
     """The trained simulation against the deployed network."""
 
-    inputs: int
-    codes: int
-    """How many codes of layers' inputs were compared."""
-    differing_codes: int
-    largest_error: float
-    """Of the output."""
-    flipped: int
-    """How many decisions differ."""
-    largest_flipped_margin: float
-    """Of the flipped decisions, how far the best was in front of the second in the simulation."""
-    margin_error: float
-    """Where decisions agree, by how much the distance between two outputs of an input is off at most."""
+    inputs: int = 0
+    tensors: tuple[QuantizedTensor, ...] = ()
+    outputs: tuple[Output, ...] = ()
+
+    @property
+    def codes(self) -> int:
+        """How many codes were compared."""
+        return sum(tensor.codes for tensor in self.tensors)
+
+    @property
+    def ties(self) -> int:
+        """How many differ beside a tie."""
+        return sum(tensor.ties for tensor in self.tensors)
+
+    @property
+    def differing_end_to_end(self) -> int:
+        """How many differ where the simulation ran by itself."""
+        return sum(tensor.differing_end_to_end for tensor in self.tensors)
 
 
 @dataclass(frozen=True)
 class Verification(Record):
-    """What was found; everything that must be equal was equal, or `verify` would have raised."""
+    """What was found; where `failure` is None, everything that must be equal was equal."""
 
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
 
     machine: Machine
+    derived: Constant
+    """The record of the deployed network against plan and weights."""
+    stored: Constant
+    """The file against the record."""
+    simulated: Simulated
     places: tuple[Place, ...]
     kernels: tuple[Kernel, ...]
-    simulated: Simulated
-    weights: int
-    """How many codes of weights were read from the file and found equal."""
-    biases: int
-    """How many biases."""
+    failure: str | None
+    """What differs, where something does that must not; None: proven on these inputs."""
     version: int = VERSION
     """The version of the JSON form."""
 
@@ -100,13 +171,57 @@ class Verification(Record):
         """The layers that run in integers."""
         return tuple(kernel.layer for kernel in self.kernels if kernel.integer)
 
+    @property
+    def tied(self) -> tuple[QuantizedTensor, ...]:
+        """The tensors with codes that differ beside a tie."""
+        return tuple(tensor for tensor in self.simulated.tensors if tensor.ties)
+
+    @property
+    def wrong(self) -> tuple[QuantizedTensor, ...]:
+        """The tensors with codes that differ elsewhere."""
+        return tuple(tensor for tensor in self.simulated.tensors if tensor.wrong)
+
     def __str__(self) -> str:
-        exact = [place for place in self.places if place.exact]
-        close = [place for place in self.places if not place.exact]
-        sim, machine = self.simulated, self.machine
+        machine = self.machine
         lines = [
             f"{machine.runtime} on {machine.cpu} ({', '.join(machine.integer_instructions) or 'nothing special'})",
-            f"weights            {self.weights:,} codes and {self.biases:,} biases in the file, all equal",
+            f"derived anew       {self.derived}",
+            f"in the file        {self.stored}",
+            *self._of_simulation(),
+            *self._of_runtime(),
+        ]
+        if self.kernels:
+            lines.append(f"integer kernels    {len(self.integer_layers)} of {len(self.kernels)} layers")
+        lines += [
+            f"  {kernel.layer}: {kernel.operation}, {kernel.reason}" for kernel in self.kernels if not kernel.integer
+        ]
+        return "\n".join(lines if self.failure is None else [f"FAILED: {self.failure}", *lines])
+
+    def _of_simulation(self) -> list[str]:
+        sim = self.simulated
+        lines = [
+            f"simulation         {sim.codes:,} codes of {len(sim.tensors)} tensors, fed the deployed network's own: "
+            f"{sim.ties:,} differ beside a tie, {sum(tensor.wrong for tensor in self.wrong):,} elsewhere",
+        ]
+        lines += [f"  {tensor.name}: {tensor.ties:,} of {tensor.codes:,} beside a tie" for tensor in self.tied]
+        lines += [f"  {tensor.name}: {tensor.wrong:,} of {tensor.codes:,} WRONG" for tensor in self.wrong]
+        lines += [
+            f"  {output.name}: off by {output.relative_error:.1e} of the largest, float rounding explains "
+            f"{output.tolerance:.1e}"
+            for output in sim.outputs
+        ]
+        lines.append(f"    end to end       {sim.differing_end_to_end:,} codes differ")
+        lines += [
+            f"  {output.name}: off by {output.relative_error_end_to_end:.1e} of the largest"
+            f"{output.decisions_end_to_end}"
+            for output in sim.outputs
+        ]
+        return lines
+
+    def _of_runtime(self) -> list[str]:
+        exact = [place for place in self.places if place.exact]
+        close = [place for place in self.places if not place.exact]
+        lines = [
             f"exact places       {len(exact)} with {sum(place.values for place in exact):,} values, "
             f"{sum(place.differing for place in exact)} differ",
         ]
@@ -114,14 +229,15 @@ class Verification(Record):
             lines.append(
                 f"behind float       {len(close)} places, {sum(place.differing for place in close)} of "
                 f"{sum(place.values for place in close):,} values differ, relative error at most "
-                f"{max(place.relative_error for place in close):.1e}"
+                f"{max(place.relative_error for place in close):.1e}, each fed the same values"
             )
         lines.append(
-            f"simulation         {sim.differing_codes:,} of {sim.codes:,} codes differ, output by at most "
-            f"{sim.largest_error:.1e}; {sim.flipped} of {sim.inputs:,} decisions flipped"
+            f"    end to end       {sum(place.differing_end_to_end for place in self.places):,} of "
+            f"{sum(place.values for place in self.places):,} values differ"
         )
-        lines.append(f"integer kernels    {len(self.integer_layers)} of {len(self.kernels)} layers")
         lines += [
-            f"  {kernel.layer}: {kernel.operation}, {kernel.reason}" for kernel in self.kernels if not kernel.integer
+            f"  {place.name}: off by {place.relative_error_end_to_end:.1e} of the largest{place.decisions_end_to_end}"
+            for place in self.places
+            if place.kind == "output" or place.decisions_end_to_end.of
         ]
-        return "\n".join(lines)
+        return lines

@@ -24,6 +24,7 @@ EXACT = MOVES | frozenset((
     "Add", "Clip", "Div", "DequantizeLinear", "Max", "Min", "Mul", "Neg", "QuantizeLinear", "Relu", "Round", "Sum",
 ))
 # fmt: on
+OVER_POSITIONS = frozenset({"GroupNormalization", "InstanceNormalization", "LayerNormalization"})
 AVERAGES = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"})
 
 
@@ -41,10 +42,15 @@ class Segment:
     """The tensors that it reads: places, or inputs of the network."""
     nodes: tuple[NodeProto, ...]
     integer_layers: Collection[str]
+    folded: Collection[str]
+    """Constants that the exporter computed."""
 
     @cached_property
     def exact(self) -> bool:
-        """Whether there is only one right answer: integers, element-wise arithmetic, and averages of codes."""
+        """Whether there is only one right answer: integers, element-wise arithmetic, and averages of codes.
+
+        A constant that the exporter computed (the cosines of positions, say) may be off in the last place.
+        """
         made = {name: node for node in self.nodes for name in node.output}
 
         def of_codes(name: str) -> bool:
@@ -56,7 +62,12 @@ class Segment:
             or layer_of(node.name) in self.integer_layers
             or (node.op_type in AVERAGES and of_codes(node.input[0]))
             for node in self.nodes
-        )
+        ) and not any(name in self.folded for node in self.nodes for name in node.input)
+
+    @cached_property
+    def averages(self) -> bool:
+        """Whether it averages over positions, of which there may be many: codes are then not added up exactly."""
+        return any(node.op_type in AVERAGES or node.op_type in OVER_POSITIONS for node in self.nodes)
 
     @cached_property
     def quantized(self) -> str | None:
@@ -73,9 +84,15 @@ class Segment:
 class Cutter:
     """Cuts pieces out of a model."""
 
-    def __init__(self, model: ModelProto, checkpoints: Sequence[Checkpoint], integer_layers: Collection[str]) -> None:
+    def __init__(
+        self,
+        model: ModelProto,
+        checkpoints: Sequence[Checkpoint],
+        integer_layers: Collection[str],
+        folded: Collection[str],
+    ) -> None:
         self.model = model
-        self._integer_layers = integer_layers
+        self._integer_layers, self._folded = integer_layers, folded
         graph = model.graph
         self._makers = {name: node for node in graph.node for name in node.output}
         self._order = {name: position for position, node in enumerate(graph.node) for name in node.output}
@@ -90,7 +107,9 @@ class Cutter:
             self._cut(c.of, "layer" if c.kind == "Layer" else "quantizer", c.value, c) for c in checkpoints
         ]
         self.segments += [
-            self._cut(value.name, "output", value.name, None) for value in graph.output if value.name not in places
+            self._cut(value.name, "output", value.name, None)
+            for value in graph.output
+            if value.name not in places and value.name in self._makers  # and is no constant, and no input
         ]
         self.segments.sort(key=lambda segment: self._order.get(segment.value, -1))
 
@@ -107,7 +126,7 @@ class Cutter:
                 waiting.extend(node.input)
         ordered = sorted(nodes, key=self._order.__getitem__)
         kept = tuple(nodes[tensor] for tensor in ordered)
-        return Segment(name, kind, value, checkpoint, tuple(sources), kept, self._integer_layers)
+        return Segment(name, kind, value, checkpoint, tuple(sources), kept, self._integer_layers, self._folded)
 
     def piece(self, segment: Segment) -> ModelProto:
         """A segment as a model of its own."""

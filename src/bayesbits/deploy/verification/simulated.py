@@ -1,104 +1,173 @@
-"""The trained simulation beside the deployed network: differing codes, errors and flipped decisions, counted."""
+"""The trained simulation beside the deployed network, layer by layer with equal inputs.
+
+Every quantizer of the simulation returns the codes that the deployed network has in its place, so that each layer is
+judged by what it does itself. What arrives at a quantizer is computed in float64. The deployed code has to be the code
+of a number that is no farther from it than float32 arithmetic goes (see `allowed`): where the two codes differ, the
+exact value lies beside a tie. Outputs are compared in the same way.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
 from bayesbits.compressor import Compressor
 from bayesbits.deploy.network import DeployedNetwork
-from bayesbits.deploy.verification.record import TOLERANCE, Simulated, VerificationError
-from bayesbits.deploy.verification.reference import Simulation, layer_inputs, run_deployed
+from bayesbits.deploy.verification.copies import FAR, Call, Copy, ExactCopy
+from bayesbits.deploy.verification.deployed import layer_reads, operand_codes, run_deployed
+from bayesbits.deploy.verification.derived import Constants
+from bayesbits.deploy.verification.feeding import Feeding, Matches, match, quantized, readers, round_to
+from bayesbits.deploy.verification.inputs import Batch
+from bayesbits.deploy.verification.outputs import Outputs, largest
+from bayesbits.deploy.verification.record import QuantizedTensor, Simulated, VerificationError
+from bayesbits.integer import Grid
+from bayesbits.plan import Plan
 
-MOST_DIFFERING = 0.01
-"""The part of the activation codes that may differ: ties, and what follows from them in deep networks."""
+ROUNDINGS = 2.0**-21
+"""An integer layer rounds a sum, its scale twice, and their product, each to 24 bits; twice that is allowed."""
+TIMES_OWN_NOISE = 4.0
+"""How many times the largest rounding error of the simulation in float32 that of the deployed network may be."""
 
 
-class Decisions:
-    """Counts decisions that flipped, and judges them by how much others were off."""
+def allowed(exact: Tensor, in_float32: Tensor, *, integer: bool) -> Tensor | float:
+    """How far a number of the deployed network may lie from the exact one.
 
-    def __init__(self) -> None:
-        self.inputs = self.flipped = 0
-        self.largest_error = self.largest_output = 0.0
-        self.margin_error = 0.0
-        """Where decisions agree, by how much the distance between two outputs of an input is off at most."""
-        self.flipped_margin = 0.0
-        """The largest distance between best and second, in the simulation, of a decision that flipped."""
+    Behind an integer layer that is a few roundings of the number itself. Behind float operations it is the error that
+    the simulation makes in float32 on the very same inputs, which is measured, and a few roundings of the largest.
+    """
+    if integer:
+        return ROUNDINGS * exact.abs()
+    return ROUNDINGS * largest(exact) + TIMES_OWN_NOISE * largest(in_float32.double() - exact)
 
-    def add(self, simulated: Tensor, deployed: Tensor) -> None:
-        """Count a batch of outputs; what is no row of classes for each input only has an error, and decides nothing."""
-        self.inputs += len(simulated)
-        errors = deployed - simulated
-        self.largest_error = max(self.largest_error, float(errors.abs().max()))
-        self.largest_output = max(self.largest_output, float(simulated.abs().max()))
-        if simulated.dim() != 2 or simulated.shape[-1] < 2:
+
+class SimulationProof:
+    """Runs both, and compares over batches."""
+
+    def __init__(
+        self,
+        compressor: Compressor,
+        small: DeployedNetwork,
+        plan: Plan,
+        constants: Mapping[str, Constants],
+        grids: Mapping[str, Grid],
+    ) -> None:
+        self.small, self.grids = small, grids
+        self.trained, self.exact = Copy(compressor, plan), ExactCopy(compressor, plan, constants)
+        self.places = {**layer_reads(small), **operand_codes(small)}
+        self.nodes = {place.node for places in self.places.values() for place in places}
+        """What is needed of the deployed program."""
+        self.inputs = 0
+        self._outputs = Outputs(small)
+        self._readers = readers(self.trained.fixed, small.integer.structure.removed)
+        self._silent = {name for name, constant in constants.items() if not constant.weight.any()}
+        self._matches: Matches | None = None
+        self._counts: dict[str, Counter[str]] = {}
+        self._wrong: list[str] = []
+
+    def run(self, batch: Batch, values: Mapping[str, Tensor], deployed: Sequence[Tensor]) -> None:
+        """Compare what the deployed network computed of one batch; raises where it is not what was trained."""
+        feeding = self._feeding(values)
+        arrived: dict[Call, Tensor] = {}
+        alone = self.trained.run(batch, lambda call, x: arrived.update({call: x}))
+        if self._matches is None:
+            self._matches = match(arrived, self.places, feeding)
+        feeding.matches = self._matches
+        rounded: dict[Call, Tensor] = {}
+
+        def keep(call: Call, x: Tensor) -> Tensor | None:
+            rounded[call] = x
+            return feeding.answer(call, x)
+
+        noisy = self.trained.run(batch, keep)
+        self._count_end_to_end(feeding, arrived)
+        arrived.clear()
+        exact = self.exact.run(batch, lambda call, x: self._judge(feeding, call, x, rounded.pop(call)))
+        self._check(feeding)
+        self.inputs += batch.count
+        tolerances = [float(allowed(right, mine, integer=False)) for right, mine in zip(exact, noisy, strict=True)]
+        self._outputs.add(alone, exact, deployed, tolerances)
+
+    def run_ends(self, batch: Batch) -> None:
+        """Let every layer that emits codes emit the smallest and the largest everywhere: bounds are compared so, which
+        the numbers at hand may not reach."""
+        emitting = [layer.name for layer in self.small.integer.layers if layer.output is not None]
+        for end, number in (("low", -FAR), ("high", FAR)):
+            values, _ = run_deployed(self.small, self.small.bind(batch.args, batch.kwargs), self.nodes, end)
+            feeding = self._feeding(values)
+            assert self._matches is not None
+            feeding.matches = self._matches
+
+            def judge(call: Call, x: Tensor, feeding: Feeding = feeding) -> Tensor | None:
+                place = feeding.matches.get(call)
+                if place is not None and place.integer:
+                    return self._judge(feeding, call, x, x, counted=False)
+                return feeding.answer(call, x)
+
+            with self.exact.emitting(emitting, number):
+                self.exact.run(batch, judge)
+            self._check(feeding, f"; where layers emit their {'smallest' if end == 'low' else 'largest'} codes")
+
+    def _feeding(self, values: Mapping[str, Tensor]) -> Feeding:
+        return Feeding(self._readers, values, self.grids, self._silent)
+
+    def _judge(
+        self, feeding: Feeding, call: Call, x: Tensor, rounded: Tensor, *, counted: bool = True
+    ) -> Tensor | None:
+        place = feeding.matches.get(call)
+        if place is not None and feeding.first(place):
+            grid = self.grids[place.tensor]
+            codes = feeding.codes(call, place, x)
+            exact, in_float32 = (feeding.cut(call, place, number).double() / grid.step for number in (x, rounded))
+            room = allowed(exact, in_float32, integer=place.integer)
+            low, high = (round_to(grid, number) for number in (exact - room, exact + room))
+            mine = round_to(grid, exact)
+            right = ((low <= codes) & (codes <= high)) | (codes.isnan() & mine.isnan())
+            if not bool(right.all()):
+                self._wrong.append(_describe(place.tensor, ~right, codes, exact, mine))
+            gone = feeding.gone(call, place, x)
+            if counted and gone is not None and bool(gone.any()):
+                self._wrong.append(f"{place.tensor}: channels are removed that are not zero in the simulation")
+            if counted:
+                differing = int((mine != codes).sum())
+                wrong = int((~right).sum())
+                counts = {"codes": codes.numel(), "wrong": wrong, "ties": differing - wrong}
+                self._counts.setdefault(place.tensor, Counter()).update(counts)
+        return feeding.answer(call, x)
+
+    def _count_end_to_end(self, feeding: Feeding, arrived: Mapping[Call, Tensor]) -> None:
+        for call, place in feeding.places():
+            x = arrived[call]
+            mine = quantized(self.grids[place.tensor], feeding.cut(call, place, x))
+            differing = int((mine != feeding.codes(call, place, x)).sum())
+            self._counts.setdefault(place.tensor, Counter())["differing_end_to_end"] += differing
+
+    def _check(self, feeding: Feeding, where: str = ", fed the deployed network's own codes") -> None:
+        """Raise where anything was wrong; what is missing is named first, because it makes all behind it wrong."""
+        if not self._wrong:
             return
-        best = simulated.topk(2, dim=-1).values
-        flipped = simulated.argmax(-1) != deployed.argmax(-1)
-        self.flipped += int(flipped.sum())
-        if flipped.any():
-            self.flipped_margin = max(self.flipped_margin, float((best[..., 0] - best[..., 1])[flipped].max()))
-        if not flipped.all():
-            spread = errors.amax(-1) - errors.amin(-1)
-            self.margin_error = max(self.margin_error, float(spread[~flipped].max()))
-
-    def check(self) -> None:
-        """Raise where a decision flipped that was clearer than what others were off by."""
-        if self.flipped_margin > self.margin_error:
+        more = f"; {len(self._wrong) - 1} other tensors differ, too" if len(self._wrong) > 1 else ""
+        if feeding.missing:
             raise VerificationError(
-                f"output: the simulation decided by a margin of {self.flipped_margin:.3g} what the deployed network "
-                f"decides otherwise, and where decisions agree margins are off by at most {self.margin_error:.3g}"
+                f"{feeding.missing[0]}: quantized in the simulation, and read without being quantized in the deployed "
+                f"network{more}"
             )
+        raise VerificationError(f"{self._wrong[0]}{where}{more}: is this the compressor that was deployed?")
 
-
-class SimulationCounts:
-    """Runs both, and counts over batches."""
-
-    def __init__(self, compressor: Compressor, small: DeployedNetwork) -> None:
-        self.small, self.simulation = small, Simulation(compressor, small)
-        self.decisions = Decisions()
-        self._reads = layer_inputs(small)
-        self._codes = self._differing = 0
-
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Run a batch through both."""
-        nodes = {node for calls in self._reads.values() for node in calls}
-        values, deployed = run_deployed(self.small, self.small.bind(args, kwargs), nodes)
-        codes, simulated = self.simulation.run(args, kwargs)
-        for layer, calls in codes.items():
-            if len(calls) != len(self._reads[layer]):
-                continue  # calls whose result nobody reads are not deployed, and nothing says which these are
-            for mine, node in zip(calls, self._reads[layer], strict=True):
-                theirs = values[node]
-                if mine.shape == theirs.shape:  # what a layer pads by itself is in front of it when deployed
-                    self._codes += mine.numel()
-                    self._differing += int((mine != theirs).sum())
-        self.decisions.add(simulated[0], deployed[0])
-
-    def _check_codes(self) -> None:
-        """Only roundings beside a tie may differ, and what follows from them: few codes, or nothing but float noise."""
-        if self._differing > MOST_DIFFERING * self._codes:
-            raise VerificationError(
-                f"simulation: {self._differing:,} of {self._codes:,} activation codes are not those of the deployed "
-                "network, more than roundings beside a tie explain: is this the compressor that was deployed?"
-            )
-        if self._differing == 0 and self.decisions.largest_error > TOLERANCE * self.decisions.largest_output:
-            raise VerificationError(
-                f"output: with equal codes the simulation's is off by {self.decisions.largest_error:.3g}, where "
-                f"{self.decisions.largest_output:.3g} is the largest: is this the compressor that was deployed?"
-            )
-
-    def judged(self) -> Simulated:
-        """What was counted; raises where the two are not the same network."""
-        self._check_codes()
-        self.decisions.check()
-        return Simulated(
-            inputs=self.decisions.inputs,
-            codes=self._codes,
-            differing_codes=self._differing,
-            largest_error=self.decisions.largest_error,
-            flipped=self.decisions.flipped,
-            largest_flipped_margin=self.decisions.flipped_margin,
-            margin_error=self.decisions.margin_error,
+    def found(self) -> Simulated:
+        """What was counted so far."""
+        tensors = tuple(
+            QuantizedTensor(name, *(counts[key] for key in ("codes", "ties", "wrong", "differing_end_to_end")))
+            for name, counts in self._counts.items()
         )
+        return Simulated(self.inputs, tensors, self._outputs.found())
+
+
+def _describe(tensor: str, wrong: Tensor, codes: Tensor, exact: Tensor, mine: Tensor) -> str:
+    first = tuple(wrong.nonzero()[0].tolist())
+    return (
+        f"{tensor}: {int(wrong.sum())} of {wrong.numel()} codes are not those of the simulation; the first, at "
+        f"{first}, is {codes[first]:g} when deployed, and the exact value is {exact[first]:.7g} steps, which makes "
+        f"{mine[first]:g}"
+    )

@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
+from typing import TYPE_CHECKING, Any
 
 from bayesbits.compressor import Compressor
 from bayesbits.deploy.export.optional import require
 from bayesbits.deploy.network import DeployedNetwork
-from bayesbits.deploy.verification.record import Verification
-from bayesbits.deploy.verification.simulated import SimulationCounts
-from bayesbits.graph.trace import split_inputs
+from bayesbits.deploy.verification.copies import fixed_copy
+from bayesbits.deploy.verification.deployed import run_deployed
+from bayesbits.deploy.verification.derived import derive_grids, derive_layers
+from bayesbits.deploy.verification.inputs import Inputs
+from bayesbits.deploy.verification.record import (
+    Constant,
+    Kernel,
+    Machine,
+    Simulated,
+    Verification,
+    VerificationError,
+)
+from bayesbits.deploy.verification.recorded import check_record
+from bayesbits.deploy.verification.simulated import SimulationProof
+from bayesbits.deploy.verification.trained import check_trained
 
-BATCH = 64
+if TYPE_CHECKING:
+    from bayesbits.deploy.verification.comparing import Comparison
 
 
 def verify(compressor: Compressor, small: DeployedNetwork, path: str | Path, inputs: Any) -> Verification:
     """Prove that simulation, deployed network and ONNX file agree on these inputs; raises where they do not.
 
-    Weight codes and biases in the file are those of the deployed network. Where there are only integers and
-    element-wise arithmetic, every value of the deployed network and of onnxruntime with default options is equal: of
-    every layer by itself, fed the deployed network's own values, and of the whole. Behind other float operations
-    numbers agree to 1e-4 of the largest. Against the simulation, a decision may flip only where its margin is below the
-    error of margins that is measured where decisions agree.
+    Steps, bounds, zero points, codes of weights and biases are derived once more from the plan and the trained weights,
+    and those of the deployed network and of the file are equal. Every layer by itself, with equal inputs: the
+    simulation, fed the deployed network's codes, has the same codes at every quantizer (layers' inputs and operands of
+    additions) but beside a tie of the exact value, which is counted; onnxruntime with default options, fed the deployed
+    network's values, has equal values where there are only integers and element-wise arithmetic, and elsewhere numbers
+    as far apart as float arithmetic explains. All outputs are compared. End to end, differences are counted, and where
+    everything in front is exact, the file's are none.
 
-    `inputs` are as for `attach`, with as many examples as are to be compared.
+    `inputs` are as for `attach`, with as many examples as are to be compared. A VerificationError names the first place
+    that differs, and carries what was `found` until then.
     """
     require("verify")
     import onnx
@@ -37,32 +50,50 @@ def verify(compressor: Compressor, small: DeployedNetwork, path: str | Path, inp
     from bayesbits.deploy.verification.constants import check_constants
     from bayesbits.deploy.verification.runtime import kernels, machine, optimised_graph
 
+    examples = Inputs(inputs, small)
     model = onnx.load(str(path))
-    weights, biases = check_constants(model, small.integer)
-    comparison = Comparison(small, model)
-    simulation = SimulationCounts(compressor, small)
-    for args, kwargs in _batches(inputs, small):
-        comparison.run(small.bind(args, kwargs))
-        simulation.run(args, kwargs)
-    return Verification(
-        machine=machine(),
-        places=comparison.places,
-        kernels=kernels(optimised_graph(model), small.integer),
-        simulated=simulation.judged(),
-        weights=weights,
-        biases=biases,
-    )
+    found = _Findings(machine())
+    try:
+        plan = compressor.plan()
+        fixed = fixed_copy(compressor, plan)
+        grids = derive_grids(fixed, plan)
+        layers = derive_layers(fixed, plan, grids)
+        check_trained(fixed, layers)
+        found.derived = check_record(small, fixed, plan, layers, grids)
+        found.stored = check_constants(model, small.integer)
+        simulation = found.simulation = SimulationProof(compressor, small, plan, layers, grids)
+        comparison = found.comparison = Comparison(small, model)
+        for batch in examples.batches():
+            bound = small.bind(batch.args, batch.kwargs)
+            values, outputs = run_deployed(small, bound, simulation.nodes | comparison.nodes)
+            comparison.run(bound, values, outputs)
+            simulation.run(batch, values, outputs)
+        simulation.run_ends(examples.few())
+        found.kernels = kernels(optimised_graph(model), small.integer)
+    except VerificationError as error:
+        error.found = found.record(str(error))
+        raise
+    return found.record(None)
 
 
-def _batches(inputs: Any, small: DeployedNetwork) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    whole = split_inputs(inputs)
-    tensors = [leaf for leaf in tree_leaves(whole) if isinstance(leaf, Tensor)]
-    count = tensors[0].shape[0]
-    structure = small.integer.structure
-    size = BATCH if structure.dynamic_batch else structure.input_shapes[0][0]
-    for start in range(0, count, size):
+@dataclass
+class _Findings:
+    """What is known so far."""
 
-        def part(tensor: Tensor, start: int = start) -> Tensor:
-            return tensor[start : start + size] if tensor.dim() and tensor.shape[0] == count else tensor
+    machine: Machine
+    derived: Constant = field(default_factory=Constant)
+    stored: Constant = field(default_factory=Constant)
+    simulation: SimulationProof | None = None
+    comparison: Comparison | None = None
+    kernels: tuple[Kernel, ...] = ()
 
-        yield tree_map_only(Tensor, part, whole)
+    def record(self, failure: str | None) -> Verification:
+        return Verification(
+            machine=self.machine,
+            derived=self.derived,
+            stored=self.stored,
+            simulated=Simulated() if self.simulation is None else self.simulation.found(),
+            places=() if self.comparison is None else self.comparison.places,
+            kernels=self.kernels,
+            failure=failure,
+        )

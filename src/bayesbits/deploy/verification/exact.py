@@ -1,0 +1,56 @@
+"""Running a network's own code in float64, whatever precision it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+_FLOAT_METHODS = (Tensor.float, Tensor.double)
+
+
+class InDouble(TorchFunctionMode):
+    """Every function of torch sees float32 tensors as float64, and float32 as a wanted type as float64, too.
+
+    Numbers of float32 are numbers of float64: nothing is rounded but what is computed, to 53 bits. What is written into
+    a tensor takes the type of that tensor.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given = dict(kwargs or {})
+        name = getattr(func, "__name__", "")
+        if func in _FLOAT_METHODS:
+            return args[0].to(torch.float64)
+        if name.startswith("__get__") or name in ("__set__", "dim", "size"):
+            return func(*args, **given)
+        if _writes(name) and args and isinstance(args[0], Tensor):
+            rest, given = tree_map(lambda value: _like(value, args[0]), (args[1:], given))
+            return func(args[0], *rest, **given)
+        wide_args, wide_kwargs = tree_map(_wide, (args, given))
+        return _wide(func(*wide_args, **wide_kwargs))  # new tensors have float32 by themselves
+
+
+def _writes(name: str) -> bool:
+    return name == "__setitem__" or name.startswith("__i") or (name.endswith("_") and not name.startswith("_"))
+
+
+def _wide(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.dtype == torch.float32:
+        return value.double()
+    return torch.float64 if value is torch.float32 else value
+
+
+def _like(value: Any, written: Tensor) -> Any:
+    if isinstance(value, Tensor) and value.is_floating_point() and written.is_floating_point():
+        return value.to(written.dtype)
+    return value

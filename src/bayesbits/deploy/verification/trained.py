@@ -1,0 +1,79 @@
+"""The weights and biases that the simulation computes with, against those that were derived: equal but for roundings.
+
+Derived constants are deployed, and stand for the layers of the simulation where that is replayed in float64. This ties
+them to the network that was trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from bayesbits.compressor import Compressor
+from bayesbits.deploy.verification.derived import Constants
+from bayesbits.deploy.verification.record import VerificationError
+from bayesbits.nn.attached import AttachedLayer, AttachedNorm, on_grid
+from bayesbits.topology import Layer
+
+ROUNDINGS = 2.0**-20
+"""Folding a batch norm into a weight and out again rounds some times to 24 bits."""
+
+
+def check_trained(fixed: Compressor, constants: Mapping[str, Constants]) -> None:
+    """Raise at the first layer whose weight or bias in the simulation is another one."""
+    with torch.no_grad():
+        for layer in fixed.topology.layers:
+            module = fixed.model.get_submodule(layer.name)
+            if isinstance(module, AttachedLayer):
+                norm = None if layer.norm is None else fixed.model.get_submodule(layer.norm)
+                assert isinstance(norm, _BatchNorm | None)
+                _check_layer(layer, module, norm, constants[layer.name])
+
+
+def _check_layer(layer: Layer, module: AttachedLayer, norm: _BatchNorm | None, constants: Constants) -> None:
+    channels = len(layer.out_channels)
+    factor = torch.ones(channels, dtype=torch.float64)
+    if norm is not None:
+        factor = _factor(norm)
+    assert isinstance(norm, AttachedNorm | None)
+    gate = module.parts.gate if norm is None else norm.parts.gate
+    gated = factor if gate is None else factor * gate.values().double()
+    weight = module.effective_weight().double() * module.along_outputs(gated)
+    _close(layer.name, "weight", weight, torch.from_numpy(constants.weight), torch.zeros(()))
+    if constants.bias is None:
+        return
+    step = module.bias_step()
+    if norm is None:
+        assert module.bias is not None
+        bias: Tensor = module.bias if step is None else on_grid(module.bias, step)
+        size = bias.abs().double()
+    else:
+        assert norm.running_mean is not None
+        shift = norm.effective_shift()
+        wide = torch.zeros(channels, dtype=torch.float64) if shift is None else shift.double()
+        mean = (norm.running_mean if module.bias is None else norm.running_mean - module.bias).double() * factor
+        bias, size = wide - mean, wide.abs() + mean.abs()
+        size = size if norm.bias is None else size + norm.bias.abs()  # the shift before it was moved to the grid
+    bias = bias.double() if gate is None else bias * gate.values().double()
+    room = ROUNDINGS * size
+    if step is not None and not constants.integer:  # in float the bias is deployed as it is
+        room = room + 0.5 * step.double()
+    _close(layer.name, "bias", bias, torch.from_numpy(constants.bias), room)
+
+
+def _factor(norm: _BatchNorm) -> Tensor:
+    assert norm.running_var is not None
+    factor = torch.rsqrt(norm.running_var.double() + norm.eps)
+    return factor if norm.weight is None else factor * norm.weight.double()
+
+
+def _close(layer: str, what: str, trained: Tensor, derived: Tensor, room: Tensor) -> None:
+    wrong = ~((trained - derived).abs() <= ROUNDINGS * derived.abs() + room)
+    if bool(wrong.any()):
+        raise VerificationError(
+            f"{layer}: {int(wrong.sum())} of {wrong.numel()} numbers of the {what} that it was trained with are not "
+            "those that plan and weights give"
+        )
