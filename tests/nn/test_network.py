@@ -249,3 +249,12 @@ def test_a_pass_that_fails_leaves_no_trace(compiled):
     model.stem(x).sum().backward()  # of gates that were drawn anew: the graph of the failed pass is gone
     model.fails = False
     network(x).sum().backward()
+
+
+def test_classes_keep_their_names():
+    """Libraries look classes up by them, as transformers does for the hidden states that it records."""
+    model = Stem()
+    before = [str(type(module)) for module in model.modules()]
+    compressor = attached(model, torch.randn(5, 8))
+    mine = set(compressor.attachment.modules())
+    assert [str(type(module)) for module in model.modules() if module not in mine] == before

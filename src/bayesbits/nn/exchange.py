@@ -67,8 +67,9 @@ def mixins_of(attached: type[nn.Module]) -> tuple[type[Exchanged], ...]:
 
 def _mixed(mixin: type[Exchanged], original: type[nn.Module]) -> type[nn.Module]:
     if (mixin, original) not in _classes:
-        name = f"Attached{float_class(original).__name__}"
-        made = type(name, (mixin, original), {"__module__": __name__, **mixin.members(original)})
+        # With the name of the module's own class: libraries look classes up by it.
+        name = {"__module__": original.__module__, "__qualname__": original.__qualname__}
+        made = type(original.__name__, (mixin, original), {**name, **mixin.members(original)})
         _classes[mixin, original], _made_of[made] = made, (mixin, original)
     return _classes[mixin, original]
 
