@@ -83,13 +83,13 @@ class Copy:
     def _entered(self, layer: str, module: nn.Module, args: Any) -> None:
         self._reader = layer
 
-    def _arrived(self, tensor: str, quantize: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    def _arrived(self, tensor: str, quantize: Callable[..., Tensor], x: Tensor, **options: Any) -> Tensor:
         reader = tensor if tensor in self.fixed.topology.operand_tensors else self._reader
         call = Call(tensor, reader, self._calls[tensor, reader])
         self._calls[tensor, reader] += 1
         assert self._answer is not None
         answer = self._answer(call, x)
-        return quantize(x) if answer is None else answer
+        return quantize(x, **options) if answer is None else answer
 
 
 class ExactCopy(Copy):
