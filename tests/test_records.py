@@ -11,7 +11,7 @@ import pytest
 
 from bayesbits.front import Front, Point
 from bayesbits.plan import Plan
-from bayesbits.writing import write_whole
+from bayesbits.writing import write_atomically
 
 PLAN = Plan({"first.weight": 4, "first.input": 8, "second.weight": 2}, {"first": (0, 2, 3)})
 
@@ -89,5 +89,5 @@ def test_a_file_is_the_old_one_or_the_new_one(tmp_path: Path, monkeypatch: pytes
     assert Plan.load(path) == PLAN
     assert [file.name for file in tmp_path.iterdir()] == ["plan.json"]
     monkeypatch.undo()
-    write_whole(path, b"{}")
+    write_atomically(path, b"{}")
     assert path.read_bytes() == b"{}"

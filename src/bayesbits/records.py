@@ -15,7 +15,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, ClassVar, NoReturn, Self, TypeVar, get_args, get_origin, get_type_hints
 
-from bayesbits.writing import write_whole
+from bayesbits.writing import write_atomically
 
 Part = TypeVar("Part")
 CHECKSUM = "checksum"
@@ -74,7 +74,7 @@ class Record:
     def save(self, path: str | Path) -> None:
         """Write the JSON form to a file; whatever happens meanwhile, the file is the old one or the new one."""
         data = json.loads(self.to_json())
-        write_whole(path, json.dumps({**data, CHECKSUM: _checksum(data)}).encode())
+        write_atomically(path, json.dumps({**data, CHECKSUM: _checksum(data)}).encode())
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

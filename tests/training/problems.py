@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bayesbits as bb
-from bayesbits.training import checkpoint
 
 
 @dataclass
@@ -137,7 +136,7 @@ def search_and_die(folder: str, loader: str, moment: str) -> None:
             die()
         replace(*arguments)
 
-    checkpoint.os.replace = replace_or_die
+    os.replace = replace_or_die
     bb.search(compressor(), loaders()[loader], F.cross_entropy, config(), folder=folder, progress=False)
 
 

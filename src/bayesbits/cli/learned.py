@@ -7,7 +7,7 @@ from typing import Any
 
 from bayesbits.front import Front
 from bayesbits.recipes.folder import FRONT, POSTTRAIN, first_difference
-from bayesbits.training.checkpoint import write_atomically
+from bayesbits.writing import write_atomically
 
 
 def learned_before(folder: Path, settings: Mapping[str, Any]) -> Front | None:

@@ -23,7 +23,7 @@ from bayesbits.deploy.program import FLOATS, Floats
 from bayesbits.deploy.rebuild import rebuild
 from bayesbits.deploy.text import graph_from_data, graph_to_data
 from bayesbits.integer import IntegerLayer, IntegerNetwork, Structure
-from bayesbits.writing import write_whole
+from bayesbits.writing import write_atomically
 
 FORMAT, VERSION = "bayesbits deployed network", 2
 NETWORK, TENSORS = "network.json", "tensors.safetensors"
@@ -50,8 +50,8 @@ def save(network: DeployedNetwork, path: str | Path) -> None:
     text = json.dumps({"format": FORMAT, "version": VERSION, "checksum": _checksum(_canonical(body)), **body})
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / TENSORS, content)
-    write_whole(folder / NETWORK, text.encode())
+    write_atomically(folder / TENSORS, content)
+    write_atomically(folder / NETWORK, text.encode())
 
 
 def load(path: str | Path, model: nn.Module | None = None) -> DeployedNetwork:

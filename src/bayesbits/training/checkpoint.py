@@ -8,7 +8,6 @@ the training that wants to go on from it.
 
 import hashlib
 import io
-import os
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from torch import nn
 
 from bayesbits.training.errors import CheckpointError
 from bayesbits.training.sharding import dealt_out
+from bayesbits.writing import write_atomically
 
 VERSION = 1
 _MAGIC = b"bayesbits checkpoint"
@@ -39,22 +39,6 @@ def write_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
             f"the checkpoint {path} could not be written ({error}); {before}. Make room or choose another folder, and "
             "go on with resume=True"
         ) from error
-
-
-def write_atomically(path: Path, *parts: bytes | memoryview) -> None:
-    """Write a file in one piece: afterwards it is the new one or, whatever happens, the old one."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("wb") as file:
-            for part in parts:
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -131,13 +115,3 @@ def load_model(path: Path, model: nn.Module, state: Mapping[str, Any]) -> None:
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the move of a file last, on systems where a folder can be opened."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -13,7 +13,6 @@ from torch import nn
 
 from bayesbits.compressor import Compressor
 from bayesbits.plan import Plan
-from bayesbits.training.checkpoint import write_atomically
 from bayesbits.training.config import FinetuneConfig, SearchConfig
 from bayesbits.training.distributed import is_first
 from bayesbits.training.engine import run
@@ -84,7 +83,7 @@ def finetune(
 
 def _save_plan(plan: Plan, path: Path) -> None:
     try:
-        write_atomically(path, plan.to_json().encode())
+        plan.save(path)
     except OSError as error:
         raise TrainingError(
             f"the plan could not be written to {path} ({error}); the checkpoint beside it is complete: make room, and "

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bayesbits.training.checkpoint import write_atomically
 from bayesbits.training.errors import TrainingError
+from bayesbits.writing import write_atomically
 
 
 class Metrics:

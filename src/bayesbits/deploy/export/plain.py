@@ -15,7 +15,7 @@ from bayesbits.deploy.export.write import check_loads
 from bayesbits.graph.exported import evaluation_form, export_flat
 from bayesbits.graph.flat import FlatNetwork, batch_marks, several
 from bayesbits.graph.trace import split_inputs
-from bayesbits.writing import write_whole
+from bayesbits.writing import write_atomically
 
 
 def export_float_onnx(model: nn.Module, example_inputs: Any, path: str | Path) -> None:
@@ -36,4 +36,4 @@ def export_float_onnx(model: nn.Module, example_inputs: Any, path: str | Path) -
     name_ends(model_proto.graph, *name_tensors(read_arguments(model, args, kwargs), returns))
     content = model_proto.SerializeToString()
     check_loads(content)
-    write_whole(path, content)
+    write_atomically(path, content)

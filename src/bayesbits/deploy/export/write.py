@@ -10,7 +10,7 @@ from bayesbits.deploy.export.optional import require
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.graph.trace import split_inputs
 from bayesbits.integer import IntegerNetwork
-from bayesbits.writing import write_whole
+from bayesbits.writing import write_atomically
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -34,7 +34,7 @@ def export_onnx(small: DeployedNetwork, example_inputs: Any, path: str | Path, f
         raise ValueError(f"form is {form!r}; it is one of {', '.join(FORMS)}")
     content = to_onnx(small, example_inputs, form).SerializeToString()
     check_loads(content)
-    write_whole(path, content)
+    write_atomically(path, content)
 
 
 def check_loads(content: bytes) -> None:
