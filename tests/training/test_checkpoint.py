@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import bayesbits as bb
-from bayesbits.training import CheckpointError, checkpoint
+from bayesbits.training import CheckpointError
 from bayesbits.training.checkpoint import first_difference, read_checkpoint, write_checkpoint
 from tests.training.problems import Network, compressor, config, data, loaders
 
@@ -117,7 +117,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_is_reported(function, tmp_pa
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(*arguments)
 
-    monkeypatch.setattr(checkpoint.os, function, full)
+    monkeypatch.setattr(os, function, full)
     with pytest.raises(bb.TrainingError, match=r"No space left on device.* intact.*resume=True"):
         bb.search(compressor(), loaders()["feed"], F.cross_entropy, config(), folder=tmp_path, progress=False)
     monkeypatch.undo()
