@@ -311,9 +311,7 @@ def test_what_is_not_final_is_refused():
     compressor.calibrate([rows()])
     with pytest.raises(ValueError, match=r"not final yet.*Way out: compressor\.fix\(\)"):
         bb.deploy(compressor)
-    with pytest.raises(
-        TypeError, match="deploy takes the Compressor that attach returned, and this is a AttachedSequential"
-    ):
+    with pytest.raises(TypeError, match="deploy takes the Compressor that attach returned, and this is a Sequential"):
         bb.deploy(model)
 
 
