@@ -66,7 +66,10 @@ class Record:
         if not isinstance(data, dict):
             raise ValueError(f"this is not a {name}: expected a JSON object, found {type(data).__name__}")
         if CHECKSUM in data and data.pop(CHECKSUM) != _checksum(data):
-            raise ValueError(f"this {name} was altered: its content does not have the checksum that it names")
+            raise ValueError(
+                f"this {name} is damaged or was edited: its content does not have the checksum that it names. What was "
+                f"edited on purpose is read without its field {CHECKSUM!r}"
+            )
         if data.get("version") != cls.VERSION:
             raise ValueError(f"{name} version {data.get('version')!r} cannot be read; this library reads {cls.VERSION}")
         return _read_fields(cls, data, name)

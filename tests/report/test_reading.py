@@ -1,9 +1,11 @@
 """A folder that is not whole is refused with the name of the file."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from bayesbits.plan import Plan
 from bayesbits.report import write_report
 from bayesbits.report.reading import read_run
 from tests.report.runs import write_run, write_verification
@@ -52,8 +54,9 @@ def test_a_result_of_before_there_were_metrics_is_read_by_its_accuracy(tmp_path)
 
 def test_files_of_different_runs_are_told_apart(tmp_path):
     write_run(tmp_path)
-    plan = tmp_path / "plan.json"
-    plan.write_text(plan.read_text().replace('"stem.weight": 2', '"stem.weight": 4'))
+    path = tmp_path / "plan.json"
+    plan = Plan.load(path)
+    replace(plan, bits={**plan.bits, "stem.weight": 4}).save(path)
     with pytest.raises(ValueError, match="they are of different runs"):
         read_run(tmp_path)
 
