@@ -163,16 +163,20 @@ def test_lists_and_several_inputs_by_name_or_position():
         assert handle.attachment.calibrated
 
 
+def training_lines(folder):
+    return [line for line in read_metrics(folder / "metrics.jsonl") if line["event"] == "train"]
+
+
 def test_a_loader_without_a_length_learns_it_in_its_first_epoch(tmp_path):
     searched(None, Stream(4), log_steps=1, weights={"rate": 1.0, "schedule": "linear"}, epochs=3,
              options={"folder": tmp_path})  # fmt: skip
-    rates = [line["rates"]["weights"] for line in read_metrics(tmp_path / "metrics.jsonl")]
+    rates = [line["rates"]["weights"] for line in training_lines(tmp_path)]
     assert rates == pytest.approx([1.0] * 9 + [0.75, 0.5, 0.25])
 
 
 def test_an_endless_loader_has_epochs_of_the_given_length(tmp_path):
     searched(None, Stream(None), epoch_steps=3, epochs=2, log_steps=1, options={"folder": tmp_path})
-    lines = read_metrics(tmp_path / "metrics.jsonl")
+    lines = training_lines(tmp_path)
     assert [(line["epoch"], line["step"]) for line in lines] == [(0, 1), (0, 2), (0, 3), (1, 4), (1, 5), (1, 6)]
 
 

@@ -22,9 +22,10 @@ def search(show):
 def test_lines_tell_epochs_time_left_and_numbers(capsys):
     search(True)
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("search: epoch 1.0 of 2, ")
-    assert lines[0].endswith(" left  accuracy 97.5")
-    assert lines[1] == "search: epoch 2.0 of 2  accuracy 97.5"
+    assert lines[0].startswith("search: not compiled (compile is false), ")
+    assert lines[1].startswith("search: epoch 1.0 of 2, ")
+    assert lines[1].endswith(" left  accuracy 97.5")
+    assert lines[2] == "search: epoch 2.0 of 2  accuracy 97.5"
 
 
 def test_on_a_terminal_there_is_a_bar(monkeypatch):
