@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from benchmarks import deployed, equality, quantizer, training
-from benchmarks.compare import kept_record, regressions
+from benchmarks.compare import TOLERATED, kept_record, regressions
 from benchmarks.quantizer import Row
 
 BENCHMARKS = {
@@ -59,7 +59,8 @@ def compare_with_record(name: str, rows: list[Row]) -> None:
     for line in lines:
         console.print(f"  {line} in {path}", style="bold red", soft_wrap=True)
     if not lines:
-        console.print(f"  nothing is slower than in {path} ({record['date']}) by more than 15%", style="green")
+        limit = f"{TOLERATED - 1:.0%}"
+        console.print(f"  nothing is slower than in {path} ({record['date']}) by more than {limit}", style="green")
 
 
 def machine() -> dict[str, str]:

@@ -22,8 +22,10 @@ def kept_record(machine: Mapping[str, str], name: str, folder: Path = RESULTS) -
 
 
 def regressions(name: str, rows: list[dict[str, Any]], record: Record) -> Iterator[str]:
-    """A line for each ratio that has grown, and for each row that the record does not know."""
+    """A line for each ratio that has grown, and for each row that only one of both has."""
     kept = {_key(row): row for row in record["tables"][name]}
+    missing = kept.keys() - {_key(row) for row in rows}
+    yield from (f"{' '.join(map(str, key))}: measured for the record, and not now" for key in sorted(missing, key=str))
     for row in rows:
         label = " ".join(str(part) for part in _key(row))
         before = kept.get(_key(row))

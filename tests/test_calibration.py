@@ -93,14 +93,14 @@ def test_signed_where_a_value_below_zero_was_seen_in_any_batch(method):
 @pytest.mark.parametrize("method", METHODS)
 def test_ranges_come_from_the_float_network_and_modes_flags_buffers_and_hooks_stay(method):
     net = Net()
-    net.first.fix(2)
+    net.first.fix(8)
     net.second.turn_off()
     net.unused.set_range(0.5)
     net.norm.eval()
     buffers = {name: value.clone() for name, value in net.named_buffers()}
     asked = [(None, p.requires_grad) for p in net.parameters()]
     calibrate_activations(net, net.quantizers(), [batch(0.3, 0.9), batch(1.0)], method=method, percentile=100)
-    assert (net.first.mode, net.first.fixed_bits, net.second.mode) == ("fixed", 2, "off")
+    assert (net.first.mode, net.first.fixed_bits, net.second.mode) == ("fixed", 8, "off")
     assert net.unused.mode == "learning"
     assert net.training
     assert net.second.training
@@ -364,3 +364,14 @@ def test_a_width_that_is_not_learned_gets_the_range_of_its_own_width():
         ranges[bits] = {name: q.beta.item() for name, q in compressor.attachment.quantizers.items()}
     assert ranges[2][".input"] == ranges[8][".input"]  # fixed at 8 bits, whatever the learned ones are made for
     assert ranges[2]["weight"] < ranges[8]["weight"]
+
+
+def test_a_width_that_is_final_gets_a_range_of_its_own_too():
+    torch.manual_seed(0)
+    x = torch.randn(512, 4)
+    compressor = bb.attach(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), x)
+    compressor.calibrate([x], method="mse", reference_bits=2)
+    expected = compressor.attachment.quantizers["2.input"].beta.item()
+    compressor.fix(bb.Plan.uniform(compressor.topology, 2, 2))
+    compressor.calibrate([x], method="mse")
+    assert compressor.attachment.quantizers["2.input"].beta.item() == expected

@@ -36,6 +36,7 @@ def test_a_ratio_that_grew_by_more_than_15_percent_is_told(folder, ratio, told):
 def test_memory_and_rows_that_are_new_are_told(folder):
     _, record = kept_record(GPU, "training", folder)
     rows = [ROW | {"memory / float": 2.0}, ROW | {"batch": 1024}]
+    assert next(regressions("training", rows[1:], record)) == "vgg7 128 bayesbits: measured for the record, and not now"
     assert list(regressions("training", rows, record)) == [
         "vgg7 128 bayesbits: memory / float is 2, and was 1.05",
         "vgg7 1024 bayesbits: not in the record",

@@ -95,6 +95,12 @@ def test_a_range_that_is_no_range_is_refused(beta):
         gated_quantize(torch.ones(3), beta, torch.ones(5), signed=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int32])
+def test_a_result_is_not_wider_than_what_was_read(dtype):
+    with pytest.raises(TypeError, match="as that or as a narrower one"):
+        gated_quantize(torch.ones(3), 1.0, torch.ones(1), signed=True, bits=(8,), dtype=dtype)
+
+
 def test_wrong_gates_ranges_and_dtypes_are_refused():
     with pytest.raises(ValueError, match="need a vector of 5 gates"):
         gated_quantize(torch.ones(3), 1.0, torch.ones(4), signed=True)

@@ -178,7 +178,7 @@ def test_a_part_of_the_network_does_not_run_with_unknown_ranges():
 
 def test_a_compiled_network_is_one_graph_with_hooks_and_operands_too():
     model, x = Captured(), torch.randn(4, 3, 6, 6)
-    bb.attach(model, x).calibrate([x])
+    bb.attach(model, x, bb.Spec(bits=(2, 8))).calibrate([x])
     torch._dynamo.reset()
     for training in (True, False):
         explained = torch._dynamo.explain(model.train(training))(x)

@@ -159,7 +159,7 @@ def test_what_is_made_of_a_sequential_network_is_a_float_container():
     assert type(type(model[0])(3, 5)) is nn.Linear
     nn.utils.parametrizations.weight_norm(model[0])  # exchanges the class once more
     assert type(type(model[0])(3, 5)) is nn.Linear
-    with pytest.raises(ValueError, match=r"made after attaching .* cannot be detached"):
+    with pytest.raises(ValueError, match=r"made after attaching.*load the weights into a new float network"):
         bb.Compressor(model).detach()
     assert bb.Compressor(model).plan()
 
@@ -258,3 +258,42 @@ def test_classes_keep_their_names():
     compressor = attached(model, torch.randn(5, 8))
     mine = set(compressor.attachment.modules())
     assert [str(type(module)) for module in model.modules() if module not in mine] == before
+
+
+def test_children_that_are_put_back_leave_what_is_attached_where_it_is():
+    model, x = Stem(), torch.randn(5, 8)
+    compressor = attached(model, x)
+    before = model.eval()(x)
+    for name, child in model.named_children():
+        setattr(model, name, child)
+    assert nn.SyncBatchNorm.convert_sync_batchnorm(model) is model
+    assert torch.equal(model(x), before)
+    assert "bayesbits" not in model._modules
+    with pytest.raises(AttributeError, match=r"compressor.detach\(\) takes it away"):
+        model.bayesbits = nn.Identity()
+    compressor.detach()
+
+
+def test_a_part_of_an_attached_network_takes_no_attachment_of_its_own():
+    model, x = Stem(), torch.randn(5, 8)
+    attached(model, x)
+    with pytest.raises(ValueError, match="part of a network that has quantizers attached"):
+        bb.attach(model.stem, x)
+
+
+def test_what_was_frozen_stays_frozen_when_a_state_is_loaded_and_when_it_is_fixed():
+    model, x = Stem(), torch.randn(5, 8)
+    compressor = attached(model, x)
+    first, *others = [q for q in compressor.attachment.quantizers.values() if q.learn_range]
+    first.log_beta.requires_grad_(False)
+    first.gates.logits.requires_grad_(False)
+    channels = next(iter(compressor.attachment.channel_gates.values()))
+    channels.gates.logits.requires_grad_(False)
+    model.load_state_dict(model.state_dict())
+    assert not first.log_beta.requires_grad
+    assert not first.gates.logits.requires_grad
+    assert not channels.gates.logits.requires_grad
+    assert all(other.log_beta.requires_grad for other in others)
+    compressor.fix()
+    assert not first.log_beta.requires_grad
+    assert all(other.log_beta.requires_grad for other in others)

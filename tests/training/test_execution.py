@@ -15,13 +15,18 @@ from bayesbits.training.step import TrainingStep
 from tests.training.problems import compressor, config, data
 
 
-def execution_of(**options) -> Execution:
+def stepped(**options) -> TrainingStep:
     handle, settings = compressor(), config(**options)
     handle.calibrate([data().images])
     step = TrainingStep(handle.model, handle, F.cross_entropy, make_optimizers(handle, settings), settings, mu=0.1)
     step(*next(iter(bb.Feed(data(), 12))))
-    assert step.execution is not None
-    return step.execution
+    return step
+
+
+def execution_of(**options) -> Execution:
+    execution = stepped(**options).execution
+    assert execution is not None
+    return execution
 
 
 def test_an_eager_step_on_the_cpu():
@@ -100,3 +105,22 @@ def test_a_result_has_how_each_phase_ran_at_its_end():
         {"phase": "finetune", "event": "execution", "step": 1, **first.to_json()},
     ]
     assert executions_in(lines) == {"search": last, "finetune": first}
+
+
+def test_what_torch_ran_uncompiled_is_not_called_compiled(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)  # as with TORCHDYNAMO_DISABLE=1
+    found = execution_of(compile=True)
+    assert not found.compiled
+    assert found.not_compiled == "torch ran it uncompiled, as its settings ask for"
+
+
+def test_batches_whose_shapes_change_all_the_time_are_told_of(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **options: torch._dynamo.optimize("eager")(function))
+    images, labels = data().images, data().labels
+    loader = [(images[:size], labels[:size]) for size in (3, 4, 5, 6)]
+    settings = config(compile=True, epochs=2)
+    bb.search(compressor(), loader, F.cross_entropy, settings, folder=tmp_path, progress=False)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    told = [line["not_compiled"] for line in lines if line["event"] == "execution"]
+    assert told[0] == ""
+    assert told[-1].endswith("batches have another shape")

@@ -110,8 +110,9 @@ def calibrate_weight(
 
 
 def _at_own_width(options: Options, quantizer: GatedQuantizer) -> Options:
-    """The options for one quantizer: where it has one width to choose from, its range is for that one."""
-    return options if len(quantizer.bits) > 1 else replace(options, reference_bits=quantizer.bits[0])
+    """The options for one quantizer: where its width is final, or the only one, its range is for that one."""
+    width = quantizer.bits[0] if len(quantizer.bits) == 1 else quantizer.fixed_bits
+    return options if not width else replace(options, reference_bits=width)
 
 
 @dataclass(frozen=True)

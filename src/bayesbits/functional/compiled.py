@@ -7,6 +7,7 @@ compiler, or it fails, the definition runs as it is, more slowly, and the log sa
 """
 
 import functools
+import itertools
 import logging
 import threading
 import types
@@ -33,6 +34,7 @@ _SILENCE = 3.0
 
 _runs: Counter[tuple[Any, ...]] = Counter()
 _expected: int | None = None
+_last_was_compiled = False
 
 Gradients = tuple[Tensor, Tensor | None, Tensor | None]
 
@@ -53,6 +55,11 @@ def available() -> bool:
 @functools.cache
 def _warn(reason: str) -> None:
     _log.warning("%s: quantizers run uncompiled on the CPU, several times slower", reason)
+
+
+def was_compiled() -> bool:
+    """Whether the latest run was a compiled one."""
+    return _last_was_compiled
 
 
 @contextmanager
@@ -88,13 +95,16 @@ def _specialise(function: Callable[..., Any], *key: Any) -> Callable[..., Any]:
 
     The compiler counts recompilations by code object and gives up after a few; so every combination has its own.
     """
-    code = function.__code__.replace(co_name=f"{function.__name__}_{len(_specialised)}")
-    _specialised.append(key)
-    copy = types.FunctionType(code, function.__globals__, code.co_name, function.__defaults__)
-    return torch.compile(copy, fullgraph=True)
+    return torch.compile(with_own_code(function), fullgraph=True)
 
 
-_specialised: list[tuple[Any, ...]] = []
+def with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A copy of a function with a code object of its own, by which the compiler counts."""
+    code = function.__code__.replace(co_name=f"{function.__name__}_{next(_numbers)}")
+    return types.FunctionType(code, function.__globals__, code.co_name, function.__defaults__, function.__closure__)
+
+
+_numbers = itertools.count()
 _compiled: set[tuple[Any, ...]] = set()
 
 
@@ -105,6 +115,8 @@ def _run(function: Callable[..., Any], matrices: tuple[Tensor, ...], beta: Tenso
         torch._dynamo.maybe_mark_dynamic(matrix, [0, 1] if len(matrix) > 1 else [1])
     key = (function, x.dtype, beta.dtype, gates.dtype, len(x) == 1, *options)
     _runs[key] += 1
+    global _last_was_compiled
+    _last_was_compiled = False
     if (_runs[key] if _expected is None else _expected) <= WORTH:
         return function(*matrices, beta, gates, *options)
     compiled = _specialise(*key)
@@ -112,6 +124,7 @@ def _run(function: Callable[..., Any], matrices: tuple[Tensor, ...], beta: Tenso
         with nullcontext() if key in _compiled else _telling():
             result = compiled(*matrices, beta, gates, *options)
         _compiled.add(key)
+        _last_was_compiled = True
         return result
     except torch._dynamo.exc.BackendCompilerFailed as error:
         _warn(f"compiling failed ({type(error).__name__}: {str(error).splitlines()[0]})")

@@ -90,7 +90,7 @@ def snapshot(buffer: Tensor) -> Tensor:
     A compiler may keep the buffer itself for the backward pass and compute from it again, when it has changed. What an
     operation returns that it does not know, it keeps.
     """
-    return _known(buffer)
+    return _hidden(buffer)
 
 
 def compute_once(values: Tensor) -> Tensor:
@@ -99,10 +99,10 @@ def compute_once(values: Tensor) -> Tensor:
     A compiler would compute it again for every element of these, and a gate's value takes two logarithms and an
     exponential.
     """
-    return _known(values)
+    return _hidden(values)
 
 
-def _known(values: Tensor) -> Tensor:
+def _hidden(values: Tensor) -> Tensor:
     """In a compiled network the result of an operation that the compiler does not look into."""
     if not torch.compiler.is_dynamo_compiling():
         return values

@@ -71,6 +71,8 @@ def gated_quantize(
     bits, dtype = tuple(bits), dtype or x.dtype
     grid.check_bits(bits)
     grid.arithmetic_dtype(x.dtype)
+    if not dtype.is_floating_point or dtype.itemsize > x.dtype.itemsize:
+        raise TypeError(f"a quantized tensor of {x.dtype} can be written as that or as a narrower one, not as {dtype}")
     if not isinstance(gates, Tensor):
         gates = torch.stack([torch.as_tensor(gate, dtype=torch.float32, device=x.device) for gate in gates])
     if gates.shape != (len(bits),):

@@ -26,7 +26,7 @@ from bayesbits.nn.attached import (
     attach_parts,
     detach,
 )
-from bayesbits.nn.exchange import check_restorable
+from bayesbits.nn.exchange import Exchanged, check_restorable
 from bayesbits.nn.network import NAME, attach_to_network
 from bayesbits.spec import Choices, Spec, resolve_rules
 from bayesbits.topology import Layer, Topology
@@ -171,6 +171,11 @@ def check_free(model: nn.Module) -> None:
     if find_attachment(model) is not None:
         raise ValueError(
             "this network, or a part of it, has quantizers attached already: call compressor.detach() first"
+        )
+    if any(isinstance(module, Exchanged) for module in model.modules()):
+        raise ValueError(
+            "this is a part of a network that has quantizers attached: attach to the whole network, or call "
+            "compressor.detach() first"
         )
     if hasattr(model, NAME):
         raise ValueError(f"the network has an attribute {NAME!r}, and that name is needed for what is attached")

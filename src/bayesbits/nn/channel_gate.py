@@ -61,8 +61,10 @@ class ChannelGate(nn.Module):
         self._enter(fixed=False)
 
     def _enter(self, *, fixed: bool) -> None:
+        """Parallel training waits for every gradient that is asked for; what was frozen while it could learn, stays."""
+        frozen = not self.fixed and not self.gates.logits.requires_grad
         self.fixed = fixed
-        self.gates.logits.requires_grad_(not fixed)  # parallel training waits for every gradient that is asked for
+        self.gates.logits.requires_grad_(not fixed and not frozen)
 
     def get_extra_state(self) -> Tensor:
         """Whether the choice is final: a tensor, so that any checkpoint format can hold it."""

@@ -41,7 +41,10 @@ def check_restorable(module: nn.Module) -> None:
     """Raise where somebody else has exchanged the class of an attached module once more."""
     name = type(module).__name__
     if isinstance(module, Exchanged) and type(module) not in _made_of:
-        raise ValueError(f"{name} is a class that was made after attaching (by fully_shard?): it cannot be detached")
+        raise ValueError(
+            f"the class {name} of a module was made after attaching, as fully_shard and parametrizations do: remove "
+            "the parametrization, or load the weights into a new float network"
+        )
 
 
 def restore_class(module: nn.Module) -> None:

@@ -46,13 +46,26 @@ class GatedQuantizer(nn.Module):
         self.bits = tuple(bits)
         self.gates = Gates(len(self.bits) - (not zero), kind=gates, open_first=not zero)
         self.log_beta = nn.Parameter(_checked_logarithm(beta))
+        self.mode = "off"
         self.enter("learning", None)
 
     def enter(self, mode: str, fixed_bits: int | None) -> None:
-        """Go into a mode. What does not learn in it asks for no gradient, which parallel training would wait for."""
+        """Go into a mode. What does not learn in it asks for no gradient, which parallel training would wait for.
+
+        What could learn in the mode before, and was frozen by `requires_grad_(False)`, stays frozen.
+        """
+        frozen = [learns and not parameter.requires_grad for parameter, learns in self._learns()]
         self.mode, self.fixed_bits = mode, fixed_bits
-        self.gates.logits.requires_grad_(mode == "learning" and self.gates.logits.numel() > 0)
-        self.log_beta.requires_grad_(mode != "off" and self.learn_range)
+        for (parameter, learns), stays in zip(self._learns(), frozen, strict=True):
+            parameter.requires_grad_(learns and not stays)
+
+    def _learns(self) -> tuple[tuple[nn.Parameter, bool], ...]:
+        """Logits and range, and whether the mode lets them learn."""
+        logits = self.gates.logits
+        return (
+            (logits, self.mode == "learning" and logits.numel() > 0),
+            (self.log_beta, self.mode != "off" and self.learn_range),
+        )
 
     @property
     def beta(self) -> Tensor:

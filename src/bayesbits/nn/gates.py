@@ -106,7 +106,8 @@ class GateBank(nn.Module):
             uniform = None
             if training and kind == "hard_concrete":
                 uniform = counter_uniform(snapshot(self.counter), logits.numel()).to(logits)
-            values = compute_once(_values(logits, kind, training, uniform))
+            values = _values(logits, kind, training, uniform)
+            values = compute_once(values) if training else values
             sizes = [member.logits.numel() + member.open_first for member in members]
             start = 0
             for member, own in zip(members, torch.split(values, sizes), strict=True):

@@ -42,7 +42,7 @@ class AttachedNetwork(Exchanged):
         def forward(self: Any, *arguments: Any, **keywords: Any) -> Any:
             attached: Passes = self.bayesbits
             attached.before_forward()
-            if torch.compiler.is_dynamo_compiling():  # where a failure leaves no trace
+            if torch.compiler.is_dynamo_compiling():  # one graph, without blocks that have an end of their own
                 output = original.forward(self, *arguments, **keywords)
                 attached.after_forward()
                 return output
@@ -69,6 +69,19 @@ class AttachedNetwork(Exchanged):
     def children(self) -> Iterator[nn.Module]:
         for _, child in super().named_children():
             yield child
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Code that goes over `named_children` and puts each one back, or a converted one, finds it where it was.
+        if name != NAME:
+            super().__setattr__(name, value)
+        elif value is not self.__dict__.get(NAME):
+            raise AttributeError(f"{NAME!r} is what bayesbits has attached; compressor.detach() takes it away")
+
+    def add_module(self, name: str, module: nn.Module | None) -> None:
+        if name == NAME:
+            setattr(self, name, module)
+        else:
+            super().add_module(name, module)
 
     def train(self, mode: bool = True) -> Any:
         self._attached.train(mode)

@@ -48,9 +48,9 @@ def run(task: Task) -> None:
         shown = task.progress and ranks.first
         progress = stack.enter_context(ProgressReport(task.phase, task.config.epochs, show=shown))
         stack.enter_context(averaging_what_is_whole(task.compressor))
-        run = Run(task, ranks, stack.enter_context(Interrupts()), progress)
-        stack.enter_context(compiled.expecting(run.steps))
-        run.train()
+        phase = Run(task, ranks, stack.enter_context(Interrupts()), progress)
+        stack.enter_context(compiled.expecting(phase.steps * len(task.compressor.attachment.quantizers)))
+        phase.train()
 
 
 @contextmanager
@@ -159,6 +159,9 @@ class Run:
                 self._save()
         if position.batch == 0:
             raise LoaderError(f"the loader gave no batches in epoch {position.epoch}; {self.task.way_on}")
+        self.step.settle()
+        if self.step.execution != self.told:
+            self._tell_execution()
         position.length = self.batches.length or position.batch
         position.epoch, position.batch = position.epoch + 1, 0
         last = position.epoch == self.config.epochs

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from bayesbits.compressor import Compressor
 from bayesbits.training.config import FinetuneConfig, OptimizerConfig, SearchConfig
+from bayesbits.training.errors import CheckpointError
 
 LINEAR_FROM = 2 / 3  # the schedule "linear" decays over the last third
 STEP_FACTOR = 0.1
@@ -80,8 +81,18 @@ class Optimizers:
         """
         for name, optimizer in self.members.items():
             own = optimizer.state_dict()["param_groups"]
+            sizes = [sum(len(group["params"]) for group in groups) for groups in _groups(state, name, own)]
+            if sizes[0] != sizes[1]:
+                raise CheckpointError(
+                    f"the checkpoint has {sizes[0]} parameters that learn in the group {name!r}, and here there are "
+                    f"{sizes[1]}: freeze what was frozen then, or start in another folder"
+                )
             optimizer.load_state_dict({"state": state[name]["state"], "param_groups": own})
         self._rates.clear()
+
+
+def _groups(state: dict[str, Any], name: str, own: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], ...]:
+    return state[name]["param_groups"] if name in state else [], own
 
 
 def _make(parameters: list[nn.Parameter], config: OptimizerConfig) -> torch.optim.Optimizer:

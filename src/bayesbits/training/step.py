@@ -5,6 +5,7 @@ step is for batches of one shape; batches of another (the last of an epoch) run 
 """
 
 import logging
+import types
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from bayesbits.compressor import Compressor
+from bayesbits.functional.compiled import with_own_code
 from bayesbits.functional.dispatch import watching
 from bayesbits.nn import GatedQuantizer
 from bayesbits.recorder import WARM_UP, Recorder, first_line
@@ -62,7 +64,7 @@ class TrainingStep:
         self.network, self.compressor, self.loss_fn, self.optimizers = network, compressor, loss_fn, optimizers
         self.config, self.mu, self.teacher = config, mu, teacher
         self.device = next(compressor.model.parameters()).device
-        self.may_compile = config.compile
+        self.may_compile, self._ran_eagerly = config.compile, False
         self.execution: Execution | None = None
         """Which way it runs, once that is settled."""
         self._not_compiled = "" if config.compile else "compile is false"
@@ -88,7 +90,7 @@ class TrainingStep:
     def _forget(self) -> None:
         self._compiled: Callable[..., Tensor] | None = None
         self._shapes: Any = None
-        self._calls = 0
+        self._calls = self._odd = 0
         self._ran: set[str] = set()
         if self._recorder is not None:
             self._recorder.forget()
@@ -102,6 +104,7 @@ class TrainingStep:
             self._forget()
             self._shapes = shapes
         if shapes != self._shapes:
+            self._odd += 1
             return self._recorder.launch(self._update, *batch) if self._recorder else self._update(*batch)
         self._calls += 1
         if self._calls > WARM_UP + 1:
@@ -109,7 +112,8 @@ class TrainingStep:
         with watching() as ran:
             values = self._run(batch)
         self._ran |= set(ran)
-        self._settle()
+        if self._recorder is None or self._recorder.has_recorded or self._recorder.refused:
+            self.settle()
         return values
 
     def _run(self, batch: Any) -> Tensor:
@@ -118,19 +122,24 @@ class TrainingStep:
         )
         return values
 
-    def _settle(self) -> None:
-        """See which way it runs: from the first step, or from the one that is recorded."""
-        recorder = self._recorder
-        if recorder is not None and not recorder.has_recorded and not recorder.refused:
-            return
+    def settle(self) -> None:
+        """See which way it has run up to now; the engine asks at the end of an epoch."""
+        recorder, count = self._recorder, self._calls + self._odd
+        pending = recorder is not None and not recorder.has_recorded and not recorder.refused
+        odd = f"{self._odd} of {count} batches have another shape" if self._odd > self._calls else ""
+        if count == 0 or (pending and self.execution is not None and not odd):
+            return  # nothing has run since a reset, or too little to tell
+        not_recorded = self._not_recorded
+        if recorder is not None and not recorder.has_recorded:
+            not_recorded = recorder.refused or f"it takes more than {WARM_UP} batches of one shape"
         modules = self.compressor.model.modules()
         attached = any(isinstance(module, GatedQuantizer) and module.mode != "off" for module in modules)
         self.execution = Execution(
-            quantizers=quantizers_by(self._ran, attached=attached, compiled=self.may_compile),
-            compiled=self.may_compile,
-            not_compiled=self._not_compiled,
-            recorded=recorder is not None and recorder.has_recorded,
-            not_recorded=self._not_recorded if recorder is None else recorder.refused or "",
+            quantizers=quantizers_by(self._ran, attached=attached, compiled=self.may_compile and not odd),
+            compiled=self.may_compile and not odd,
+            not_compiled=self._not_compiled or (odd if self.may_compile else ""),
+            recorded=not not_recorded and not odd,
+            not_recorded=not_recorded or odd,
         )
 
     def _place(self, leaf: Any) -> Any:
@@ -152,7 +161,9 @@ class TrainingStep:
         return values
 
     def _losses(self, inputs: Any, targets: Any) -> Tensor:
-        """Loss, task loss and penalty as one vector; the first is what is minimised."""
+        """Loss, task loss and penalty as one vector; the first is what is minimized."""
+        if not torch.compiler.is_compiling():  # which a compiled network never meets
+            self._ran_eagerly = True
         low = torch.autocast(self.device.type, torch.bfloat16) if self.config.precision == "bfloat16" else nullcontext()
         with low:
             output = call(self.network, inputs)
@@ -179,7 +190,10 @@ class TrainingStep:
         if self._compiled is not None:
             return self._differentiate(self._compiled, inputs, targets)
         options = _GPU_OPTIONS if self.device.type == "cuda" else None
-        compiled = torch.compile(self._losses, dynamic=False, options=options)
+        # The compiler counts compilations by code object and gives up after a few: every step has its own.
+        own = types.MethodType(with_own_code(type(self)._losses), self)
+        compiled = torch.compile(own, dynamic=False, options=options)
+        self._ran_eagerly = False
         before = [(buffer, buffer.clone()) for buffer in self.compressor.model.buffers()]
         try:
             values = self._differentiate(compiled, inputs, targets)
@@ -187,6 +201,8 @@ class TrainingStep:
             reason = first_line(error)
         else:
             self._compiled = compiled
+            if self._ran_eagerly:
+                self.may_compile, self._not_compiled = False, "torch ran it uncompiled, as its settings ask for"
             return values
         for buffer, value in before:  # statistics and noise: the forward pass may have been through
             buffer.copy_(value)
