@@ -109,5 +109,5 @@ def test_a_network_of_one_size_is_called_with_that_size(tmp_path):
     for count in (2, 4, 6):
         found = bb.verify(compressor, small, tmp_path / "network.onnx", (inputs[0], torch.randn(count, 4)))
         assert found.simulated.inputs == count // 2
-    with pytest.raises(ValueError, match="takes 'x' in batches of 2, .* 5 examples are not a whole number .*: pass 4"):
+    with pytest.raises(ValueError, match=r"takes 'x' in batches of 2, .* 5 examples are not a whole number .*: pass 4"):
         bb.verify(compressor, small, tmp_path / "network.onnx", (inputs[0], torch.randn(5, 4)))
