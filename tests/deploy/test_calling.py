@@ -246,6 +246,37 @@ def test_times_of_networks_that_take_one_size_alone(image, tmp_path):
     assert [one.batch for one in found] == [1, 1]
 
 
+class Choosing(nn.Module):
+    """Takes any function and any dtype, and returns what it is told to."""
+
+    def __init__(self, make: Callable[[Tensor], Any] = lambda y: y) -> None:
+        super().__init__()
+        self.layer, self.make = nn.Linear(4, 2), make
+
+    def forward(self, x: Tensor, activation: Any = torch.relu, kind: Any = torch.float32) -> Any:
+        return self.make(activation(self.layer(x)).to(kind))
+
+
+def test_what_can_never_be_given_again_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"attached with <function .* as activation, .*Way out: make it the default"):
+        deployed(Choosing(), (rows(), lambda x: -x))
+    _, small = deployed(Choosing(), {"x": rows()})  # a default may be left out
+    run(small, {"x": rows()})
+    compressor, small = deployed(Choosing(), {"x": rows(), "kind": torch.float64})
+    bb.save(small, tmp_path / "small")
+    with pytest.raises(ValueError, match=r"takes an object as kind, whose class is not stored.*Way out"):
+        bb.load(tmp_path / "small", compressor.detach())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [(lambda y: None, "returns no tensors, but a NoneType"), (lambda y: {y}, "tensors in a set.*use a tuple")],
+)
+def test_outputs_without_tensors_or_order_are_refused(make, message):
+    with pytest.raises(TypeError, match=message):
+        bb.attach(Choosing(make), rows())
+
+
 def test_a_layer_called_like_the_output(tmp_path):
     model = nn.Sequential(OrderedDict(first=nn.Linear(4, 4), output=nn.Linear(4, 2)))
     assert check(model, rows(), tmp_path) == (["input"], ["output"])

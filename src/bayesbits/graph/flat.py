@@ -42,7 +42,7 @@ class FlatNetwork(nn.Module):
         return tuple(self._leaves[place].detach().clone() for place in self._places)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(tensors_in(self.call(tensors)))
+        return tuple(returned_tensors(self.call(tensors)))
 
     def call(self, tensors: tuple[Tensor, ...]) -> Any:
         """What the network itself returns for these tensors."""
@@ -55,6 +55,17 @@ class FlatNetwork(nn.Module):
     def returns(self) -> Tree:
         """The form of what the network returns for its examples; its tensors are those of `forward`, in order."""
         return describe(self.call(self.examples()), [])
+
+
+def returned_tensors(output: Any) -> list[Tensor]:
+    """Every tensor that a network returns; raises where there is none."""
+    tensors = tensors_in(output)
+    if not tensors:
+        raise TypeError(
+            f"the network returns no tensors, but a {type(output).__name__} without any: return a tensor, or tensors "
+            "in a tuple, list, dict or dataclass"
+        )
+    return tensors
 
 
 def inner_path(path: str) -> str:

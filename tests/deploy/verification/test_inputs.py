@@ -41,9 +41,10 @@ def test_wrong_arguments_are_named(case, tmp_path):
         bb.verify(case.compressor, case.compressor.model, "not read", case.inputs)
     with pytest.raises(FileNotFoundError, match=r"there is no file .*missing\.onnx: bayesbits\.export_onnx"):
         bb.verify(case.compressor, case.small, tmp_path / "missing.onnx", case.inputs)
-    (tmp_path / "broken.onnx").write_text("nothing of the kind")
-    with pytest.raises(ValueError, match=r"broken\.onnx cannot be read as an ONNX file"):
-        bb.verify(case.compressor, case.small, tmp_path / "broken.onnx", case.inputs)
+    for content in ("nothing of the kind", ""):
+        (tmp_path / "broken.onnx").write_text(content)
+        with pytest.raises(ValueError, match=r"broken\.onnx cannot be read as an ONNX file"):
+            bb.verify(case.compressor, case.small, tmp_path / "broken.onnx", case.inputs)
 
 
 class Shifted(torch.nn.Module):

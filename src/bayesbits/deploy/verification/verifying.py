@@ -82,14 +82,16 @@ def verify(compressor: Compressor, small: DeployedNetwork, path: str | Path, inp
 
 def _read(path: str | Path) -> Any:
     import onnx
-    from google.protobuf.message import DecodeError
 
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no file {path}: bayesbits.export_onnx writes it")
     try:
-        return onnx.load(str(path))
-    except (DecodeError, ValueError) as error:
+        model = onnx.load(str(path))
+    except Exception as error:  # protobuf's own, of no common kind
         raise ValueError(f"{path} cannot be read as an ONNX file: {error}") from error
+    if not model.HasField("graph"):
+        raise ValueError(f"{path} cannot be read as an ONNX file: there is no graph in it")
+    return model
 
 
 @dataclass
