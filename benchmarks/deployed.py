@@ -58,7 +58,7 @@ def _network(
             relative[title] = (compressor.cost().relative_bops, small.macs / whole)
             files[title] = Path(folder) / f"{len(files)}.onnx"
             bb.export_onnx(small, example, files[title], form)
-        return _rows(name, measure_latencies(files, example, rounds=rounds), relative)
+        return _rows(name, measure_latencies(files, small, example, rounds=rounds), relative)
 
 
 def _rows(network: str, latencies: list[Latency], relative: dict[str, tuple[float, float]]) -> list[Row]:

@@ -1,6 +1,6 @@
 """Trees: the form of any containers, and back."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pytest
@@ -43,6 +43,27 @@ def test_true_is_not_one() -> None:
         with pytest.raises(ValueError, match="it was given"):
             list(describe(value, []).read(other, "flag"))
     assert list(describe(1, []).read(1.0, "number")) == []
+
+
+@dataclass(slots=True)
+class Slots:
+    first: Any
+    second: Any = None
+
+
+def test_attributes_in_slots_are_read() -> None:
+    x, y = torch.zeros(2), torch.ones(2)
+    value = Slots([x], y)
+    form = describe(value, [])
+    assert (form.kind, form.keys) == ("object", ("first", "second"))
+    assert [id(tensor) for _, tensor in form.read(value, "x")] == [id(x), id(y)]
+
+
+def test_tensors_in_sets_are_refused() -> None:
+    for value in ({torch.zeros(2)}, [frozenset({torch.zeros(2)})]):
+        with pytest.raises(TypeError, match=r"tensors in a set.*use a tuple"):
+            describe(value, [])
+    assert describe({1, 2}, []).kind == "other"
 
 
 def test_a_tensor_that_lies_there_twice_is_there_twice() -> None:

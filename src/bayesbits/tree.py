@@ -8,6 +8,7 @@ them are: a network that returned such a one is described as if it had returned 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 PLAIN = (bool, int, float, str, type(None))
+ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,11 @@ class Tree:
         yield self
         for item in self.items:
             yield from item.parts()
+
+    def unrepeatable(self) -> str | None:
+        """A constant of which only its place in memory is known, so that it can never be given again."""
+        others = (part.content for part in self.parts() if part.kind == "other")
+        return next((content for content in others if ADDRESS.search(content)), None)
 
     def tensors(self) -> list[tuple[str, ...]]:
         """The way to every tensor, in the order of their numbers."""
@@ -91,7 +98,7 @@ class Tree:
                 given = f"the keys {list(value)}" if isinstance(value, Mapping) else f"a {type(value).__name__}"
                 raise TypeError(f"the network takes a dict with the keys {keys} as {name}, and was given {given}")
         else:
-            keys, value = list(self.keys), getattr(value, "__dict__", value)
+            keys, value = list(self.keys), value if isinstance(value, Mapping) else _held(value)
             if not isinstance(value, Mapping) or not set(keys) <= set(value):
                 raise TypeError(f"the network takes an object with {', '.join(keys)} as {name}, and was given another")
         for key, item in zip(keys, self.items, strict=True):
@@ -132,7 +139,12 @@ def describe(value: Any, tensors: list[Tensor], around: Collection[int] = ()) ->
         if isinstance(value, Mapping):
             items = tuple(describe(item, tensors, inside) for item in value.values())
             return Tree("dict", keys=tuple(_key(key) for key in value), items=items)
-        if isinstance(value, tuple | list | set):
+        if isinstance(value, set | frozenset) and any(tensors_in(item, inside) for item in value):
+            raise TypeError(
+                "the network takes or returns tensors in a set, which has no order that tells them apart: use a tuple, "
+                "a list or a dict"
+            )
+        if isinstance(value, tuple | list):
             kind = "tuple" if isinstance(value, tuple) else "list"
             return Tree(kind, items=tuple(describe(item, tensors, inside) for item in value))
         parts = _attributes(value, tensors, inside)
@@ -151,13 +163,23 @@ def tensors_in(value: Any, around: Collection[int] = ()) -> list[Tensor]:
 def _attributes(value: Any, tensors: list[Tensor], inside: Collection[int]) -> dict[str, Tree]:
     """The attributes of an object that have tensors in them."""
     parts: dict[str, Tree] = {}
-    if hasattr(value, "__dict__") and not isinstance(value, type | nn.Module):
-        for name, item in vars(value).items():
+    if not isinstance(value, type | nn.Module):
+        for name, item in _held(value).items():
             before = len(tensors)
             part = describe(item, tensors, inside)
             if len(tensors) > before:
                 parts[name] = part
     return parts
+
+
+def _held(value: Any) -> dict[str, Any]:
+    """The attributes of an object, whether it keeps them in a dict or in slots."""
+    slots: dict[str, None] = {}
+    for kind in reversed(type(value).__mro__):
+        names = vars(kind).get("__slots__", ())
+        slots |= dict.fromkeys([names] if isinstance(names, str) else names)
+    held = {name: getattr(value, name) for name in slots if not name.startswith("__") and hasattr(value, name)}
+    return held | getattr(value, "__dict__", {})
 
 
 def _key(key: Any) -> str:

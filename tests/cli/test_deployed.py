@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 import bayesbits as bb
-from bayesbits.cli import deployed
+from bayesbits.cli import demo, deployed
 from bayesbits.cli.main import app
 from tests.recipes.made_data import SHORT_DIGITS
 
@@ -49,6 +49,26 @@ def test_a_failed_verification_is_said_kept_and_shown(folder, monkeypatch):
     assert found.failure.startswith("classifier.3: bias differs")
     call("report", folder)
     assert "The verification failed" in (folder / "report.html").read_text()
+
+
+def test_an_old_verification_does_not_outlive_one_that_dies(folder, monkeypatch):
+    (folder / "verification.json").write_text("{}")
+    monkeypatch.setattr(deployed, "verify_file", lambda *_: (_ for _ in ()).throw(RuntimeError("no memory")))
+    assert "no memory" in call("verify", folder, "--inputs", 2, code=1)
+    assert not (folder / "verification.json").exists()
+
+
+def test_the_page_of_a_demo_is_written_where_the_proof_fails(tmp_path, monkeypatch):
+    def fail(*_):
+        raise bb.VerificationError("something differs")
+
+    finished = []
+    monkeypatch.setattr(demo, "run_with_way_on", lambda *_, **__: "result")
+    monkeypatch.setattr(demo, "show", lambda result: None)
+    monkeypatch.setattr(demo, "finish", lambda result, folder: finished.append((result, folder)))
+    monkeypatch.setattr(demo, "verify", fail)
+    assert "something differs" in call("demo", "--out", tmp_path, code=1)
+    assert finished == [("result", tmp_path)]
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):

@@ -16,6 +16,7 @@ import bayesbits as bb
 from bayesbits.deploy.export import nodes
 from bayesbits.deploy.export.plain import export_float_onnx
 from bayesbits.deploy.latency import measure_latencies
+from bayesbits.deploy.verification.runtime import Session
 from bayesbits.graph.trace import split_inputs
 from bayesbits.tree import describe, tensors_in
 
@@ -187,12 +188,93 @@ def test_times_of_files_with_nested_inputs(tmp_path):
     bb.export_onnx(small, inputs, tmp_path / "small.onnx")
     export_float_onnx(compressor.detach(), inputs, tmp_path / "float.onnx")
     files = {name: tmp_path / f"{name}.onnx" for name in ("small", "float")}
-    found = measure_latencies(files, inputs, threads=(1,), batches=(2,), rounds=1)
+    found = measure_latencies(files, small, inputs, threads=(1,), batches=(2,), rounds=1)
     assert [one.name for one in found] == ["small", "float"]
     session = onnxruntime.InferenceSession(str(files["float"]), providers=["CPUExecutionProvider"])
     feeds = {"batch.image": rows(1), "batch.others.0": rows(2), "zeta": rows(3), "alpha": rows(4)}
     (output,) = session.run(None, {name: x.numpy() for name, x in feeds.items()})
     close(torch.from_numpy(output), run(model, inputs))
+
+
+class Positions(nn.Module):
+    """Numbers for every place, which are no batch, before the rows that have one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, positions: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        return self.layer(batch["x"] * positions[:, None] - batch["y"])
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_batch_is_found_behind_what_is_none(count, tmp_path):
+    inputs = (torch.randn(6), {"x": torch.randn(count, 6, 4), "y": torch.randn(count, 6, 4)})
+    compressor, small = deployed(Positions(), inputs)
+    assert small.integer.structure.batched == (False, True, True)
+    assert (
+        run(small, tree_map_only(Tensor, lambda x: x if x.dim() == 1 else x[:1].expand(5, 6, 4), inputs)).shape[0] == 5
+    )
+    bb.export_onnx(small, inputs, tmp_path / "small.onnx")
+    export_float_onnx(compressor.detach(), inputs, tmp_path / "float.onnx")
+    files = {name: tmp_path / f"{name}.onnx" for name in ("small", "float")}
+    found = measure_latencies(files, small, inputs, threads=(1,), batches=(1, 3), rounds=1)
+    assert [(one.name, one.batch) for one in found] == [("small", 1), ("float", 1), ("small", 3), ("float", 3)]
+
+
+def test_times_are_taken_of_inputs_by_their_names(tmp_path, monkeypatch):
+    inputs = (torch.randn(6), {"x": torch.randn(2, 6, 4), "y": torch.randn(2, 6, 4)})
+    _, small = deployed(Positions(), inputs)
+    bb.export_onnx(small, inputs, tmp_path / "small.onnx")
+    fed: list[dict[str, Any]] = []
+    monkeypatch.setattr(Session, "run", lambda self, feeds: fed.append(feeds))
+    turned = (inputs[0], dict(reversed(inputs[1].items())))
+    measure_latencies({"small": tmp_path / "small.onnx"}, small, turned, threads=(1,), batches=(1,), rounds=1)
+    assert set(fed[0]) == {"positions", "batch.x", "batch.y"}
+    assert torch.equal(torch.from_numpy(fed[0]["batch.x"]), inputs[1]["x"][:1])
+
+
+@pytest.mark.parametrize("image", [True, False])
+def test_times_of_networks_that_take_one_size_alone(image, tmp_path):
+    model, example = (nn.Sequential(nn.Conv2d(3, 4, 3)), torch.randn(3, 8, 8)) if image else (FixedBatch(), None)
+    example = torch.randn(3, 2, 4) if example is None else example
+    compressor, small = deployed(model, example)
+    bb.export_onnx(small, example, tmp_path / "small.onnx")
+    export_float_onnx(compressor.detach(), example, tmp_path / "float.onnx")
+    files = {name: tmp_path / f"{name}.onnx" for name in ("small", "float")}
+    found = measure_latencies(files, small, example, threads=(1,), rounds=1)
+    assert [one.batch for one in found] == [1, 1]
+
+
+class Choosing(nn.Module):
+    """Takes any function and any dtype, and returns what it is told to."""
+
+    def __init__(self, make: Callable[[Tensor], Any] = lambda y: y) -> None:
+        super().__init__()
+        self.layer, self.make = nn.Linear(4, 2), make
+
+    def forward(self, x: Tensor, activation: Any = torch.relu, kind: Any = torch.float32) -> Any:
+        return self.make(activation(self.layer(x)).to(kind))
+
+
+def test_what_can_never_be_given_again_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"attached with <function .* as activation, .*Way out: make it the default"):
+        deployed(Choosing(), (rows(), lambda x: -x))
+    _, small = deployed(Choosing(), {"x": rows()})  # a default may be left out
+    run(small, {"x": rows()})
+    compressor, small = deployed(Choosing(), {"x": rows(), "kind": torch.float64})
+    bb.save(small, tmp_path / "small")
+    with pytest.raises(ValueError, match=r"takes an object as kind, whose class is not stored.*Way out"):
+        bb.load(tmp_path / "small", compressor.detach())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [(lambda y: None, "returns no tensors, but a NoneType"), (lambda y: {y}, "tensors in a set.*use a tuple")],
+)
+def test_outputs_without_tensors_or_order_are_refused(make, message):
+    with pytest.raises(TypeError, match=message):
+        bb.attach(Choosing(make), rows())
 
 
 def test_a_layer_called_like_the_output(tmp_path):

@@ -9,7 +9,7 @@ from torch.nn.utils import parametrizations
 
 import bayesbits as bb
 from bayesbits.graph.exported import export_functional
-from bayesbits.graph.flat import FlatNetwork, batch_marks
+from bayesbits.graph.flat import FlatNetwork, mark_batch
 from bayesbits.graph.trace import trace
 from bayesbits.topology import Activation, Topology
 from tests.graph.networks import ROWS, DataDependent
@@ -122,7 +122,7 @@ def test_a_failed_export_leaves_the_example_as_it_was() -> None:
     assert not trace(model, x).traced
     flat = FlatNetwork(model, (x,), {})
     with pytest.raises(RuntimeError, match="not today"):
-        export_functional(flat, flat.examples(), batch_marks(flat.examples()))
+        export_functional(flat, *mark_batch(flat.examples(), 3))
     assert set(vars(x)) == before
     model.fails = False
     assert trace(model, x).removable_groups

@@ -24,6 +24,12 @@ def vector_net(outputs=3):
 def map_net():
     return nn.Conv2d(1, 3, 1)
 
+def token_net():
+    return nn.Sequential(nn.Embedding(3, 4), nn.Flatten(), nn.Linear(8, 3))
+
+def tokens():
+    return batches(torch.arange(32).view(16, 2) % 5, torch.arange(16) % 3)
+
 def named():
     class Named(nn.Module):
         def __init__(self):
@@ -100,6 +106,7 @@ def searched(folder, model, data, overrides=(), **asked):
         ("vector_net", "classes", {"task": "segmentation"}, "classes, places....*the network gives float32 .16, 3."),
         ("vector_net", "classes", {"metric": "r2"}, "the metric R2 cannot be computed on the training data"),
         ("vector_net", "few", {}, "the network cannot be run on the training data"),
+        ("token_net", "tokens", {}, "the network cannot be run on the training data: index out of range"),
         ("named", "classes", {}, "the network gives a dict"),
         ("vector_net", "classes", {"loss": ":my_loss"}, "the loss users_tasks:my_loss .* it raised IndexError"),
         ("vector_net", "numbers", {"loss": ":no_scalar", "metric": "mse"}, "where a scalar tensor is wanted"),

@@ -37,6 +37,7 @@ def verify(
 
     Ends with an error that names the first place that differs. What was found is in DIR/verification.json either way.
     """
+    (folder / VERIFICATION).unlink(missing_ok=True)  # whatever happens now, it is no longer what was found
     run, small = _write(folder)
     batch = _test_inputs(run, inputs)
     for form in FORMS:
@@ -53,12 +54,12 @@ def verify(
 
 def bench(folder: Folder, rounds: Annotated[int, typer.Option(help="How often every file runs.")] = 20) -> None:
     """Time and size of the float network and of both ONNX files of a run in onnxruntime."""
-    run, _ = _write(folder)
+    run, small = _write(folder)
     example = to_device(run.loaders.example, torch.device("cpu"))
     files = {"float": folder / FLOAT} | {form: _file(folder, form) for form in FORMS}
     relative = run.compressor.cost(run.plan).relative_bops
     export_float_onnx(run.compressor.detach().cpu(), example, files["float"])
-    latencies = measure_latencies(files, example, rounds=rounds)
+    latencies = measure_latencies(files, small, example, rounds=rounds)
     base = {(one.threads, one.batch): one.seconds for one in latencies if one.name == "float"}
     table = Table("file", "threads", "batch", "ms", "times float", "MB", "% of BOPs")
     for one in latencies:

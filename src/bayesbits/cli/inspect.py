@@ -17,6 +17,7 @@ from bayesbits.graph.trace import trace
 from bayesbits.plan import Plan
 from bayesbits.recipes.networks import build
 from bayesbits.recipes.reading import options_from
+from bayesbits.recipes.trial import run_on
 from bayesbits.report.numbers import size
 from bayesbits.topology import Topology
 from bayesbits.training.step import call
@@ -49,15 +50,10 @@ def inspect(
 
 def _check_runs(model: str, network: nn.Module, example: Any) -> None:
     """Raise, in the words of whatever part of the network fails, unless it takes the example."""
-    try:
-        with torch.no_grad():
-            call(network, example)
-    except (RuntimeError, IndexError, TypeError, ValueError, AttributeError) as error:
-        shape = f" of shape {'x'.join(map(str, example.shape[1:]))}" if isinstance(example, torch.Tensor) else ""
-        made_for = f"; {model} was made for {'x'.join(map(str, models.input_shape(model)))}" if ":" not in model else ""
-        raise ValueError(
-            f"the network cannot be run on an example{shape}: {str(error).splitlines()[0]}{made_for}"
-        ) from error
+    shape = f" of shape {'x'.join(map(str, example.shape[1:]))}" if isinstance(example, torch.Tensor) else ""
+    made_for = f"; {model} was made for {'x'.join(map(str, models.input_shape(model)))}" if ":" not in model else ""
+    with run_on(f"an example{shape}", made_for), torch.no_grad():
+        call(network, example)
 
 
 def _shape(model: str, text: str | None) -> tuple[int, ...]:

@@ -75,7 +75,7 @@ def posttrain(
     loaded = options.asked_recipe(recipe, overrides, model=model, data=data, task=task, loss=loss, metric=metric)
     config = PosttrainConfig(_numbers(mus, gates), _what_is_asked(labels, loaded), steps)
     ready = start(
-        loaded, checkpoint, out=out, labelled=labels == "given", examples=examples, gates=gates, device=device,
+        loaded, checkpoint, out=out, labeled=labels == "given", examples=examples, gates=gates, device=device,
         final=within is not None,
     )  # fmt: skip
     front, seconds = _learn(ready, learn, config)

@@ -58,7 +58,7 @@ def sensitivity(
             "not give: use labels, or learn bits by `bayesbits posttrain --labels none`"
         )
     ready = start(
-        loaded, checkpoint, out=out, labelled=labels == "given", examples=examples, gates="hard_sigmoid", device=device,
+        loaded, checkpoint, out=out, labeled=labels == "given", examples=examples, gates="hard_sigmoid", device=device,
     )  # fmt: skip
     measured, judged = ready.folder / MEASURED, ready.trained.task.metric
     try:

@@ -60,7 +60,7 @@ def start(
     checkpoint: Path | None,
     *,
     out: Path | None,
-    labelled: bool,
+    labeled: bool,
     examples: int,
     gates: str,
     device: str | None,
@@ -76,9 +76,9 @@ def start(
     folder = out or Path("runs") / f"posttrain-{file_name(loaded)}"
     if final and (folder / CHECKPOINTS[1]).exists():
         raise ValueError(f"{folder} holds a search, whose result --within would overwrite; choose another by --out")
-    trained = _trained(loaded, folder, labelled, device)
-    batches = _first(trained.loaders.train, examples, next(trained.model.parameters()).device, labelled=labelled)
-    inputs = [batch[0] for batch in batches] if labelled else batches
+    trained = _trained(loaded, folder, labeled, device)
+    batches = _first(trained.loaders.train, examples, next(trained.model.parameters()).device, labeled=labeled)
+    inputs = [batch[0] for batch in batches] if labeled else batches
     weights = digest_of(trained.model.state_dict())
     compressor = attach(trained.model, trained.loaders.example, loaded.spec)
     compressor.calibrate(inputs, "mse")
@@ -113,11 +113,11 @@ def score_on_test(compressor: Compressor, trained: TrainedNetwork) -> float:
     return metric.score(measure(compressor.model, trained.loaders.test, (metric,))[0][metric.key])
 
 
-def _trained(recipe: Recipe, folder: Path, labelled: bool, device: str | None) -> TrainedNetwork:
+def _trained(recipe: Recipe, folder: Path, labeled: bool, device: str | None) -> TrainedNetwork:
     """The float network; where its training stops, the same command goes on."""
     again = "start the same command again, and it goes on from there"
     try:
-        return trained_network(recipe, folder, labelled=labelled, device=device, say=say)
+        return trained_network(recipe, folder, labeled=labeled, device=device, say=say)
     except Interrupted as error:
         raise Interrupted(f"{error.saved}: {again}", error.signal) from error
     except TrainingError as error:
@@ -125,6 +125,6 @@ def _trained(recipe: Recipe, folder: Path, labelled: bool, device: str | None) -
         raise
 
 
-def _first(loader: Any, count: int, device: Any, *, labelled: bool) -> list[Any]:
+def _first(loader: Any, count: int, device: Any, *, labeled: bool) -> list[Any]:
     """The first examples of a loader, on the device; pairs with their labels, or inputs alone."""
-    return first_batches((to_device(batch if labelled else inputs_of(batch), device) for batch in loader), count)
+    return first_batches((to_device(batch if labeled else inputs_of(batch), device) for batch in loader), count)

@@ -47,7 +47,19 @@ def read_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
             way = NAME if parameter.kind is parameter.KEYWORD_ONLY else way
             optional = parameter.name not in given or _is_default(value, parameter.default)
             found.append(Argument(parameter.name, form(value), way, optional))
+    _check_repeatable(found)
     return tuple(found)
+
+
+def _check_repeatable(arguments: Sequence[Argument]) -> None:
+    for argument in arguments:
+        value = argument.form.unrepeatable()
+        if value is not None and not argument.optional:
+            raise ValueError(
+                f"the network was attached with {value} as {argument.name}, which cannot be known again, and would be "
+                "part of every call of the deployed network. Way out: make it the default of that argument, or an "
+                "attribute of the network, and leave it out of the example inputs"
+            )
 
 
 def name_tensors(arguments: Sequence[Argument], returns: Tree) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -108,14 +120,14 @@ def example_call(structure: Structure, *, by_position: bool) -> tuple[tuple[Any,
     takes = structure.takes
     ways = (POSITION, EITHER) if by_position else (POSITION,)
     last = max((i for i, argument in enumerate(takes) if argument.given in ways and not argument.optional), default=-1)
-    for argument in takes:
-        if any(part.kind == "object" for part in argument.form.parts()):
+    rest = [argument for argument in takes[last + 1 :] if not argument.optional]
+    for argument in (*takes[: last + 1], *rest):
+        if any(part.kind in ("object", "other") for part in argument.form.parts()):
             raise ValueError(
                 f"the network takes an object as {argument.name}, whose class is not stored, so that no example of it "
                 "can be made. Way out: give example inputs, or load without a model"
             )
     args = tuple(argument.form.build(zeros) for argument in takes[: last + 1])
-    rest = [argument for argument in takes[last + 1 :] if not argument.optional]
     return args, {argument.name: argument.form.build(zeros) for argument in rest}
 
 

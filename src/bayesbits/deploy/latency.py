@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-from torch.utils._pytree import tree_map_only
-
 from bayesbits.deploy.export.optional import require
+from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.graph.trace import split_inputs
-from bayesbits.tree import describe, tensors_in
 
 
 @dataclass(frozen=True)
@@ -32,6 +29,7 @@ class Latency:
 
 def measure_latencies(
     files: Mapping[str, str | Path],
+    small: DeployedNetwork,
     example_inputs: Any,
     *,
     threads: Sequence[int | None] = (1, None),
@@ -40,7 +38,8 @@ def measure_latencies(
 ) -> list[Latency]:
     """The time of one call of every file, one after the other in every round, so that all see the same machine.
 
-    `example_inputs` are as for `attach`; their first example is repeated for larger batches.
+    All files take what `small` takes. `example_inputs` are as for `attach`; their first example is repeated for larger
+    batches. A network that takes one size alone is called with the examples as they are, which counts as a batch of 1.
     """
     require("measuring latency")
     from bayesbits.deploy.verification.runtime import Session
@@ -48,11 +47,11 @@ def measure_latencies(
     results = []
     for count in threads:
         sessions = {name: Session(path, threads=count) for name, path in files.items()}
-        for batch in batches:
+        for batch in batches if small.integer.structure.dynamic_batch else (1,):
+            feeds = _feeds(small, example_inputs, batch)
             times: dict[str, list[float]] = {name: [] for name in files}
             for step in range(rounds + 1):
                 for name, session in sessions.items():
-                    feeds = _feeds(session.inputs, example_inputs, batch)
                     start = time.perf_counter()
                     session.run(feeds)
                     if step:  # the first round only warms up
@@ -63,17 +62,12 @@ def measure_latencies(
     return results
 
 
-def _feeds(names: Sequence[str], example_inputs: Any, batch: int) -> dict[str, Any]:
-    def several(x: Tensor) -> Tensor:
-        return x[:1].expand(batch, *x.shape[1:]).contiguous() if x.dim() else x
-
-    args, kwargs = tree_map_only(Tensor, several, split_inputs(example_inputs))
-    named: dict[str, Tensor] = {}
-    for name, value in kwargs.items():
-        tensors: list[Tensor] = []
-        for path, leaf in describe(value, tensors).leaves((name,)):
-            if leaf.kind == "tensor":
-                named[".".join(path)] = tensors[leaf.index]
-    positional = [name for name in names if name not in named]
-    given = dict(zip(positional, tensors_in(args), strict=False)) | named
-    return {name: given[name].numpy() for name in names}
+def _feeds(small: DeployedNetwork, example_inputs: Any, batch: int) -> dict[str, Any]:
+    """The first example that many times, by the names of the files' inputs."""
+    structure = small.integer.structure
+    tensors = [tensor.detach().cpu() for tensor in small.bind(*split_inputs(example_inputs))]
+    several = [
+        x[:1].expand(batch, *x.shape[1:]).contiguous() if batched else x
+        for x, batched in zip(tensors, structure.batched, strict=True)
+    ]
+    return {name: x.numpy() for name, x in zip(structure.inputs, several, strict=True)}

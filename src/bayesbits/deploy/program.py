@@ -19,7 +19,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from bayesbits.deploy.calling import in_order, read_arguments
 from bayesbits.graph.exported import Program, evaluation_form, export_functional, read_program, tensor_outputs
-from bayesbits.graph.flat import FlatNetwork, batch_marks, inner_path, several, takes_any_batch
+from bayesbits.graph.flat import FlatNetwork, export_any_batch, inner_path, takes_any_batch
 from bayesbits.graph.trace import Reading, read
 from bayesbits.integer import Argument
 from bayesbits.naming import key_of
@@ -82,7 +82,7 @@ def export_float(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     """Export a float network, for batches of any size where that is possible."""
     kwargs = in_order(model, args, kwargs)
     flat = FlatNetwork(model, args, kwargs)
-    exported = _export(flat)
+    exported = export_any_batch(flat, lambda examples, marks: export_functional(flat, examples, marks)[0])
     copy = _Copy(exported, flat.examples())
     with evaluation_form(flat), torch.no_grad(), tensor_outputs(model) as module_outputs:
         returns = flat.returns()
@@ -98,18 +98,6 @@ def export_float(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
         program=program,
         reading=read(program),
     )
-
-
-def _export(flat: FlatNetwork) -> ExportedProgram:
-    """The exported network, for any size of the batch where its code lets it be any."""
-    examples = several(flat.examples())
-    try:
-        exported, _ = export_functional(flat, examples, batch_marks(examples))
-        if any(takes_any_batch(exported)):
-            return exported
-    except Exception:  # torch.export raises many kinds of errors; with fixed sizes it was read when attaching
-        pass
-    return export_functional(flat, flat.examples())[0]
 
 
 class _Copy:

@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bayesbits.cost.macs import layer_macs
 from bayesbits.graph.exported import evaluation_form
+from bayesbits.graph.flat import returned_tensors
 from bayesbits.graph.layers import layer_kind, other_parameters, weight_of
 from bayesbits.topology import Activation, ChannelGroup, Layer, Topology, Unsupported
 from bayesbits.tree import tensors_in
@@ -96,7 +97,7 @@ def _run(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tup
             torch.no_grad(),
             FlopCounterMode(display=False) as counter,
         ):
-            model(*args, **kwargs)
+            returned_tensors(model(*args, **kwargs))
     finally:
         for handle in handles:
             handle.remove()

@@ -7,6 +7,7 @@ the network is called with (flags, numbers, None) is a constant of that module.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ class FlatNetwork(nn.Module):
         return tuple(self._leaves[place].detach().clone() for place in self._places)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(tensors_in(self.call(tensors)))
+        return tuple(returned_tensors(self.call(tensors)))
 
     def call(self, tensors: tuple[Tensor, ...]) -> Any:
         """What the network itself returns for these tensors."""
@@ -56,26 +57,49 @@ class FlatNetwork(nn.Module):
         return describe(self.call(self.examples()), [])
 
 
+def returned_tensors(output: Any) -> list[Tensor]:
+    """Every tensor that a network returns; raises where there is none."""
+    tensors = tensors_in(output)
+    if not tensors:
+        raise TypeError(
+            f"the network returns no tensors, but a {type(output).__name__} without any: return a tensor, or tensors "
+            "in a tuple, list, dict or dataclass"
+        )
+    return tensors
+
+
 def inner_path(path: str) -> str:
     """The path of a module or parameter of a `FlatNetwork` in the network itself."""
     return "" if path == NETWORK else path.removeprefix(f"{NETWORK}.")
 
 
-def several(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Inputs with a batch of at least two, where they have one: torch.export takes a size of 1 for a constant."""
-    batch = batch_size(tensors)
-    return tuple(torch.cat([x, x]) if x.dim() and x.shape[0] == batch == 1 else x for x in tensors)
+def export_any_batch(
+    flat: FlatNetwork, export: Callable[[tuple[Tensor, ...], Any], ExportedProgram]
+) -> ExportedProgram:
+    """The exported network, for any size of the batch where its code lets it be any.
+
+    `export` takes examples, and for each of them which sizes may be any. Which inputs have the batch in front is not
+    known: every first size is tried, in the order of the inputs, until one stays free.
+    """
+    examples = flat.examples()
+    for size in dict.fromkeys(len(x) for x in examples if x.dim()):
+        try:
+            exported = export(*mark_batch(examples, size))
+            if any(takes_any_batch(exported)):
+                return exported
+        except Exception:  # torch.export raises many kinds of errors; with fixed sizes it was read when attaching
+            continue
+    return export(examples, None)
 
 
-def batch_size(tensors: tuple[Tensor, ...]) -> int | None:
-    """The first size of the first input that has any: the batch, if there is one."""
-    return next((int(x.shape[0]) for x in tensors if x.dim()), None)
+def mark_batch(examples: tuple[Tensor, ...], size: int) -> tuple[tuple[Tensor, ...], tuple[dict[int, Any] | None, ...]]:
+    """Examples, and what torch.export is told of those with this first size: that it may be any.
 
-
-def batch_marks(tensors: tuple[Tensor, ...]) -> tuple[dict[int, Any] | None, ...]:
-    """What torch.export is told of inputs that seem to have the batch in front: that its size may be any."""
-    batch = batch_size(tensors)
-    return tuple({0: Dim.AUTO} if x.dim() and x.shape[0] == batch else None for x in tensors)
+    They become two at least: torch.export takes a size of 1 for a constant.
+    """
+    marked = [bool(x.dim()) and len(x) == size for x in examples]
+    several = tuple(torch.cat([x, x]) if own and size == 1 else x for x, own in zip(examples, marked, strict=True))
+    return several, tuple({0: Dim.AUTO} if own else None for own in marked)
 
 
 def takes_any_batch(exported: ExportedProgram) -> tuple[bool, ...]:

@@ -41,13 +41,18 @@ def measure(model: nn.Module, batches: Iterable[Any], metrics: Sequence[Metric])
 
 def output_and_targets(model: nn.Module, batch: Any, device: torch.device) -> tuple[Any, Any]:
     """What a network gives for a batch, and what it is asked for."""
+    check_pair(batch)
+    inputs, targets = to_device(batch, device)
+    return call(model, inputs), targets
+
+
+def check_pair(batch: Any) -> None:
+    """Raise unless a batch has inputs and labels."""
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         raise ValueError(
             f"a batch to test on is a {type(batch).__name__} and no pair (inputs, labels): a test needs labels. "
             "Without any, call bayesbits.posttrain with an `evaluate` of your own, or with none"
         )
-    inputs, targets = to_device(batch, device)
-    return call(model, inputs), targets
 
 
 @contextmanager

@@ -38,7 +38,7 @@ def restore(folder: str | Path, device: str | None = None) -> FinishedRun:
         raise FileNotFoundError(files.unfinished(folder, files.RESULT))
     result = Result.load(folder / files.RESULT)
     recipe, machine = load(folder / files.RECIPE), find_machine(device)
-    loaders = open_data(recipe.data, machine, recipe.seed, labelled=False)
+    loaders = open_data(recipe.data, machine, recipe.seed, labeled=False)
     model = build(recipe.model.name, recipe.model.options, loaders.classes)[0].to(machine.device)
     compressor = attach(model, loaders.example, recipe.spec)
     files.load_weights(model, folder / files.MODEL)

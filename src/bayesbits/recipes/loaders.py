@@ -43,8 +43,8 @@ class Loaders:
     """How many classes there are; None where a user's loaders do not say."""
 
 
-def open_data(config: DataConfig, machine: Machine, seed: int, *, labelled: bool = True) -> Loaders:
-    """The batches that a recipe asks for; not `labelled`: a user's training loader may give inputs alone."""
+def open_data(config: DataConfig, machine: Machine, seed: int, *, labeled: bool = True) -> Loaders:
+    """The batches that a recipe asks for; not `labeled`: a user's training loader may give inputs alone."""
     if config.batch_size % machine.world:
         raise ValueError(f"data.batch_size is {config.batch_size}; it must be shared by {machine.world} processes")
     if config.name == IMAGE_FOLDER:
@@ -62,7 +62,7 @@ def open_data(config: DataConfig, machine: Machine, seed: int, *, labelled: bool
     made = call_factory(config.name, config.options, "data")
     if isinstance(made, zoo.Data):
         return _in_memory(made, config, machine, seed)
-    return _given(made, config, machine, labelled)
+    return _given(made, config, machine, labeled)
 
 
 def _normalised(data: Images, config: DataConfig) -> Images:
@@ -187,7 +187,7 @@ def _many(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.dim() > 0
 
 
-def _given(made: Any, config: DataConfig, machine: Machine, labelled: bool) -> Loaders:
+def _given(made: Any, config: DataConfig, machine: Machine, labeled: bool) -> Loaders:
     if not isinstance(made, tuple) or len(made) not in (2, 3) or any(isinstance(part, Iterator) for part in made):
         raise ValueError(
             f"the data {config.name!r} returned a {type(made).__name__}; it returns a bayesbits.zoo.data.Data, or "
@@ -200,7 +200,7 @@ def _given(made: Any, config: DataConfig, machine: Machine, labelled: bool) -> L
     batch = next(iter(made[0]), None)
     if batch is None:
         raise ValueError(f"the training loader of {config.name!r} gives no batches")
-    if labelled and (not isinstance(batch, tuple | list) or len(batch) != 2):
+    if labeled and (not isinstance(batch, tuple | list) or len(batch) != 2):
         raise ValueError(
             f"the training loader of {config.name!r} gives no pairs (inputs, labels). Without labels a trained network "
             "can be compressed: bayesbits posttrain --labels none --checkpoint FILE"

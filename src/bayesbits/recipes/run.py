@@ -106,15 +106,15 @@ class TrainedNetwork:
 
 
 def trained_network(
-    recipe: Recipe, folder: str | Path, *, labelled: bool = True, device: str | None = None, say: Say = print
+    recipe: Recipe, folder: str | Path, *, labeled: bool = True, device: str | None = None, say: Say = print
 ) -> TrainedNetwork:
     """The float network of a recipe: from its checkpoint, or trained as the recipe says; then the folder keeps it.
 
-    Not `labelled`: the training loader may give inputs alone, unless the network is still to be trained.
+    Not `labeled`: the training loader may give inputs alone, unless the network is still to be trained.
     """
     folder, machine = Path(folder), find_machine(device)
-    labelled = labelled or (recipe.float_training is not None and not (folder / files.FLOAT).exists())
-    loaders = open_data(recipe.data, machine, recipe.seed, labelled=labelled)
+    labeled = labeled or (recipe.float_training is not None and not (folder / files.FLOAT).exists())
+    loaders = open_data(recipe.data, machine, recipe.seed, labeled=labeled)
     files.check(folder, recipe, resume=True)
     stages = _Stages(recipe, folder, machine, loaders, progress=True, say=say)
     if recipe.model.checkpoint is None and recipe.float_training is None:
@@ -123,14 +123,14 @@ def trained_network(
             "(on the command line: --checkpoint FILE), or give a [float] table to train them"
         )
     model = stages.new_model()
-    check_fits(stages.task, model, loaders, labelled=labelled)
+    check_fits(stages.task, model, loaders, labeled=labeled)
     if recipe.float_training is not None:  # which writes to the folder
         files.prepare(folder, recipe)
     values = stages.float_network(model)
     files.prepare(folder, recipe)
     assert values is not None
     # Opened again: the first examples are then the same, whether the network was trained just now or long ago.
-    loaders = open_data(recipe.data, machine, recipe.seed, labelled=labelled)
+    loaders = open_data(recipe.data, machine, recipe.seed, labeled=labeled)
     return TrainedNetwork(model.eval(), loaders, stages.task, values, stages.tested, machine)
 
 

@@ -35,7 +35,7 @@ from bayesbits.recipes.recipe import CLASSIFICATION, IGNORED, REGRESSION, SEGMEN
 
 @dataclass(frozen=True)
 class Loss:
-    """What is minimised."""
+    """What is minimized."""
 
     name: str
     function: Callable[[Any, Any], Tensor]

@@ -13,23 +13,25 @@ from bayesbits.deploy.export.opaque import OPSET, quiet
 from bayesbits.deploy.export.optional import require
 from bayesbits.deploy.export.write import check_loads
 from bayesbits.graph.exported import evaluation_form, export_flat
-from bayesbits.graph.flat import FlatNetwork, batch_marks, several
+from bayesbits.graph.flat import FlatNetwork, export_any_batch
 from bayesbits.graph.trace import split_inputs
 from bayesbits.writing import write_atomically
 
 
 def export_float_onnx(model: nn.Module, example_inputs: Any, path: str | Path) -> None:
-    """Write a float network as torch exports it, for batches of any size; the runtime folds its batch norms itself."""
+    """Write a float network as torch exports it, for batches of any size where it takes them.
+
+    Its batch norms are not folded: the runtime does that itself.
+    """
     require("export_float_onnx")
     from bayesbits.deploy.export.ends import name_ends
 
     args, kwargs = split_inputs(example_inputs)
     kwargs = in_order(model, args, kwargs)
     flat = FlatNetwork(model, args, kwargs)
-    examples = several(flat.examples())
     with quiet(), evaluation_form(flat), torch.no_grad():
         returns = flat.returns()
-        exported, _ = export_flat(flat, examples, batch_marks(examples))
+        exported = export_any_batch(flat, lambda examples, marks: export_flat(flat, examples, marks)[0])
         translated = torch.onnx.export(exported, dynamo=True, opset_version=OPSET, verbose=False)
     assert translated is not None
     model_proto = translated.model_proto

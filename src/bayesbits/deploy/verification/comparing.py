@@ -91,12 +91,12 @@ class Comparison:
         pairs = zip(self.segments, exact, self._counts, strict=True)
         return tuple(Place(segment.name, segment.kind, equal, **vars(counts)) for segment, equal, counts in pairs)
 
-    def run(self, inputs: list[Tensor], values: Mapping[str, Tensor], outputs: Sequence[Tensor]) -> None:
-        """Compare one batch; raises at the first place that differs."""
+    def run(self, inputs: list[Tensor], count: int, values: Mapping[str, Tensor], outputs: Sequence[Tensor]) -> None:
+        """Compare one batch of `count` examples; raises at the first place that differs."""
         known = dict(zip(self._inputs, (x.numpy() for x in inputs), strict=True))
         known |= {value: _carried(place, values[place.node]) for value, place in self._places.items()}
         known |= dict(zip(self._outputs, (output.numpy() for output in outputs), strict=True))
-        self._exact = self._exact or [_is_exact(segment, known, len(inputs[0])) for segment in self.segments]
+        self._exact = self._exact or [_is_exact(segment, known, count) for segment in self.segments]
         exact: dict[str, Tensor] = {}
         if not all(self._exact):
             exact, results = run_exact(self.small, inputs, values, self.nodes)
@@ -109,7 +109,7 @@ class Comparison:
             if equal:
                 _judge_exact(segment, found[segment.value], known[segment.value])
             else:
-                terms = _terms(segment, known, len(inputs[0]))
+                terms = _terms(segment, known, count)
                 self._judge_close(segment, counts, found, known, values, exact, terms)
         self._run_whole({name: known[name] for name in self._inputs}, known)
 

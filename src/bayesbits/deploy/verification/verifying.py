@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayesbits.compressor import Compressor
+from bayesbits.compressor import Compressor, check_compressor
 from bayesbits.deploy.export.optional import require
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.verification.copies import fixed_copy
@@ -44,14 +44,18 @@ def verify(compressor: Compressor, small: DeployedNetwork, path: str | Path, inp
     that differs, and carries what was `found` until then.
     """
     require("verify")
-    import onnx
-
+    check_compressor(compressor, "verify")
+    if not isinstance(small, DeployedNetwork):
+        raise TypeError(
+            f"verify takes the network that deploy returned, and this is a {type(small).__name__}: pass "
+            "bayesbits.deploy(compressor)"
+        )
     from bayesbits.deploy.verification.comparing import Comparison
     from bayesbits.deploy.verification.constants import check_constants
     from bayesbits.deploy.verification.runtime import kernels, machine, optimised_graph
 
     examples = Inputs(inputs, small)
-    model = onnx.load(str(path))
+    model = _read(path)
     found = _Findings(machine())
     try:
         plan = compressor.plan()
@@ -66,7 +70,7 @@ def verify(compressor: Compressor, small: DeployedNetwork, path: str | Path, inp
         for batch in examples.batches():
             bound = small.bind(batch.args, batch.kwargs)
             values, outputs = run_deployed(small, bound, simulation.nodes | comparison.nodes)
-            comparison.run(bound, values, outputs)
+            comparison.run(bound, batch.count, values, outputs)
             simulation.run(batch, values, outputs)
         simulation.run_ends(examples.few())
         found.kernels = kernels(optimised_graph(model), small.integer)
@@ -74,6 +78,20 @@ def verify(compressor: Compressor, small: DeployedNetwork, path: str | Path, inp
         error.found = found.record(str(error))
         raise
     return found.record(None)
+
+
+def _read(path: str | Path) -> Any:
+    import onnx
+
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"there is no file {path}: bayesbits.export_onnx writes it")
+    try:
+        model = onnx.load(str(path))
+    except Exception as error:  # protobuf's own, of no common kind
+        raise ValueError(f"{path} cannot be read as an ONNX file: {error}") from error
+    if not model.HasField("graph"):
+        raise ValueError(f"{path} cannot be read as an ONNX file: there is no graph in it")
+    return model
 
 
 @dataclass
