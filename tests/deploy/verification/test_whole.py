@@ -1,7 +1,8 @@
-"""Every call, every name and every output of a network is compared, and what float arithmetic explains is no mistake."""
+"""Every call, name and output of a network is compared, and what float arithmetic explains is no mistake."""
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -11,7 +12,9 @@ from onnx import ModelProto, helper
 from torch import Tensor, nn
 
 import bayesbits as bb
+from bayesbits.integer import IntegerNetwork
 from bayesbits.naming import key_of
+from bayesbits.tree import Tree
 from tests.deploy.exported import Exported, exported
 
 FEATURES = torch.zeros(1, 6)
@@ -106,9 +109,9 @@ def leave_out(model: ModelProto) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (exchange("one", "two"), "outputs: the ONNX file has two, one, and the deployed network one, two"),
-        (exchange("x", "y"), "inputs: the ONNX file has y, x, and the deployed network x, y"),
-        (leave_out, "outputs: the ONNX file has one, and the deployed network one, two"),
+        (exchange("one", "two"), "outputs: the ONNX file has two, one, and the network one, two"),
+        (exchange("x", "y"), "inputs: the ONNX file has y, x, and the network x, y"),
+        (leave_out, "outputs: the ONNX file has one, and the network one, two"),
     ],
 )
 def test_inputs_and_outputs_of_the_file_have_their_names(change, message, several, file, tmp_path):
@@ -117,6 +120,42 @@ def test_inputs_and_outputs_of_the_file_have_their_names(change, message, severa
     onnx.save(model, str(tmp_path / "wrong.onnx"))
     with pytest.raises(bb.VerificationError, match=f"^{message}"):
         several.verify(tmp_path / "wrong.onnx")
+
+
+def exchanged(tree: Tree) -> Tree:
+    """A dict whose two items are the other way around."""
+    return replace(tree, items=tree.items[::-1])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda it: {"inputs": it.inputs[::-1]}, "inputs: the record has y, x, and the network x, y"),
+        (lambda it: {"outputs": it.outputs[::-1]}, "outputs: the record has two, one, and the network one, two"),
+        (
+            lambda it: {
+                "takes": tuple(replace(one, name=name) for one, name in zip(it.takes, "yx", strict=True)),
+                "inputs": it.inputs[::-1],
+            },
+            "arguments: the record has y, x, and the network x, y",
+        ),
+        (lambda it: {"returns": exchanged(it.returns)}, "one: the deployed network returns another of its outputs"),
+        (
+            lambda it: {"returns": replace(it.returns, keys=it.returns.keys[::-1]), "outputs": it.outputs[::-1]},
+            "outputs: the record has two, one, and the network one, two",
+        ),
+        (
+            lambda it: {"returns": replace(it.returns, kind="tuple", keys=())},
+            "outputs: the deployed network returns a tuple of 0, 1, and the simulation a dict of one, two",
+        ),
+    ],
+)
+def test_the_deployed_network_takes_and_returns_what_the_network_does(change, message, several, tmp_path):
+    small = copy.deepcopy(several.small)
+    structure = small.integer.structure
+    small.integer = IntegerNetwork(replace(structure, **change(structure)), small.integer.tensors)
+    with pytest.raises(bb.VerificationError, match=f"^{message}"):
+        bb.verify(several.compressor, small, _export(small, several, tmp_path), several.inputs)
 
 
 def test_a_decision_of_the_file_is_not_off_by_one(tmp_path: Path) -> None:
@@ -129,7 +168,7 @@ def test_a_decision_of_the_file_is_not_off_by_one(tmp_path: Path) -> None:
     model.graph.initializer.append(helper.make_tensor("one", onnx.TensorProto.INT64, [], [1]))
     model.graph.node.append(helper.make_node("Add", ["before", "one"], ["output"], name="more"))
     onnx.save(model, str(tmp_path / "wrong.onnx"))
-    with pytest.raises(bb.VerificationError, match="^output: 64 of 64 values of the output differ"):
+    with pytest.raises(bb.VerificationError, match=r"^output: 64 of 64 values of the output differ"):
         case.verify(tmp_path / "wrong.onnx")
 
 
@@ -149,7 +188,7 @@ def test_a_huge_constant_does_not_hide_other_numbers(far: float, added: bool, tm
         negated = small.program.graph.call_function(torch.ops.aten.neg.default, (tanh,))
     tanh.replace_all_uses_with(negated, delete_user_cb=lambda user: user is not negated)
     small.program.recompile()
-    with pytest.raises(bb.VerificationError, match="^output: off by"):
+    with pytest.raises(bb.VerificationError, match=r"^output: off by"):
         bb.verify(case.compressor, small, _export(small, case, tmp_path), case.inputs)
     model = onnx.load(str(file))
     tanh = next(node for node in model.graph.node if node.op_type == "Tanh")
@@ -159,7 +198,7 @@ def test_a_huge_constant_does_not_hide_other_numbers(far: float, added: bool, tm
         list(model.graph.node).index(tanh) + 1, helper.make_node("Neg", [tanh.output[0]], ["negated"], name="negated")
     )
     onnx.save(model, str(tmp_path / "wrong.onnx"))
-    with pytest.raises(bb.VerificationError, match="^output: numbers of the output are off by"):
+    with pytest.raises(bb.VerificationError, match=r"^output: numbers of the output are off by"):
         case.verify(tmp_path / "wrong.onnx")
 
 
@@ -193,5 +232,5 @@ def test_outputs_may_be_truth_values(tmp_path: Path) -> None:
     node.output[0] = "before"
     model.graph.node.append(helper.make_node("Not", ["before"], ["output"], name="not"))
     onnx.save(model, str(tmp_path / "wrong.onnx"))
-    with pytest.raises(bb.VerificationError, match="^output: 256 of 256 values of the output differ"):
+    with pytest.raises(bb.VerificationError, match=r"^output: 256 of 256 values of the output differ"):
         case.verify(tmp_path / "wrong.onnx")

@@ -19,6 +19,7 @@ from bayesbits.deploy.verification.deployed import class_axes, run_exact
 from bayesbits.deploy.verification.feeding import quantized
 from bayesbits.deploy.verification.outputs import decide
 from bayesbits.deploy.verification.record import Decisions, Place, VerificationError
+from bayesbits.deploy.verification.returned import same_names
 from bayesbits.deploy.verification.rounding import (
     ROUNDINGS,
     UNIT,
@@ -67,8 +68,8 @@ class Comparison:
         self._whole, self._exposed = Session(model), Session(cutter.exposed())
         self._inputs = [value.name for value in model.graph.input]
         self._outputs = [value.name for value in model.graph.output]
-        _same_names("inputs", self._inputs, small.integer.structure.inputs)
-        _same_names("outputs", self._outputs, small.integer.structure.outputs)
+        same_names("inputs", self._inputs, small.integer.structure.inputs, "the ONNX file has")
+        same_names("outputs", self._outputs, small.integer.structure.outputs, "the ONNX file has")
         self._axes = dict(zip(self._outputs, class_axes(small), strict=True))
         self._counts = [_Counts() for _ in self.segments]
         self._exact: list[bool] = []
@@ -205,13 +206,6 @@ class Comparison:
         strange = [checkpoint.of for checkpoint in checkpoints if checkpoint.node not in names]
         if strange:
             raise VerificationError(f"{strange[0]}: the ONNX file was exported from another deployed network")
-
-
-def _same_names(what: str, found: Sequence[str], expected: Sequence[str]) -> None:
-    if list(found) != list(expected):
-        raise VerificationError(
-            f"{what}: the ONNX file has {', '.join(found) or 'none'}, and the deployed network {', '.join(expected)}"
-        )
 
 
 def _terms(segment: Segment, known: Mapping[str, Array], batch: int) -> int:

@@ -23,6 +23,7 @@ from bayesbits.deploy.verification.feeding import Feeding, Matches, match, quant
 from bayesbits.deploy.verification.inputs import Batch
 from bayesbits.deploy.verification.outputs import Outputs
 from bayesbits.deploy.verification.record import QuantizedTensor, Simulated, VerificationError
+from bayesbits.deploy.verification.returned import check_returned, check_taken
 from bayesbits.deploy.verification.rounding import ROUNDINGS, allowed
 from bayesbits.integer import Grid
 from bayesbits.plan import Plan
@@ -74,6 +75,12 @@ class SimulationProof:
         self._check(feeding)
         self.inputs += batch.count
         self._outputs.add(alone, exact, noisy, deployed)
+
+    def run_forward(self, batch: Batch) -> None:
+        """Call the deployed network as a user does: it takes and returns what the network itself does."""
+        assert self.trained.form is not None
+        check_taken(self.small, self.trained.fixed.model)
+        check_returned(self.small, batch, self.trained.form)
 
     def run_ends(self, batch: Batch) -> None:
         """Let every layer that emits codes emit the smallest and the largest everywhere: bounds are compared so, which
