@@ -234,3 +234,15 @@ def test_outputs_may_be_truth_values(tmp_path: Path) -> None:
     onnx.save(model, str(tmp_path / "wrong.onnx"))
     with pytest.raises(bb.VerificationError, match=r"^output: 256 of 256 values of the output differ"):
         case.verify(tmp_path / "wrong.onnx")
+
+
+def test_the_output_of_a_regression_is_named_with_its_difference(tmp_path: Path) -> None:
+    case = exported(nn.Linear(6, 1), FEATURES, bits=(4,), drop=0.0, count=8)
+    found = case.verify(case.write(tmp_path / "network.onnx"))
+    assert [(place.kind, place.output) for place in found.outputs] == [("layer", "output")]
+    lines = str(found).splitlines()
+    ends = [place for place, line in enumerate(lines) if line.startswith("    end to end")]
+    assert len(ends) == 2
+    assert all(lines[place + 1].startswith("      output: off by ") for place in ends)
+    assert "6 weights, 1 bias and 1 grid, all equal" in lines[1]
+    assert "48 codes of 1 tensor, fed" in str(found)

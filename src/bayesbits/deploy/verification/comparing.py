@@ -87,7 +87,11 @@ class Comparison:
         """What was found so far."""
         exact = self._exact or [segment.exact for segment in self.segments]
         pairs = zip(self.segments, exact, self._counts, strict=True)
-        return tuple(Place(segment.name, segment.kind, equal, **vars(counts)) for segment, equal, counts in pairs)
+        outputs = [segment.value if segment.value in self._outputs else None for segment in self.segments]
+        return tuple(
+            Place(segment.name, segment.kind, equal, **vars(counts), output=output)
+            for (segment, equal, counts), output in zip(pairs, outputs, strict=True)
+        )
 
     def run(self, inputs: list[Tensor], values: Mapping[str, Tensor], outputs: Sequence[Tensor]) -> None:
         """Compare one batch; raises at the first place that differs."""
