@@ -83,7 +83,7 @@ def write_verification(
 ) -> None:
     """A verification in which the last layer does not run in integers."""
     place = Place("stem", "layer", True, 4321, 0, 0.0, 0, 0.0, Decisions())
-    output = Place("output", "output", False, 10, 5, 2e-7, 7, 3e-2, Decisions(10, 360, 2))
+    output = Place("output", "output", False, 10, 5, 2e-7, 7, 3e-2, Decisions(10, 360, 2), "output")
     integer = [Kernel(name, "QGemm", True, None) for name in layers[:-1]]
     tensors = (QuantizedTensor("stem.input", 7000, 3, 0, 5), QuantizedTensor("head.input", 654, 0, wrong, 6))
     outputs = (Output("output", 3600, 1e-7, 1e-6, 4e-2, Decisions(10, 360, 1)),)

@@ -86,10 +86,10 @@ def test_a_verification_is_told(tmp_path):
     assert "48 weights, 9 biases and 2 grids, all equal" in text
     assert "3 of 7,654 activation codes differ beside a tie, 0 elsewhere" in text
     assert "stem.input\n7,000\n3\n0" in text
-    assert "off by 4.0e-02 of the largest; the largest of 10 is another in 1 of 360" in text
+    assert "off by 4.0e-02 of the largest; the largest of 10 differs in 1 of 360" in text
     assert "0 of 4,321 values differ where all have to be equal" in text
     assert "5 of 10 values differ; relative error at most 2.0e-07" in text
-    assert "off by 3.0e-02 of the largest; the largest of 10 is another in 2 of 360" in text
+    assert "off by 3.0e-02 of the largest; the largest of 10 differs in 2 of 360" in text
     assert "1 of 2 layers" in text
     assert "head\nGemm\nit is wide" in text
     assert "Counting Frame 9000 (avx_vnni)" in text

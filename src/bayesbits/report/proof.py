@@ -61,9 +61,12 @@ def _found(verification: Verification) -> list[tuple[str, str]]:
         error = max(place.relative_error for place in close)
         pairs.append(("Behind float operations", f"{_differing(close)}; relative error at most {error:.1e}"))
     pairs += [
-        (f"Output {place.name} of the file, end to end", f"off by {place.relative_error_end_to_end:.1e} of the largest"
-         f"{place.decisions_end_to_end}") for place in verification.places if place.kind == "output"
-    ]  # fmt: skip
+        (
+            f"Output {place.output} of the file, end to end",
+            f"off by {place.relative_error_end_to_end:.1e} of the largest{place.decisions_end_to_end}",
+        )
+        for place in verification.outputs
+    ]
     return [
         *pairs,
         ("Integer kernels", f"{len(verification.integer_layers)} of {len(verification.kernels)} layers"),

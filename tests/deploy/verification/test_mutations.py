@@ -47,7 +47,8 @@ def file(case: Exported, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_all_outputs_are_compared_by_name_and_decide_along_their_own_axes(case: Exported, file: Path) -> None:
     found = case.verify(file)
     assert found.failure is None
-    for outputs in (found.simulated.outputs, [place for place in found.places if place.decisions_end_to_end.of]):
+    assert [place.output for place in found.outputs] == ["classes", "points"]
+    for outputs in (found.simulated.outputs, found.outputs):
         assert [(output.name, output.decisions_end_to_end.of) for output in outputs] in (
             [("classes", 4), ("points", 3)],
             [("head", 4), ("dense", 3)],

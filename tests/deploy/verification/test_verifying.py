@@ -144,7 +144,22 @@ def test_a_missing_clip_is_found(case, file, tmp_path):
         node.output[:] = [clip.output[0] if name == before else name for name in node.output]
     model.graph.node.remove(clip)
     onnx.save(model, str(tmp_path / "changed.onnx"))
-    with pytest.raises(bb.VerificationError, match=r"^first: .* codes of the layer differ, fed the same values"):
+    with pytest.raises(bb.VerificationError, match=r"^first: the ONNX file does not read first\.codes\.high, first\."):
+        bb.verify(case.compressor, case.small, tmp_path / "changed.onnx", 0.01 * case.inputs)  # nothing saturates
+
+
+@pytest.mark.parametrize(
+    ("name", "owner"), [("first.codes.high", "first"), ("second.weight", "second"), ("first.input.zero_point", "first")]
+)
+def test_a_constant_of_another_name_is_found(name, owner, case, file, tmp_path):
+    model = onnx.load(str(file))
+    held = next(tensor for tensor in model.graph.initializer if tensor.name == name)
+    model.graph.initializer.append(numpy_helper.from_array(numpy_helper.to_array(held), "elsewhere"))
+    for node in model.graph.node:
+        node.input[:] = ["elsewhere" if one == name else one for one in node.input]
+    onnx.save(model, str(tmp_path / "changed.onnx"))
+    message = rf"^{owner}.*: the ONNX file does not read {name} and reads elsewhere"
+    with pytest.raises(bb.VerificationError, match=message):
         case.verify(tmp_path / "changed.onnx")
 
 

@@ -17,15 +17,23 @@ from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.verification.constants import folded_constants
 from bayesbits.deploy.verification.deployed import class_axes, run_exact
 from bayesbits.deploy.verification.feeding import quantized
-from bayesbits.deploy.verification.outputs import decide, largest, largest_difference
+from bayesbits.deploy.verification.outputs import decide
 from bayesbits.deploy.verification.record import Decisions, Place, VerificationError
+from bayesbits.deploy.verification.returned import same_names
+from bayesbits.deploy.verification.rounding import (
+    ROUNDINGS,
+    UNIT,
+    allowed,
+    differences,
+    far,
+    largest,
+    largest_difference,
+)
 from bayesbits.deploy.verification.runtime import Session
 from bayesbits.deploy.verification.segments import Cutter, Segment
 
 Array = NDArray[Any]
 
-UNIT = 2.0**-24
-"""One rounding of float32, as a part of the number."""
 EXACT_SUM = 2**24
 """Whole numbers below are numbers of float32."""
 LARGEST_CODE = 255
@@ -33,18 +41,6 @@ LONGEST_ROW = 2**12
 """Products of matrices, softmax and normalisation of features add up rows, which are no longer."""
 PARTIAL_SUMS = 16
 """How many partial sums a runtime forms at least: instructions add eight numbers at once, and loops are unrolled."""
-TIMES_OWN_NOISE = 4.0
-"""How many times the largest rounding error of the deployed network in float32 that of the runtime may be."""
-
-
-def allowed(exact: Tensor, deployed: Tensor, terms: int) -> float:
-    """How far numbers of the runtime may lie from the exact ones behind float operations.
-
-    The rounding error of the deployed network on the same inputs, which is measured, some roundings of the largest
-    number, and what a sum of that many terms loses where each of some partial sums is rounded at every term.
-    """
-    noise = largest(deployed.double() - exact)
-    return UNIT * (8 + terms / PARTIAL_SUMS) * largest(exact) + TIMES_OWN_NOISE * noise
 
 
 @dataclass
@@ -72,6 +68,8 @@ class Comparison:
         self._whole, self._exposed = Session(model), Session(cutter.exposed())
         self._inputs = [value.name for value in model.graph.input]
         self._outputs = [value.name for value in model.graph.output]
+        same_names("inputs", self._inputs, small.integer.structure.inputs, "the ONNX file has")
+        same_names("outputs", self._outputs, small.integer.structure.outputs, "the ONNX file has")
         self._axes = dict(zip(self._outputs, class_axes(small), strict=True))
         self._counts = [_Counts() for _ in self.segments]
         self._exact: list[bool] = []
@@ -89,7 +87,11 @@ class Comparison:
         """What was found so far."""
         exact = self._exact or [segment.exact for segment in self.segments]
         pairs = zip(self.segments, exact, self._counts, strict=True)
-        return tuple(Place(segment.name, segment.kind, equal, **vars(counts)) for segment, equal, counts in pairs)
+        outputs = [segment.value if segment.value in self._outputs else None for segment in self.segments]
+        return tuple(
+            Place(segment.name, segment.kind, equal, **vars(counts), output=output)
+            for (segment, equal, counts), output in zip(pairs, outputs, strict=True)
+        )
 
     def run(self, inputs: list[Tensor], count: int, values: Mapping[str, Tensor], outputs: Sequence[Tensor]) -> None:
         """Compare one batch of `count` examples; raises at the first place that differs."""
@@ -138,23 +140,32 @@ class Comparison:
             self._judge_numbers(segment, counts, result, torch.from_numpy(known[segment.value]), exact[name], terms)
             return
         else:
-            wrong = (result.long() - torch.from_numpy(known[segment.value]).long()).abs() > 1
+            mine = torch.from_numpy(known[segment.value])
+            if checkpoint is not None and checkpoint.zero_point is not None:
+                wrong = (result.long() - mine.long()).abs() > 1
+            else:  # decisions, say: whoever computes exactly decides as well as the deployed network
+                wrong = (result != mine) & (result != exact[segment.value])
         if bool(wrong.any()):
+            what = "values" if checkpoint is None else "codes"
             raise VerificationError(
-                f"{segment.name}: {int(wrong.sum())} of {wrong.numel()} codes of the {segment.kind} differ in "
+                f"{segment.name}: {int(wrong.sum())} of {wrong.numel()} {what} of the {segment.kind} differ in "
                 "onnxruntime, fed the same values, and no tie is near"
             )
 
     def _judge_numbers(
         self, segment: Segment, counts: _Counts, theirs: Tensor, mine: Tensor, right: Tensor, terms: int
-    ) -> float:
-        """Raises where numbers are farther apart than is allowed; returns how far that is."""
-        error, room = largest_difference(theirs, right), allowed(right, mine, terms)
-        counts.relative_error = max(counts.relative_error, error / (largest(right) or 1.0))
-        if not error <= room:
+    ) -> Tensor:
+        """Raises where numbers are farther apart than is allowed; returns how far that is.
+
+        A sum of that many terms loses more where each of some partial sums is rounded at every term.
+        """
+        apart = differences(theirs, right)
+        room = allowed(right, mine, ROUNDINGS + UNIT * terms / PARTIAL_SUMS)
+        counts.relative_error = max(counts.relative_error, largest(apart) / (largest(right) or 1.0))
+        if not bool((apart <= room).all()):
             raise VerificationError(
-                f"{segment.name}: numbers of the {segment.kind} are off by {error:.1e} in onnxruntime, fed the "
-                f"same values, where {largest(right):.3g} is the largest and float arithmetic explains {room:.1e}"
+                f"{segment.name}: numbers of the {segment.kind} are {far(apart, room, right)}, in onnxruntime, fed the "
+                "same values"
             )
         return room
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from bayesbits.deploy.network import DeployedNetwork
+from bayesbits.deploy.verification.operands import check_operands
 from bayesbits.deploy.verification.record import Constant, VerificationError
 from bayesbits.integer import IntegerLayer, IntegerNetwork
 
@@ -17,7 +18,7 @@ Array = NDArray[Any]
 
 
 def check_constants(model: ModelProto, network: IntegerNetwork) -> Constant:
-    """Raise at the first layer whose constants differ; returns how many were compared."""
+    """Raise at the first layer whose constants differ, or which reads others; returns how many were compared."""
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
     weights = biases = 0
     for layer in network.layers:
@@ -32,11 +33,13 @@ def check_constants(model: ModelProto, network: IntegerNetwork) -> Constant:
             biases += expected.size if what == "bias" else 0
     for grid in network.structure.grids:
         shift = grid.zero_point if grid.carrier == "uint8" else 0
-        expectations = (("step", np.float32(grid.step)), ("zero_point", shift), ("low", grid.low + shift))
-        for what, number in (*expectations, ("high", grid.high + shift)):
+        bounds = (("low", grid.low + shift), ("high", grid.high + shift))
+        zeros = (("zero_point", shift), ("zero_point.float", shift))
+        for what, number in (("step", np.float32(grid.step)), *zeros, *bounds):
             tensor = stored.get(f"{grid.name}.{what}")
             if tensor is not None:
                 _compare(grid.name, what, numpy_helper.to_array(tensor), np.asarray(number))
+    check_operands(model, network)
     return Constant(weights, biases, len(network.structure.grids))
 
 
@@ -65,10 +68,12 @@ def _constants(layer: IntegerLayer, network: IntegerNetwork) -> Iterator[tuple[s
         steps = network.steps(layer.name).numpy()
         yield "weight", network.codes(layer.name).numpy(), True
         yield "weight.step", steps, False
+        yield "weight.zero_point", np.zeros(steps.shape, np.int8), False
         if layer.arithmetic == "integer":
             assert layer.input is not None
             scale = np.float32(network.grid(layer.input).step) * steps
             yield "bias.step", scale, False
+            yield "bias.zero_point", np.zeros(steps.shape, np.int32), False
             if layer.kind == "conv_transpose" and layer.output is not None:
                 scale = scale / np.float32(network.grid(layer.output).step)
             yield "scale", scale, False

@@ -21,7 +21,7 @@ from bayesbits.deploy.verification.exact import InDouble
 from bayesbits.deploy.verification.inputs import Batch
 from bayesbits.nn.attached import AttachedLayer, AttachedNorm, Parts
 from bayesbits.plan import Plan
-from bayesbits.tree import tensors_in
+from bayesbits.tree import Tree, describe
 
 FAR = 1e30
 """Beyond the end of every range."""
@@ -58,6 +58,8 @@ class Copy:
         topology = self.fixed.topology
         self._reader, self._calls = "", Counter[tuple[str, str]]()
         self._answer: Answer | None = None
+        self.form: Tree | None = None
+        """What the network returned when it ran last."""
         for name, quantizer in self.fixed.attachment.quantizers.items():
             if quantizer.mode != "off" and name not in topology.weight_tensors:
                 quantizer.forward = partial(self._arrived, name, quantizer.forward)  # type: ignore[method-assign]
@@ -72,7 +74,9 @@ class Copy:
         args, kwargs = tree_map_only(Tensor, self._input, (batch.args, batch.kwargs))
         with torch.no_grad(), self._arithmetic():
             output = self.fixed.model(*args, **kwargs)
-        return tensors_in(output)
+        tensors: list[Tensor] = []
+        self.form = describe(output, tensors)
+        return tensors
 
     def _input(self, x: Tensor) -> Tensor:
         return x.clone()

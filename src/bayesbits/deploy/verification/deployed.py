@@ -183,6 +183,16 @@ _MOVES_AXES = frozenset(
         "mm",
         "bmm",
         "matmul",
+        "mean",
+        "sum",
+        "amax",
+        "amin",
+        "max",
+        "min",
+        "logsumexp",
+        "select",
+        "index",
+        "index_select",
     ]
 )
 

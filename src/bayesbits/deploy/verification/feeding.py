@@ -103,7 +103,7 @@ class Feeding:
         self._seen: set[tuple[str, str]] = set()
 
     def first(self, place: CodesNode) -> bool:
-        """Whether a tensor is met for the first time; other layers may read it, too."""
+        """Whether a tensor is met for the first time; other calls may read it, too."""
         new = (place.tensor, place.node) not in self._seen
         self._seen.add((place.tensor, place.node))
         return new

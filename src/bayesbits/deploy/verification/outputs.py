@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.verification.deployed import class_axes
 from bayesbits.deploy.verification.record import Decisions, Output, VerificationError
+from bayesbits.deploy.verification.rounding import allowed, differences, far, largest, largest_difference
 
 
 def output_names(small: DeployedNetwork) -> list[str]:
@@ -18,22 +18,9 @@ def output_names(small: DeployedNetwork) -> list[str]:
     return list(small.integer.structure.outputs)
 
 
-def largest(tensor: Tensor) -> float:
-    """The largest magnitude of a finite number."""
-    return float(torch.nan_to_num(tensor.double().abs(), nan=0.0, posinf=0.0).max()) if tensor.numel() else 0.0
-
-
-def largest_difference(one: Tensor, other: Tensor) -> float:
-    """The largest difference; infinite where a number stands beside none, or another infinity."""
-    if not one.numel():
-        return 0.0
-    same = (one == other) | (one.isnan() & other.isnan())
-    return float(torch.where(same, 0.0, torch.nan_to_num((one.double() - other).abs(), nan=torch.inf)).max())
-
-
 def decide(one: Tensor, other: Tensor, axis: int | None, before: Decisions) -> Decisions:
     """Count in how many places the largest entry along an axis is another one."""
-    if axis is None or not one.is_floating_point() or one.dim() < 2 or one.shape[axis] < 2:
+    if axis is None or not one.is_floating_point() or one.dim() < max(2, -axis) or one.shape[axis] < 2:
         return before
     flipped = one.argmax(axis) != other.argmax(axis)
     return Decisions(one.shape[axis], before.compared + flipped.numel(), before.flipped + int(flipped.sum()))
@@ -50,29 +37,32 @@ class Outputs:
         self,
         alone: Sequence[Tensor],
         exact: Sequence[Tensor],
+        noisy: Sequence[Tensor],
         deployed: Sequence[Tensor],
-        tolerances: Sequence[float],
     ) -> None:
-        """Count a batch; raises where an output is off by more than is allowed of it."""
+        """Count a batch; raises where an output is off by more than is allowed of it.
+
+        The simulation computed it alone and, fed the deployed network's codes, in float64 and in float32 (`noisy`).
+        """
         if not len(alone) == len(exact) == len(deployed) == len(self.names):
             raise VerificationError(
                 f"output: the simulation returns {len(exact)} tensors, and the deployed network {len(deployed)}"
             )
         wrong = []
-        for name, axis, mine, right, theirs, tolerance in zip(
-            self.names, self._axes, alone, exact, deployed, tolerances, strict=True
+        for name, axis, mine, right, rounded, theirs in zip(
+            self.names, self._axes, alone, exact, noisy, deployed, strict=True
         ):
             if not mine.shape == right.shape == theirs.shape:
                 raise VerificationError(
                     f"{name}: shape {tuple(mine.shape)} when trained, {tuple(theirs.shape)} deployed"
                 )
             if theirs.is_floating_point():
-                error = largest_difference(theirs.double(), right)
-                if not error <= tolerance:
-                    wrong.append(f"{name}: off by {error:.3g}, where {largest(right):.3g} is the largest and float "
-                                 f"arithmetic explains {tolerance:.1g}")  # fmt: skip
+                apart, room = differences(theirs, right), allowed(right, rounded)
+                error, tolerance = largest(apart), largest(room)
+                if not bool((apart <= room).all()):
+                    wrong.append(f"{name}: {far(apart, room, right)}")
             else:
-                error, differing = 0.0, (theirs != right) & (theirs != mine)
+                error, tolerance, differing = 0.0, 0.0, (theirs != right) & (theirs != mine)
                 if bool(differing.any()):
                     wrong.append(f"{name}: {int(differing.sum())} of {differing.numel()} values differ")
             self._count(name, axis, mine, right, theirs, error, tolerance)

@@ -8,6 +8,11 @@ from typing import ClassVar
 from bayesbits.records import Record
 
 
+def counted(count: int, noun: str, nouns: str | None = None) -> str:
+    """A number of things, in words."""
+    return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
+
+
 class VerificationError(AssertionError):
     """Simulation, deployed network and runtime do not agree; the message names the first place where they differ."""
 
@@ -41,7 +46,8 @@ class Constant:
     def __str__(self) -> str:
         if not self.weights:
             return "not all equal, or not compared"
-        return f"{self.weights:,} weights, {self.biases:,} biases and {self.grids:,} grids, all equal"
+        weights, biases = counted(self.weights, "weight"), counted(self.biases, "bias", "biases")
+        return f"{weights}, {biases} and {counted(self.grids, 'grid')}, all equal"
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,7 @@ class Decisions:
     flipped: int = 0
 
     def __str__(self) -> str:
-        return "" if not self.of else f"; the largest of {self.of} is another in {self.flipped:,} of {self.compared:,}"
+        return "" if not self.of else f"; the largest of {self.of} differs in {self.flipped:,} of {self.compared:,}"
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,8 @@ class Place:
     """The largest difference there, as a part of the largest number."""
     decisions_end_to_end: Decisions
     """Of an output."""
+    output: str | None = None
+    """The output of the file that it is; None where it is none."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +159,7 @@ class Simulated:
 class Verification(Record):
     """What was found; where `failure` is None, everything that must be equal was equal."""
 
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
 
     machine: Machine
     derived: Constant
@@ -170,6 +178,11 @@ class Verification(Record):
     def integer_layers(self) -> tuple[str, ...]:
         """The layers that run in integers."""
         return tuple(kernel.layer for kernel in self.kernels if kernel.integer)
+
+    @property
+    def outputs(self) -> tuple[Place, ...]:
+        """The places that are outputs of the file."""
+        return tuple(place for place in self.places if place.output is not None)
 
     @property
     def tied(self) -> tuple[QuantizedTensor, ...]:
@@ -200,8 +213,9 @@ class Verification(Record):
     def _of_simulation(self) -> list[str]:
         sim = self.simulated
         lines = [
-            f"simulation         {sim.codes:,} codes of {len(sim.tensors)} tensors, fed the deployed network's own: "
-            f"{sim.ties:,} differ beside a tie, {sum(tensor.wrong for tensor in self.wrong):,} elsewhere",
+            f"simulation         {counted(sim.codes, 'code')} of {counted(len(sim.tensors), 'tensor')}, fed the "
+            f"deployed network's own: {_differ(sim.ties)} beside a tie, "
+            f"{sum(tensor.wrong for tensor in self.wrong):,} elsewhere",
         ]
         lines += [f"  {tensor.name}: {tensor.ties:,} of {tensor.codes:,} beside a tie" for tensor in self.tied]
         lines += [f"  {tensor.name}: {tensor.wrong:,} of {tensor.codes:,} WRONG" for tensor in self.wrong]
@@ -210,9 +224,9 @@ class Verification(Record):
             f"{output.tolerance:.1e}"
             for output in sim.outputs
         ]
-        lines.append(f"    end to end       {sim.differing_end_to_end:,} codes differ")
+        lines.append(f"    end to end       {counted(sim.differing_end_to_end, 'code differs', 'codes differ')}")
         lines += [
-            f"  {output.name}: off by {output.relative_error_end_to_end:.1e} of the largest"
+            f"      {output.name}: off by {output.relative_error_end_to_end:.1e} of the largest"
             f"{output.decisions_end_to_end}"
             for output in sim.outputs
         ]
@@ -222,12 +236,12 @@ class Verification(Record):
         exact = [place for place in self.places if place.exact]
         close = [place for place in self.places if not place.exact]
         lines = [
-            f"exact places       {len(exact)} with {sum(place.values for place in exact):,} values, "
-            f"{sum(place.differing for place in exact)} differ",
+            f"exact places       {len(exact)} with {counted(sum(place.values for place in exact), 'value')}, "
+            f"{_differ(sum(place.differing for place in exact))}",
         ]
         if close:
             lines.append(
-                f"behind float       {len(close)} places, {sum(place.differing for place in close)} of "
+                f"behind float       {counted(len(close), 'place')}, {sum(place.differing for place in close):,} of "
                 f"{sum(place.values for place in close):,} values differ, relative error at most "
                 f"{max(place.relative_error for place in close):.1e}, each fed the same values"
             )
@@ -236,8 +250,12 @@ class Verification(Record):
             f"{sum(place.values for place in self.places):,} values differ"
         )
         lines += [
-            f"  {place.name}: off by {place.relative_error_end_to_end:.1e} of the largest{place.decisions_end_to_end}"
-            for place in self.places
-            if place.kind == "output" or place.decisions_end_to_end.of
+            f"      {place.output}: off by {place.relative_error_end_to_end:.1e} of the largest"
+            f"{place.decisions_end_to_end}"
+            for place in self.outputs
         ]
         return lines
+
+
+def _differ(count: int) -> str:
+    return f"{count:,} {'differs' if count == 1 else 'differ'}"

@@ -13,15 +13,13 @@ from bayesbits.compressor import Compressor
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.verification.derived import Constants
 from bayesbits.deploy.verification.record import Constant, VerificationError
+from bayesbits.deploy.verification.rounding import ROUNDINGS
 from bayesbits.integer import Grid, IntegerLayer, IntegerNetwork
 from bayesbits.naming import key_of
 from bayesbits.plan import Plan
 from bayesbits.topology import Layer
 
 Array = NDArray[Any]
-
-_ROUNDINGS = 2.0**-21
-"""A few roundings of float32, for weights that have no codes."""
 
 
 def check_record(
@@ -76,7 +74,7 @@ def _check_weight(
         found = network.tensors[f"{layer.name}.weight"].numpy()
         expected = _cut(constants.weight, traced, removed)
         _same_shape(layer.name, "weight", found, expected)
-        wrong = np.abs(found - expected) > _ROUNDINGS * np.abs(expected)
+        wrong = np.abs(found - expected) > ROUNDINGS * np.abs(expected)
         _none(layer.name, "weight", wrong, found, expected)
         return found.size
     assert constants.steps is not None

@@ -44,6 +44,8 @@ class Segment:
     integer_layers: Collection[str]
     folded: Collection[str]
     """Constants that the exporter computed."""
+    carried: Collection[str]
+    """The sources that are codes."""
 
     @cached_property
     def exact(self) -> bool:
@@ -55,7 +57,9 @@ class Segment:
 
         def of_codes(name: str) -> bool:
             node = made.get(name)
-            return node is None or (node.op_type in MOVES and all(map(of_codes, node.input)))
+            if node is None:
+                return name in self.carried or name not in self.sources
+            return node.op_type in MOVES and all(map(of_codes, node.input))
 
         return all(
             node.op_type in EXACT
@@ -99,9 +103,9 @@ class Cutter:
         self._constants = {tensor.name: tensor for tensor in graph.initializer}
         self._types = {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
         places = {checkpoint.value: checkpoint for checkpoint in checkpoints}
-        for checkpoint in checkpoints:
-            carried = checkpoint.zero_point is not None
-            self._types[checkpoint.value] = TensorProto.UINT8 if carried else TensorProto.FLOAT
+        self._carried = {checkpoint.value for checkpoint in checkpoints if checkpoint.zero_point is not None}
+        for value in places:
+            self._types[value] = TensorProto.UINT8 if value in self._carried else TensorProto.FLOAT
         self._ends = {value.name for value in graph.input} | set(places)
         self.segments = [
             self._cut(c.of, "layer" if c.kind == "Layer" else "quantizer", c.value, c) for c in checkpoints
@@ -126,7 +130,10 @@ class Cutter:
                 waiting.extend(node.input)
         ordered = sorted(nodes, key=self._order.__getitem__)
         kept = tuple(nodes[tensor] for tensor in ordered)
-        return Segment(name, kind, value, checkpoint, tuple(sources), kept, self._integer_layers, self._folded)
+        return Segment(
+            name, kind, value, checkpoint, tuple(sources), kept, self._integer_layers, self._folded,
+            self._carried & sources.keys(),
+        )  # fmt: skip
 
     def piece(self, segment: Segment) -> ModelProto:
         """A segment as a model of its own."""

@@ -2,8 +2,9 @@
 
 Every quantizer of the simulation returns the codes that the deployed network has in its place, so that each layer is
 judged by what it does itself. What arrives at a quantizer is computed in float64. The deployed code has to be the code
-of a number that is no farther from it than float32 arithmetic goes (see `allowed`): where the two codes differ, the
-exact value lies beside a tie. Outputs are compared in the same way.
+of a number that is no farther from it than float32 arithmetic goes: behind an integer layer a few roundings of the
+number itself, and behind float operations what `allowed` says. Where the two codes differ, the exact value lies beside
+a tie. Outputs are compared in the same way.
 """
 
 from __future__ import annotations
@@ -20,26 +21,12 @@ from bayesbits.deploy.verification.deployed import layer_reads, operand_codes, r
 from bayesbits.deploy.verification.derived import Constants
 from bayesbits.deploy.verification.feeding import Feeding, Matches, match, quantized, readers, round_to
 from bayesbits.deploy.verification.inputs import Batch
-from bayesbits.deploy.verification.outputs import Outputs, largest
+from bayesbits.deploy.verification.outputs import Outputs
 from bayesbits.deploy.verification.record import QuantizedTensor, Simulated, VerificationError
+from bayesbits.deploy.verification.returned import check_returned, check_taken
+from bayesbits.deploy.verification.rounding import ROUNDINGS, allowed
 from bayesbits.integer import Grid
 from bayesbits.plan import Plan
-
-ROUNDINGS = 2.0**-21
-"""An integer layer rounds a sum, its scale twice, and their product, each to 24 bits; twice that is allowed."""
-TIMES_OWN_NOISE = 4.0
-"""How many times the largest rounding error of the simulation in float32 that of the deployed network may be."""
-
-
-def allowed(exact: Tensor, in_float32: Tensor, *, integer: bool) -> Tensor | float:
-    """How far a number of the deployed network may lie from the exact one.
-
-    Behind an integer layer that is a few roundings of the number itself. Behind float operations it is the error that
-    the simulation makes in float32 on the very same inputs, which is measured, and a few roundings of the largest.
-    """
-    if integer:
-        return ROUNDINGS * exact.abs()
-    return ROUNDINGS * largest(exact) + TIMES_OWN_NOISE * largest(in_float32.double() - exact)
 
 
 class SimulationProof:
@@ -64,7 +51,8 @@ class SimulationProof:
         self._silent = {name for name, constant in constants.items() if not constant.weight.any()}
         self._matches: Matches | None = None
         self._counts: dict[str, Counter[str]] = {}
-        self._wrong: list[str] = []
+        self._wrong: dict[str, str] = {}
+        """By tensor what is wrong with it."""
 
     def run(self, batch: Batch, values: Mapping[str, Tensor], deployed: Sequence[Tensor]) -> None:
         """Compare what the deployed network computed of one batch; raises where it is not what was trained."""
@@ -86,8 +74,13 @@ class SimulationProof:
         exact = self.exact.run(batch, lambda call, x: self._judge(feeding, call, x, rounded.pop(call)))
         self._check(feeding)
         self.inputs += batch.count
-        tolerances = [float(allowed(right, mine, integer=False)) for right, mine in zip(exact, noisy, strict=True)]
-        self._outputs.add(alone, exact, deployed, tolerances)
+        self._outputs.add(alone, exact, noisy, deployed)
+
+    def run_forward(self, batch: Batch) -> None:
+        """Call the deployed network as a user does: it takes and returns what the network itself does."""
+        assert self.trained.form is not None
+        check_taken(self.small, self.trained.fixed.model)
+        check_returned(self.small, batch, self.trained.form)
 
     def run_ends(self, batch: Batch) -> None:
         """Let every layer that emits codes emit the smallest and the largest everywhere: bounds are compared so, which
@@ -116,22 +109,25 @@ class SimulationProof:
         self, feeding: Feeding, call: Call, x: Tensor, rounded: Tensor, *, counted: bool = True
     ) -> Tensor | None:
         place = feeding.matches.get(call)
-        if place is not None and feeding.first(place):
+        if place is not None:
             grid = self.grids[place.tensor]
             codes = feeding.codes(call, place, x)
-            exact, in_float32 = (feeding.cut(call, place, number).double() / grid.step for number in (x, rounded))
-            room = allowed(exact, in_float32, integer=place.integer)
-            low, high = (round_to(grid, number) for number in (exact - room, exact + room))
+            number = feeding.cut(call, place, x).double()
+            room = ROUNDINGS * number.abs() if place.integer else allowed(number, feeding.cut(call, place, rounded))
+            exact = number / grid.step
+            low, high = (round_to(grid, (number + far) / grid.step) for far in (-room, room))
             mine = round_to(grid, exact)
             right = ((low <= codes) & (codes <= high)) | (codes.isnan() & mine.isnan())
             if not bool(right.all()):
-                self._wrong.append(_describe(place.tensor, ~right, codes, exact, mine))
+                self._wrong.setdefault(place.tensor, _describe(place.tensor, ~right, codes, exact, mine))
             gone = feeding.gone(call, place, x)
             if counted and gone is not None and bool(gone.any()):
-                self._wrong.append(f"{place.tensor}: channels are removed that are not zero in the simulation")
-            if counted:
+                self._wrong.setdefault(
+                    place.tensor, f"{place.tensor}: channels are removed that are not zero in the simulation"
+                )
+            wrong = int((~right).sum())
+            if counted and (feeding.first(place) or wrong):
                 differing = int((mine != codes).sum())
-                wrong = int((~right).sum())
                 counts = {"codes": codes.numel(), "wrong": wrong, "ties": differing - wrong}
                 self._counts.setdefault(place.tensor, Counter()).update(counts)
         return feeding.answer(call, x)
@@ -153,7 +149,8 @@ class SimulationProof:
                 f"{feeding.missing[0]}: quantized in the simulation, and read without being quantized in the deployed "
                 f"network{more}"
             )
-        raise VerificationError(f"{self._wrong[0]}{where}{more}: is this the compressor that was deployed?")
+        first = next(iter(self._wrong.values()))
+        raise VerificationError(f"{first}{where}{more}: is this the compressor that was deployed?")
 
     def found(self) -> Simulated:
         """What was counted so far."""

@@ -72,6 +72,7 @@ def verify(compressor: Compressor, small: DeployedNetwork, path: str | Path, inp
             values, outputs = run_deployed(small, bound, simulation.nodes | comparison.nodes)
             comparison.run(bound, batch.count, values, outputs)
             simulation.run(batch, values, outputs)
+        simulation.run_forward(examples.few())
         simulation.run_ends(examples.few())
         found.kernels = kernels(optimised_graph(model), small.integer)
     except VerificationError as error:
