@@ -132,3 +132,10 @@ def test_codes_of_a_bias_are_whole_steps_rounded_in_float64():
     codes = grid.bias_codes(bias, step)
     assert codes.dtype == torch.float64
     assert codes.tolist() == [round(b / s) for b, s in zip(bias.tolist(), step.tolist(), strict=True)]
+
+
+def test_ranges_end_where_float32_can_still_divide_them():
+    assert [check_range(beta) for beta in (1e-30, 1e30)] == [1e-30, 1e30]
+    for beta in (0.99e-30, 1.01e30):
+        with pytest.raises(ValueError, match="a range must be a number from"):
+            check_range(beta)
