@@ -14,6 +14,7 @@ from bayesbits.functional import (
     quantize_to_codes,
     step_size,
 )
+from bayesbits.functional.operation import check_range
 
 ranges = st.floats(2.0**-99, 2.0**99, width=32)
 values = st.floats(width=32, allow_nan=False)
