@@ -49,7 +49,9 @@ def run(task: Task) -> None:
         progress = stack.enter_context(ProgressReport(task.phase, task.config.epochs, show=shown))
         stack.enter_context(averaging_what_is_whole(task.compressor))
         phase = Run(task, ranks, stack.enter_context(Interrupts()), progress)
-        stack.enter_context(compiled.expecting(phase.steps * len(task.compressor.attachment.quantizers)))
+        # Weights and activations are of different combinations: half of the quantizers share one.
+        quantizers = len(task.compressor.attachment.quantizers)
+        stack.enter_context(compiled.expecting(phase.steps * quantizers // 2))
         phase.train()
 
 

@@ -20,7 +20,7 @@ class Execution:
     """Which way a training runs."""
 
     quantizers: str
-    """What computes the quantizers."""
+    """What computes the quantizers; empty where there are none."""
     compiled: bool
     """Whether the network runs compiled."""
     not_compiled: str
@@ -33,7 +33,7 @@ class Execution:
     def __str__(self) -> str:
         compiled = "compiled" if self.compiled else f"not compiled ({self.not_compiled})"
         recorded = "recorded as a CUDA graph" if self.recorded else f"not recorded ({self.not_recorded})"
-        return f"{compiled}, {recorded}, quantizers by {self.quantizers}"
+        return f"{compiled}, {recorded}, {f'quantizers by {self.quantizers}' if self.quantizers else 'no quantizers'}"
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
@@ -50,7 +50,7 @@ def executions_in(metrics: Iterable[Mapping[str, Any]]) -> dict[str, Execution]:
 def quantizers_by(ran: Collection[str], *, attached: bool, compiled: bool) -> str:
     """What computes the quantizers, from the implementations that were seen running."""
     if not attached:
-        return "nothing, as there are none"
+        return ""
     if not ran:
         return "the definition in plain operations, which the compiler fuses"
     # One that is compiled for the CPU leaves small tensors to the definition.
