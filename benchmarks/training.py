@@ -14,10 +14,10 @@ from torch.utils.checkpoint import checkpoint
 
 import bayesbits as bb
 from bayesbits.functional import compiled, recursive_gated_quantize
-from bayesbits.recorder import WARM_UP
 from bayesbits.training.config import OptimizerConfig, SearchConfig
 from bayesbits.training.optimizers import Optimizers, make_optimizers
 from bayesbits.training.step import TrainingStep
+from bayesbits.utils.cuda_graph import WARM_UP
 from bayesbits.zoo import models
 from benchmarks.measure import seconds
 

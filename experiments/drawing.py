@@ -7,7 +7,7 @@ TICKS = (0.7, 1, 1.5, 2, 3, 4, 6.25, 10, 20)  # 6.25% is 8/8
 
 
 def draw(result: dict[str, Any], path: Path) -> Path | None:
-    """Accuracy over cost, a colour for each method and a line for each seed; None without matplotlib."""
+    """Accuracy over cost, a color for each method and a line for each seed; None without matplotlib."""
     try:
         import matplotlib
     except ImportError:

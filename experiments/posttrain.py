@@ -28,10 +28,10 @@ from torch.nn import functional as F
 
 import bayesbits as bb
 from bayesbits.baselines import AdaRoundConfig, adaround, sensitivity, uniform
-from bayesbits.front import Point
 from bayesbits.posttraining.modes import kept
 from bayesbits.posttraining.points import read_point
 from bayesbits.recipes.accuracy import accuracy
+from bayesbits.records.front import Point
 from bayesbits.zoo import data, models
 from experiments.drawing import draw
 
@@ -83,12 +83,12 @@ class Bench:
         order = self.order[4096:]
         chosen = order[torch.randperm(len(order), generator=torch.Generator().manual_seed(seed))]
         chosen = chosen[: self.options.examples].to(self.device)
-        return data.normalise(self.train.images[chosen], ImageNetStatistics), self.train.labels[chosen]
+        return data.normalize(self.train.images[chosen], ImageNetStatistics), self.train.labels[chosen]
 
     def accuracy(self, model: nn.Module) -> float:
         """On the test images, in percent."""
         batches = zip(self.test.images.split(1000), self.test.labels.split(1000), strict=True)
-        return accuracy(model, ((data.normalise(images, ImageNetStatistics), labels) for images, labels in batches))
+        return accuracy(model, ((data.normalize(images, ImageNetStatistics), labels) for images, labels in batches))
 
 
 def attached(bench: Bench, images: Tensor) -> bb.Compressor:
@@ -114,8 +114,8 @@ def front(bench: Bench, method: str, seed: int) -> tuple[list[Point], list[dict[
     else:
         compressor.calibrate(whole, "mse")
         config = bb.PosttrainConfig(
-            mus=options.mus, loss=options.loss, steps=options.steps, gate_rate=options.gate_rate,
-            range_rate=options.range_rate, seed=seed,
+            mus=options.mus, loss=options.loss, steps=options.steps, gate_lr=options.gate_lr,
+            range_lr=options.range_lr, seed=seed,
         )  # fmt: skip
         inputs = images.split(options.batch)
         batches = zip(inputs, labels.split(options.batch), strict=True) if options.loss == "labels" else inputs
@@ -175,7 +175,7 @@ def compare(result: dict[str, Any]) -> dict[str, Any]:
     """By how many points learned fronts lie above the sensitivity front, above each other, and above 8/8.
 
     A point is held against the best that the other front of the same seed has on the test images at the same cost or
-    below, and against the line between its neighbours in cost, whichever is higher: among many points that is a little
+    below, and against the line between its neighbors in cost, whichever is higher: among many points that is a little
     too good, by luck, and the comparison is the harder for it. Points cheaper than all of the other front are left out.
     """
     found: dict[str, Any] = {}
@@ -277,8 +277,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--loss", choices=("labels", "output", "layers"), default="output")
     add("--mus", nargs="+", type=float, help="by default eight that suit the kind of gates")
     add("--steps", type=int, default=defaults.steps)
-    add("--gate-rate", type=float, default=defaults.gate_rate)
-    add("--range-rate", type=float, default=defaults.range_rate)
+    add("--gate-lr", type=float, default=defaults.gate_lr)
+    add("--range-lr", type=float, default=defaults.range_lr)
     add("--held-out", action="store_true", help="test on training images that no method sees")
     add("--test-images", type=int, help="test on the first so many only")
     add("--points", type=int, help="test at most so many points of a front, evenly chosen")

@@ -43,14 +43,14 @@ TESTS: dict[str, list[str]] = {
     "functional/operation.py": [
         "tests/functional/test_definition.py",
         "tests/functional/test_grid.py",
-        "tests/functional/test_opaque.py",
+        "tests/functional/test_custom_ops.py",
         _CONFORMANCE,
     ],
-    "functional/opaque.py": ["tests/functional/test_opaque.py", _CONFORMANCE],
-    "objective.py": ["tests/test_objective.py"],
+    "functional/custom_ops.py": ["tests/functional/test_custom_ops.py", _CONFORMANCE],
+    "compression/penalties.py": ["tests/compression/test_penalties.py"],
     "cost/bops.py": ["tests/cost/test_bops.py", "tests/cost/test_size.py"],
-    "deploy/prune.py": ["tests/deploy/test_deploying.py", "tests/deploy/test_random_networks.py"],
-    "deploy/fuse.py": ["tests/deploy/test_fuse.py"],
+    "deploy/rewrite/remove_channels.py": ["tests/deploy/test_pipeline.py", "tests/deploy/test_random_networks.py"],
+    "deploy/rewrite/fuse_quantizers.py": ["tests/deploy/rewrite/test_fuse_quantizers.py"],
     "deploy/modules.py": ["tests/deploy/test_modules.py"],
 }
 

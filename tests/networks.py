@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.graph.trace import trace
-from bayesbits.plan import Plan
-from bayesbits.topology import Topology
+from bayesbits.records.plan import Plan
+from bayesbits.records.topology import Topology
 from bayesbits.zoo.models import CifarResNet, LeNet5, MobileNetV2, resnet18
 
 

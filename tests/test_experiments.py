@@ -1,7 +1,7 @@
 """What the experiments conclude from their figures."""
 
-from bayesbits.front import Point
-from bayesbits.plan import Plan
+from bayesbits.records.front import Point
+from bayesbits.records.plan import Plan
 from experiments.posttrain import as_typed, compare, parse, thinned, to_round
 
 

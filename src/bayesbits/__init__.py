@@ -1,27 +1,18 @@
 """bayesbits learns how many bits every tensor of a network deserves, and which channels it can do without."""
 
 from bayesbits import baselines
-from bayesbits.calibration import METHODS as CALIBRATION_METHODS
-from bayesbits.compressor import Compressor, attach
+from bayesbits.compression.compressor import Compressor, attach
+from bayesbits.compression.diagnosis import Diagnosis
+from bayesbits.compression.range_estimation import METHODS as CALIBRATION_METHODS
+from bayesbits.compression.spec import Rule, Spec
 from bayesbits.cost import Cost
-from bayesbits.deploy import (
-    DeployedNetwork,
-    Verification,
-    VerificationError,
-    deploy,
-    export_onnx,
-    load,
-    save,
-    verify,
-)
-from bayesbits.diagnosis import Diagnosis
-from bayesbits.front import Front
+from bayesbits.deploy import DeployedNetwork, Verification, VerificationError, deploy, export_onnx, load, save, verify
 from bayesbits.graph.trace import trace
-from bayesbits.integer import IntegerNetwork
-from bayesbits.plan import Plan
 from bayesbits.posttraining import PosttrainConfig, posttrain, restore
-from bayesbits.spec import Rule, Spec
-from bayesbits.topology import Topology
+from bayesbits.records.front import Front
+from bayesbits.records.integer_network import IntegerNetwork
+from bayesbits.records.plan import Plan
+from bayesbits.records.topology import Topology
 from bayesbits.training import (
     Feed,
     FinetuneConfig,

@@ -18,7 +18,7 @@ from bayesbits.baselines.gathering import gather
 from bayesbits.baselines.observing import float_copy
 from bayesbits.baselines.reconstruction import Reconstruction
 from bayesbits.baselines.rounding import RoundingGrid
-from bayesbits.graph.between import apply_functions
+from bayesbits.graph.layer_pairs import apply_functions
 from bayesbits.nn.attached import AttachedLayer
 from tests.graph.networks import Tied, randomize
 from tests.networks import dropping
@@ -74,17 +74,17 @@ def test_one_step_is_adams_step_on_that_gradient():
     reference = copy.deepcopy(float_copy(compressor))
     reference.get_submodule("0").weight.data.fill_(1.2)
     x = [torch.tensor([[1.0], [3.0]])]
-    report = adaround(compressor, x, AdaRoundConfig(steps=1, batch=2, rate=0.2), reference=reference)
+    report = adaround(compressor, x, AdaRoundConfig(steps=1, batch=2, lr=0.2), reference=reference)
     assert codes(compressor, "0").item() == 1
     assert model[0].weight.item() == pytest.approx(2.0)
     assert report.layers[0].moved == 1
 
 
-def test_the_schedule_of_the_regulariser():
+def test_the_schedule_of_the_regularizer():
     config = AdaRoundConfig(steps=101, warm_up=0.0)
-    assert [config.regularisation(step)[1] for step in (0, 50, 100)] == pytest.approx([20.0, 11.0, 2.0])
-    assert AdaRoundConfig(steps=100).regularisation(19) == (0.0, 20.0)
-    assert AdaRoundConfig(steps=100).regularisation(20) == pytest.approx((0.01, 20.0))
+    assert [config.regularization(step)[1] for step in (0, 50, 100)] == pytest.approx([20.0, 11.0, 2.0])
+    assert AdaRoundConfig(steps=100).regularization(19) == (0.0, 20.0)
+    assert AdaRoundConfig(steps=100).regularization(20) == pytest.approx((0.01, 20.0))
 
 
 def pairs(seed: int) -> tuple[bb.Compressor, Tensor]:
@@ -115,7 +115,7 @@ def test_it_finds_better_codes_than_the_nearest_as_exhaustive_search_does(seed):
     nearest, best = codes(compressor, "0"), min(candidates, key=error)
     assert nearest.tolist() == [[0, 0, 0, 0, -1, -1]]
     assert error(best) < 0.5 * error(nearest.float())
-    # Six weights are few beside their error: their regulariser needs more weight than that of a layer of thousands.
+    # Six weights are few beside their error: their regularizer needs more weight than that of a layer of thousands.
     report = adaround(compressor, [x[:128], x[128:]], AdaRoundConfig(steps=400, batch=64, strength=0.3))
     assert torch.equal(codes(compressor, "0").float(), best)
     assert report.layers[0].nearest_error == pytest.approx(error(nearest.float()), rel=1e-4)
@@ -167,7 +167,7 @@ def test_every_kind_of_layer_is_rounded_to_its_learned_codes(per_channel):
         assert (after - nearest[layer.name]).abs().max() <= 1
         assert int((after != nearest[layer.name]).sum()) == layer.moved
         assert layer.error <= layer.nearest_error
-        if layer.moved:  # at the centre of the code: rounding changes nothing any more
+        if layer.moved:  # at the center of the code: rounding changes nothing any more
             module = model.get_submodule(layer.name)
             torch.testing.assert_close(module.effective_weight(), module.weight, rtol=1e-5, atol=1e-6)
     assert sum(layer.error for layer in report.layers) < 0.97 * sum(layer.nearest_error for layer in report.layers)
@@ -329,7 +329,7 @@ def test_clear_errors():
     with pytest.raises(RuntimeError, match=r"0: a weight in torch\.float16 does not hold"):
         write_codes(model[0], grid.weight(up), grid.codes(up), "0")
     for wrong in (
-        {"steps": 0}, {"batch": 1.5}, {"rate": 0.0}, {"strength": -1.0}, {"warm_up": 1.0}, {"exponents": (2.0, 20.0)},
+        {"steps": 0}, {"batch": 1.5}, {"lr": 0.0}, {"strength": -1.0}, {"warm_up": 1.0}, {"exponents": (2.0, 20.0)},
         {"gibibytes": 0.0},
     ):  # fmt: skip
         with pytest.raises(ValueError, match=f"AdaRoundConfig.{next(iter(wrong))}"):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import bayesbits as bb
-from bayesbits.baselines.rounding import RoundingGrid, logits_of, rectified_sigmoid, regulariser
+from bayesbits.baselines.rounding import RoundingGrid, logits_of, rectified_sigmoid, regularizer
 
 
 def test_the_rectified_sigmoid_by_hand():
@@ -21,13 +21,13 @@ def test_logits_start_at_the_fraction():
     torch.testing.assert_close(rectified_sigmoid(logits_of(fractions)), fractions)
 
 
-def test_the_regulariser_by_hand():
+def test_the_regularizer_by_hand():
     logits = logits_of(torch.tensor([0.0, 0.75, 0.5]))
-    assert regulariser(logits, 2.0).item() == pytest.approx(0 + (1 - 0.25) + 1)
-    assert regulariser(logits, 20.0).item() == pytest.approx(0 + (1 - 0.5**20) + 1)
+    assert regularizer(logits, 2.0).item() == pytest.approx(0 + (1 - 0.25) + 1)
+    assert regularizer(logits, 20.0).item() == pytest.approx(0 + (1 - 0.5**20) + 1)
     # d/dV of 1 - (2h - 1)^2 is -4 (2h - 1) h', and h' = 1.2 sigmoid (1 - sigmoid).
     logits = torch.tensor([math.log(3)], requires_grad=True)
-    regulariser(logits, 2.0).backward()
+    regularizer(logits, 2.0).backward()
     assert logits.grad.item() == pytest.approx(-4 * (2 * 0.8 - 1) * 1.2 * 0.75 * 0.25, rel=1e-5)
 
 

@@ -8,7 +8,7 @@ import torch
 
 from bayesbits import recipes
 from bayesbits.cli import extras
-from bayesbits.front import Front
+from bayesbits.records.front import Front
 from tests.cli.test_commands import bayesbits
 
 MODULE = """
@@ -147,7 +147,7 @@ def test_a_search_that_compresses_nothing_says_so_with_the_way_out(here):
     shown = bayesbits("search", *own("regressor", "numbers"), *SEARCH, "--task", "regression")
     assert "search: gates cannot close" in shown.stderr
     assert "Almost nothing was compressed" in shown.stdout
-    assert "--set search.gates.rate=0.1" in shown.stdout
+    assert "--set search.gates.lr=0.1" in shown.stdout
     assert "Almost nothing was compressed" in (here / "runs/users_networks.regressor/report.html").read_text()
     assert "report.html" in shown.stdout.split("Written to")[1].split("Almost")[0]
     assert "1x fewer" not in shown.stdout
@@ -197,9 +197,9 @@ def stopped(*_arguments, **_options):
         (["inspect", "lenet5", "--input-shape", "1x8x8"], "lenet5 was made for 1x28x28"),
         (
             ["search", "digits-lenet5", "--set", "search.lr=1"],
-            "did you mean search.gates.rate or search.ranges.rate or",
+            "did you mean search.gates.lr or search.ranges.lr or",
         ),
-        (["search", "digits-lenet5", "--set", "search.gates.lr=1"], "did you mean search.gates.rate?"),
+        (["search", "digits-lenet5", "--set", "search.gates.lr=1"], "did you mean search.gates.lr?"),
         (["search", "digits-lenet5", "--set", "search.batch_size=1"], "did you mean data.batch_size?"),
     ],
 )

@@ -147,7 +147,7 @@ def network():
     return models.create("lenet5")
 
 
-def unlabelled():
+def unlabeled():
     return images.split(16), [(images, labels)]
 
 
@@ -161,13 +161,13 @@ def test_without_labels_a_loader_of_inputs_is_enough(here):
     torch.save(models.create("lenet5").state_dict(), here / "trained.pth")
     options = ["--model", "factories_of_posttrain:network", "--checkpoint", "trained.pth", "--device", "cpu"]
     options += ["--steps", "1", "--mus", "0.001", "--set", 'spec.preset="onnxruntime"', "--out", "run"]
-    unlabelled = ["--data", "factories_of_posttrain:unlabelled"]
-    asked = bayesbits("posttrain", *options, *unlabelled, code=1).stderr
+    unlabeled = ["--data", "factories_of_posttrain:unlabeled"]
+    asked = bayesbits("posttrain", *options, *unlabeled, code=1).stderr
     assert "posttrain --labels none" in asked
     untested = bayesbits("posttrain", *options, "--data", "factories_of_posttrain:untested", "--labels", "none", code=1)
     assert "a test needs labels" in untested.stderr.replace("\n", " ")
     assert not (here / "run").exists()
-    shown = bayesbits("posttrain", *options, *unlabelled, "--labels", "none", "--within", "100")
+    shown = bayesbits("posttrain", *options, *unlabeled, "--labels", "none", "--within", "100")
     assert "64 examples without labels" in shown.stdout
     bayesbits("verify", "run", "--inputs", "16")
 

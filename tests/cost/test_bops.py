@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bayesbits.cost import CostModel
 from bayesbits.cost.bops import Convention
-from bayesbits.plan import Plan
-from bayesbits.topology import Layer, Topology, Unsupported
+from bayesbits.records.plan import Plan
+from bayesbits.records.topology import Layer, Topology, Unsupported
 from tests.graph.networks import IMAGES, OWN, ROWS, Tied, traced
 from tests.networks import ZOO, dropping, random_plan, traced_once, zoo
 

@@ -9,7 +9,7 @@ from torch import nn
 from bayesbits.cost import CostModel
 from bayesbits.cost.size import packed_bytes
 from bayesbits.graph.trace import trace
-from bayesbits.plan import Plan
+from bayesbits.records.plan import Plan
 from tests.graph.networks import ROWS, Tied, traced
 from tests.networks import traced_once, zoo
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import bayesbits as bb
-from bayesbits.naming import key_of
-from bayesbits.topology import Topology
+from bayesbits.records.topology import Topology
+from bayesbits.utils.naming import key_of
 
 
 def mixed_plan(

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.deploy.test_deploying import check_equal, compress
 from torch import Tensor, nn
 
 import bayesbits as bb
 from tests.deploy.comparison import call
-from tests.deploy.test_deploying import check_equal, compress
 from tests.graph.networks import randomize
 
 IMAGES = (2, 3, 8, 8)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.test_integer import STRUCTURE, layer
 
 from bayesbits.deploy.modules import (
     EXACT_IN_FLOAT32,
@@ -17,8 +18,7 @@ from bayesbits.deploy.modules import (
     largest_sum,
     make_layer,
 )
-from bayesbits.integer import Grid, IntegerNetwork
-from tests.test_integer import STRUCTURE, layer
+from bayesbits.records.integer_network import Grid, IntegerNetwork
 
 
 def network(codes, bias, steps, grids, **more) -> IntegerNetwork:

@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.deploy.test_calling import check
+from tests.deploy.test_deploying import check_equal, compress
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import bayesbits as bb
-from tests.deploy.test_calling import check
-from tests.deploy.test_deploying import check_equal, compress
 from tests.graph.networks import IMAGES, randomize
 from tests.graph.test_random_networks import Random
 

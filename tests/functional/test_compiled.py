@@ -51,7 +51,7 @@ def test_with_a_compiler_that_fails(monkeypatch, caplog):
     def broken(*arguments):
         raise Failed
 
-    monkeypatch.setattr(compiled, "_specialise", lambda *key: broken)
+    monkeypatch.setattr(compiled, "_specialize", lambda *key: broken)
     with caplog.at_level(logging.WARNING, "bayesbits"):
         quantize()
         quantize()
@@ -66,7 +66,7 @@ def compilations(monkeypatch):
     made = []
     monkeypatch.setattr(compiled, "_runs", type(compiled._runs)())
     monkeypatch.setattr(compiled, "_compiled", set())
-    monkeypatch.setattr(compiled, "_specialise", lambda function, *key: made.append(function.__name__) or function)
+    monkeypatch.setattr(compiled, "_specialize", lambda function, *key: made.append(function.__name__) or function)
     return made
 
 
@@ -101,7 +101,7 @@ def test_a_long_compilation_is_told_of_once(compilations, monkeypatch, caplog):
         return slow
 
     monkeypatch.setattr(compiled, "_SILENCE", 0.0)
-    monkeypatch.setattr(compiled, "_specialise", compiling)
+    monkeypatch.setattr(compiled, "_specialize", compiling)
     with caplog.at_level(logging.WARNING, "bayesbits"), compiled.expecting(compiled.WORTH + 1):
         run_large()
         run_large()

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import bayesbits as bb
-from bayesbits.baselines import AdaRoundConfig, adaround, correct_biases, correct_biases_without_data, equalise
-from bayesbits.recorder import Recorder
+from bayesbits.baselines import AdaRoundConfig, adaround, correct_biases, correct_biases_without_data, equalize
+from bayesbits.utils.cuda_graph import Recorder
 
 
 def fixed_network() -> tuple[bb.Compressor, torch.Tensor]:
@@ -19,7 +19,7 @@ def fixed_network() -> tuple[bb.Compressor, torch.Tensor]:
     ).cuda().eval()  # fmt: skip
     x = torch.randn(64, 3, 6, 6, device="cuda")
     before = model(x)
-    equalise(model, x[:1])
+    equalize(model, x[:1])
     torch.testing.assert_close(model(x), before, rtol=1e-3, atol=1e-3)
     compressor = bb.attach(model, x, bb.Spec(prune=False))
     compressor.calibrate([x])

@@ -20,7 +20,7 @@ def trained(name: str, batches: list[tuple[torch.Tensor, torch.Tensor]], **optio
     compressor = bb.attach(model, batches[0][0][:1])
     compressor.calibrate([batches[0][0]])
     # Weights and ranges move little: whether a value is rounded up or down is chance, and steps far apart would be too.
-    config = SearchConfig(gates={"rate": 0.05}, weights={"rate": 1e-5}, ranges={"rate": 1e-5}, **options)
+    config = SearchConfig(gates={"lr": 0.05}, weights={"lr": 1e-5}, ranges={"lr": 1e-5}, **options)
     optimizers = make_optimizers(compressor, config)
     step = TrainingStep(model, compressor, F.cross_entropy, optimizers, config, mu=0.1)
     losses = []

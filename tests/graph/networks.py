@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bayesbits.graph.trace import trace
-from bayesbits.topology import Topology
+from bayesbits.records.topology import Topology
 
 
 class Residual(nn.Module):

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import bayesbits as bb
-from bayesbits.graph.exported import export_functional
-from bayesbits.graph.flat import FlatNetwork, mark_batch
+from bayesbits.graph.exported_program import export_functional
+from bayesbits.graph.flattened import FlatNetwork, mark_batch
 from bayesbits.graph.trace import trace
-from bayesbits.topology import Activation, Topology
+from bayesbits.records.topology import Activation, Topology
 from tests.graph.networks import ROWS, DataDependent
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.export cannot take it")

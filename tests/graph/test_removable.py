@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.graph.trace import trace
-from bayesbits.topology import ChannelGroup, Topology
+from bayesbits.records.topology import ChannelGroup, Topology
 from tests.graph.networks import IMAGES, OWN, TRANSFORMERS, Between, output_of, randomize, traced
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from bayesbits.graph.trace import trace
-from bayesbits.topology import Activation, Addition, Topology
+from bayesbits.records.topology import Activation, Addition, Topology
 from tests.graph.networks import (
     IMAGES,
     OWN,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bayesbits.topology import Topology
+from bayesbits.records.topology import Topology
 from tests.graph.networks import TRANSFORMERS, traced
 
 

@@ -199,7 +199,7 @@ class Pair(nn.Module):
         return self.quantizer(self.linear(x)).relu()
 
 
-def test_inside_of_torch_compile_with_its_neighbours_and_equal_to_eager():
+def test_inside_of_torch_compile_with_its_neighbors_and_equal_to_eager():
     torch.manual_seed(0)
     model, x = Pair().eval(), torch.randn(16, 8)
     set_open(model.quantizer, 1)

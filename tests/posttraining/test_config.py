@@ -21,8 +21,8 @@ def test_a_list_of_mus_becomes_a_tuple():
         ({"calibration": "max"}, "minmax"),
         ({"steps": 0}, "steps is 0; it is an integer of at least 1"),
         ({"seed": -1}, "seed"),
-        ({"gate_rate": 0.0}, "positive"),
-        ({"range_rate": True}, "positive"),
+        ({"gate_lr": 0.0}, "positive"),
+        ({"range_lr": True}, "positive"),
     ],
 )
 def test_wrong_choices_are_named(options, message):

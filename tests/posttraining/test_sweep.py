@@ -13,7 +13,7 @@ from bayesbits.functional.gates import INITIAL_LOGIT, KINDS
 from bayesbits.posttraining.sweep import _order
 from tests.posttraining.networks import accuracy, attached, examples
 
-FEW = bb.PosttrainConfig(mus=(0.001, 0.03, 0.3), steps=30, gate_rate=0.5)
+FEW = bb.PosttrainConfig(mus=(0.001, 0.03, 0.3), steps=30, gate_lr=0.5)
 
 
 def pairs(size: int = 32) -> list:
@@ -45,7 +45,7 @@ def test_one_step_by_hand():
     price = 4 * on * (1 - on)  # lambda = 4 bits, the largest layer
     assert task < 0 < price
     for mu, direction in ((0.5 * -task / price, 1.0), (2.0 * -task / price, -1.0)):
-        config = bb.PosttrainConfig(mus=(mu,), steps=1, gate_rate=0.125)
+        config = bb.PosttrainConfig(mus=(mu,), steps=1, gate_lr=0.125)
         bb.posttrain(compressor, [(inputs, targets)], "gates", config, loss_fn=nn.functional.mse_loss)
         assert quantizer.gates.logits.item() == pytest.approx(phi + direction * 0.125, abs=1e-5)
 
@@ -60,7 +60,7 @@ def test_a_front_goes_down_and_no_weight_changes(learn, loss):
     ranges = {name: q.log_beta.clone() for name, q in compressor.attachment.quantizers.items()}
     flags = [module.training for module in compressor.model.modules()]
     lines: list[str] = []
-    config = bb.PosttrainConfig(mus=FEW.mus, steps=FEW.steps, gate_rate=FEW.gate_rate, loss=loss)
+    config = bb.PosttrainConfig(mus=FEW.mus, steps=FEW.steps, gate_lr=FEW.gate_lr, loss=loss)
     front = bb.posttrain(compressor, batches, learn, config, progress=lines.append)
     assert [point.mu for point in front.points] == list(FEW.mus)
     costs = [point.relative_bops for point in front.points]

@@ -4,17 +4,17 @@ from bayesbits.recipes import advice
 from bayesbits.training import SearchConfig
 
 
-def config(rate=1e-3, **options):
-    return SearchConfig(gates={"rate": rate}, **options)
+def config(lr=1e-3, **options):
+    return SearchConfig(gates={"lr": lr}, **options)
 
 
 def test_steps_that_are_too_few_for_any_gate_are_told_before_the_search():
     told = advice.before(config(epochs=20), 320)
-    assert "320 steps at search.gates.rate = 0.001 move one by about 0.27 at most" in told
-    assert "--set search.gates.rate=0.05" in told
-    assert advice.before(config(rate=0.05, epochs=20), 320) is None
+    assert "320 steps at search.gates.lr = 0.001 move one by about 0.27 at most" in told
+    assert "--set search.gates.lr=0.05" in told
+    assert advice.before(config(lr=0.05, epochs=20), 320) is None
     assert advice.before(config(), None) is None  # nobody knows
-    assert "more search.epochs (now 1)" in advice.before(config(rate=0.1, epochs=1), 3)
+    assert "more search.epochs (now 1)" in advice.before(config(lr=0.1, epochs=1), 3)
 
 
 def test_what_compressed_almost_nothing_says_why():

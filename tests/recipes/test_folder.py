@@ -8,7 +8,7 @@ import pytest
 from bayesbits import recipes
 from bayesbits.recipes import folder as files
 from bayesbits.training import TrainingError
-from bayesbits.training.metrics import Metrics
+from bayesbits.training.metrics_log import Metrics
 
 MODULE = """
 import torch

@@ -47,7 +47,7 @@ def test_only_training_images_are_augmented(tmp_path):
     cifar = zoo.load("cifar10", tmp_path)
     loaders = open_data(config("cifar10-vgg7", *overrides), CPU, seed=0)
     [(test_images, _)] = loaders.test
-    assert test_images.equal(zoo.normalise(cifar.test.images, cifar))
+    assert test_images.equal(zoo.normalize(cifar.test.images, cifar))
     [(images, labels)] = loaders.train
     plain = open_data(config("cifar10-vgg7", *overrides, "data.padding=0", "data.flip=false"), CPU, seed=0)
     [(plain_images, plain_labels)] = plain.train
@@ -55,14 +55,14 @@ def test_only_training_images_are_augmented(tmp_path):
     assert not images.equal(plain_images)
 
 
-def test_images_that_are_not_standardised_go_from_black_to_white(tmp_path):
+def test_images_that_are_not_standardized_go_from_black_to_white(tmp_path):
     digits = zoo.load("digits")
-    loaders = open_data(config("digits-lenet5", "data.standardise=false"), CPU, seed=0)
+    loaders = open_data(config("digits-lenet5", "data.standardize=false"), CPU, seed=0)
     images = torch.cat([images for images, _ in loaders.test])
     torch.testing.assert_close(images, digits.test.images / 255)
     assert loaders.example.equal(digits.train.images[:1] / 255)
     photographs = open_data(
-        config("imagenet-resnet18", *made_for("imagenet-resnet18", tmp_path), "data.standardise=false"), CPU, seed=0
+        config("imagenet-resnet18", *made_for("imagenet-resnet18", tmp_path), "data.standardize=false"), CPU, seed=0
     )
     assert all(images.min() >= 0 and images.max() <= 1 for images, _ in photographs.test)
 
@@ -83,7 +83,7 @@ def test_processes_share_a_batch():
     [
         ("digits-lenet5", ["data.name=digit"], "data.name is 'digit'; it is one of digits, mnist"),
         ("digits-lenet5", ["data.validation=1438"], "there are only 1438 training images"),
-        ("digits-lenet5", ["data.options.colour=1"], "has no option 'colour'"),
+        ("digits-lenet5", ["data.options.color=1"], "has no option 'color'"),
         ("imagenet-resnet18", [], "data.folder is missing.*--set data.folder"),
         ("imagenet-resnet18", ["data.folder=x", "data.flip=true"], "cropped and mirrored anyway"),
     ],

@@ -38,7 +38,7 @@ def test_overrides_are_toml_and_text_where_they_are_not():
         "digits-lenet5",
         [
             "search.mu=0.5",
-            "search.weights={kind='sgd', rate=0.1}",
+            "search.weights={optimizer='sgd', lr=0.1}",
             "spec.bits=[4, 8]",
             'spec.rules."classifier.*".min_bits=8',
             "data.folder=/some/where else",
@@ -46,7 +46,7 @@ def test_overrides_are_toml_and_text_where_they_are_not():
         ],
     )
     assert recipe.search.mu == 0.5
-    assert (recipe.search.weights.kind, recipe.search.weights.rate) == ("sgd", 0.1)
+    assert (recipe.search.weights.kind, recipe.search.weights.lr) == ("sgd", 0.1)
     assert recipe.search.epochs == recipes.load("digits-lenet5").search.epochs
     assert recipe.spec == bb.Spec(bits=(4, 8), channel_multiple=8, rules={"classifier.*": bb.Rule(min_bits=8)})
     assert recipe.data.folder == "/some/where else"
@@ -54,8 +54,8 @@ def test_overrides_are_toml_and_text_where_they_are_not():
 
 
 def test_an_optimizer_given_in_part_keeps_the_rest_of_its_stage():
-    recipe = recipes.load("digits-lenet5", ["finetune.weights.rate=0.5"])
-    assert recipe.finetune.weights == bb.OptimizerConfig(rate=0.5, schedule="cosine")
+    recipe = recipes.load("digits-lenet5", ["finetune.weights.lr=0.5"])
+    assert recipe.finetune.weights == bb.OptimizerConfig(lr=0.5, schedule="cosine")
 
 
 def test_presets_come_before_the_other_fields():
@@ -71,12 +71,12 @@ def test_presets_come_before_the_other_fields():
     [
         ("search.epoch=3", "search.epoch is not known; did you mean search.epochs?"),
         ("serch.mu=1", "serch is not known; did you mean search?"),
-        ("search.gates.rat=1", "search.gates.rat is not known; did you mean search.gates.rate?"),
+        ("search.gates.rat=1", "search.gates.rat is not known; did you mean search.gates.lr?"),
         ('spec.rules."fc".bit=3', 'spec.rules."fc".bit is not known; did you mean spec.rules."fc".bits?'),
-        ("float.ranges.rate=1", "float.ranges is not known"),
+        ("float.ranges.lr=1", "float.ranges is not known"),
         ("search.seed=1", "the seed stands at the top of a recipe"),
         ("search.mu=0,1", "[search]: SearchConfig.mu is '0,1'; it is a number"),
-        ("search.gates.rate=-1", "[search.gates]: OptimizerConfig.rate is -1"),
+        ("search.gates.lr=-1", "[search.gates]: OptimizerConfig.lr is -1"),
         ("search.weights=3", "SearchConfig.weights is 3; it is an OptimizerConfig"),
         ("spec.bits=[4, 2]", "[spec]: Spec.bits is [4, 2]; the widths increase"),
         ("spec=3", "spec is 3; it is a table, [spec]"),

@@ -41,7 +41,7 @@ def test_the_papers_settings_are_the_papers():
     for name in ("imagenet-resnet18", "imagenet-mobilenetv2"):
         recipe = recipes.load(name)
         assert (recipe.search.epochs, recipe.finetune.epochs, recipe.data.batch_size) == (30, 10, 384)
-        assert (recipe.search.weights.kind, recipe.search.weights.rate) == ("sgd", 3e-3)
+        assert (recipe.search.weights.kind, recipe.search.weights.lr) == ("sgd", 3e-3)
         assert [round(30 * part) for part in recipe.search.gates.milestones] == [10, 20]
         assert recipe.finetune.weights == bb.OptimizerConfig("sgd", 1e-4, "cosine")
         assert recipe.finetune.ranges == bb.OptimizerConfig("adam", 1e-4, "cosine")

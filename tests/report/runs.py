@@ -17,11 +17,11 @@ from bayesbits.deploy.verification.record import (
     Simulated,
     Verification,
 )
-from bayesbits.plan import Plan
 from bayesbits.recipes import Result, load, to_toml
 from bayesbits.recipes.metrics import Score
 from bayesbits.recipes.result import make_result
-from bayesbits.topology import Activation, ChannelGroup, Layer, Topology, Unsupported
+from bayesbits.records.plan import Plan
+from bayesbits.records.topology import Activation, ChannelGroup, Layer, Topology, Unsupported
 from bayesbits.training.execution import Execution
 
 HOSTILE = "<script>alert('x')</script>&\"\u202e"

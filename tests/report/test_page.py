@@ -66,7 +66,7 @@ def test_tables_and_figures_are_accessible(tmp_path):
     assert len(ids) == len(set(ids))
     figures = page.all("svg", role="img")
     assert len(figures) == len(page.all("svg")) == 2
-    assert all(set(figure["aria-labelledby"].split()) <= set(ids) for figure in figures)
+    assert all(set(figure["aria-labeledby"].split()) <= set(ids) for figure in figures)
 
 
 def test_hostile_names_stay_text(tmp_path):

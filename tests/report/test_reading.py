@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bayesbits.plan import Plan
+from bayesbits.records.plan import Plan
 from bayesbits.report import write_report
 from bayesbits.report.reading import read_run
 from tests.report.runs import write_run, write_verification

@@ -16,12 +16,12 @@ from torch.distributed.fsdp import fully_shard
 import bayesbits as bb
 from bayesbits.training.sharding import whole
 from bayesbits.zoo.models import LeNet5
-from tests.training.problems import Failing, Labelled, Network, compressor, config, data, noisy, state
+from tests.training.problems import Failing, Labeled, Network, compressor, config, data, noisy, state
 
 
-def large_data() -> Labelled:
+def large_data() -> Labeled:
     generator = torch.Generator().manual_seed(2)
-    return Labelled(torch.randn(64, 1, 28, 28, generator=generator), torch.randint(10, (64,), generator=generator))
+    return Labeled(torch.randn(64, 1, 28, 28, generator=generator), torch.randint(10, (64,), generator=generator))
 
 
 def still() -> nn.Module:
@@ -31,7 +31,7 @@ def still() -> nn.Module:
 class Case:
     """A search in which every process starts with weights and randomness of its own."""
 
-    def __init__(self, make: Callable[[], nn.Module], entry: Labelled, rank: int, world: int) -> None:
+    def __init__(self, make: Callable[[], nn.Module], entry: Labeled, rank: int, world: int) -> None:
         self.handle = compressor(make=make, example=entry.images[:2])
         torch.manual_seed(50 + rank)
         with torch.no_grad():

@@ -17,7 +17,7 @@ import bayesbits as bb
 
 
 @dataclass
-class Labelled:
+class Labeled:
     """Images and labels in memory."""
 
     images: Tensor
@@ -40,10 +40,10 @@ class Network(nn.Module):
         return self.head(F.relu(self.hidden(self.dropout(x.flatten(1)))))
 
 
-def data(count: int = 44) -> Labelled:
+def data(count: int = 44) -> Labeled:
     generator = torch.Generator().manual_seed(1)
     images = torch.randn(count, 1, 5, 5, generator=generator)
-    return Labelled(images, (images.mean((1, 2, 3)) * 8 + 1).round().clamp(0, 2).long())
+    return Labeled(images, (images.mean((1, 2, 3)) * 8 + 1).round().clamp(0, 2).long())
 
 
 def noisy(images: Tensor, generator: torch.Generator) -> Tensor:
@@ -93,7 +93,7 @@ def loaders() -> dict[str, Any]:
 
 
 def config(**changes: Any) -> bb.SearchConfig:
-    given = {"epochs": 3, "gates": {"rate": 0.2}, "checkpoint_seconds": 0, "log_steps": 3, "frozen_statistics": 0.3}
+    given = {"epochs": 3, "gates": {"lr": 0.2}, "checkpoint_seconds": 0, "log_steps": 3, "frozen_statistics": 0.3}
     return bb.SearchConfig(**(given | changes))
 
 

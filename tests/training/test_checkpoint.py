@@ -78,7 +78,7 @@ class Wider(Network):
     [
         ({"mu": 0.5}, r"config\.mu is 0\.01 in the checkpoint and 0\.5 here"),
         ({"epochs": 2}, r"config\.epochs is 1 in the checkpoint and 2 here"),
-        ({"gates": {"rate": 0.1}}, r"config\.gates\.rate is 0\.2 in the checkpoint and 0\.1 here"),
+        ({"gates": {"lr": 0.1}}, r"config\.gates\.lr is 0\.2 in the checkpoint and 0\.1 here"),
         ({"handle": lambda: compressor(bb.Spec(bits=(2, 4, 8)))}, r"spec\.bits is \[2, 4, 8, 16, 32\] in the check"),
         ({"handle": lambda: compressor(make=Wider)}, r"topology\.layers\[2\]\.weight_shape\[0\] is 3 in the check"),
         ({"loader": bb.Feed(data(), 22)}, "batches in an epoch is 4 in the checkpoint and 2 here"),
@@ -134,7 +134,7 @@ def test_a_checkpoint_holds_all_that_there_is(finished, tmp_path):
     assert content["optimizers"].keys() == {"weights", "gates", "ranges"}
     assert content["position"]["step"] == 4
     assert content["versions"]["torch"] == torch.__version__
-    assert content["description"]["config"]["gates"] == dataclasses.asdict(bb.OptimizerConfig(rate=0.2)) | {
+    assert content["description"]["config"]["gates"] == dataclasses.asdict(bb.OptimizerConfig(lr=0.2)) | {
         "milestones": []
     }
 

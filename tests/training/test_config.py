@@ -23,8 +23,8 @@ BOTH: list[tuple[dict[str, Any], str]] = [
     ({"checkpoint_seconds": "often"}, "checkpoint_seconds is 'often'; it is a number"),
     ({"log_steps": 0}, "log_steps is 0"),
     ({"frozen_statistics": 2}, "frozen_statistics is 2; it is a number from 0 to 1"),
-    ({"weights": {"rat": 1}}, "weights is {'rat': 1}; it is an OptimizerConfig or a dict with keys of kind, rate"),
-    ({"weights": {"rate": math.nan}}, "weights: OptimizerConfig.rate is nan"),
+    ({"weights": {"rat": 1}}, "weights is {'rat': 1}; it is an OptimizerConfig or a dict with keys of optimizer, lr"),
+    ({"weights": {"lr": math.nan}}, "weights: OptimizerConfig.lr is nan"),
     ({"ranges": {"kind": "adamw"}}, "ranges: OptimizerConfig.kind is 'adamw'; .* did you mean 'adam'?"),
     ({"ranges": 0.1}, "ranges is 0.1"),
 ]

@@ -13,7 +13,7 @@ import bayesbits as bb
 from bayesbits.nn.attached import AttachedLayer
 from bayesbits.training import LoaderError, NonFiniteError
 from bayesbits.training.checkpoint import read_checkpoint
-from bayesbits.training.metrics import read_metrics
+from bayesbits.training.metrics_log import read_metrics
 from tests.training.problems import Failing, Network, Stream, compressor, config, data, loaders, same, state
 
 
@@ -26,7 +26,7 @@ def searched(handle=None, loader=None, loss_fn=F.cross_entropy, /, *, options=No
 
 def test_searching_calibrates_trains_and_decides_but_fixes_nothing():
     before = compressor()
-    handle, plan = searched(epochs=8, mu=1.0, gates={"rate": 1.0}, frozen_statistics=0.1)
+    handle, plan = searched(epochs=8, mu=1.0, gates={"lr": 1.0}, frozen_statistics=0.1)
     assert handle.attachment.calibrated
     for earlier, group in zip(before.parameter_groups(), handle.parameter_groups(), strict=True):
         assert not any(torch.equal(*pair) for pair in zip(earlier["params"], group["params"], strict=True))
@@ -38,7 +38,7 @@ def test_known_ranges_are_kept():
     handle = compressor()
     handle.calibrate([data().images * 50])
     known = handle.attachment.quantizers["head.input"].beta.clone()
-    searched(handle, epochs=1, ranges={"rate": 0.0})
+    searched(handle, epochs=1, ranges={"lr": 0.0})
     assert torch.equal(handle.attachment.quantizers["head.input"].beta, known)
 
 
@@ -47,7 +47,7 @@ def test_fine_tuning_trains_weights_and_ranges_at_the_fixed_decision():
     before = state(handle)
     bb.finetune(
         handle, loaders()["feed"], F.cross_entropy,
-        bb.FinetuneConfig(epochs=2, weights={"rate": 1e-2}, ranges={"rate": 1e-2}), progress=False,
+        bb.FinetuneConfig(epochs=2, weights={"lr": 1e-2}, ranges={"lr": 1e-2}), progress=False,
     )  # fmt: skip
     assert handle.plan() == plan
     assert [group["name"] for group in handle.parameter_groups()] == ["weights", "ranges"]
@@ -127,7 +127,7 @@ def test_every_kind_of_gates_and_the_same_twice(kind):
     ],
 )
 def test_what_may_be_decided_comes_from_the_spec(spec, widths, gates):
-    handle, plan = searched(compressor(spec), epochs=4, mu=3.0, gates={"rate": 1.0})
+    handle, plan = searched(compressor(spec), epochs=4, mu=3.0, gates={"lr": 1.0})
     assert widths is None or set(plan.bits.values()) == widths
     assert bool(plan.kept) == spec.prune
     assert any(group["name"] == "gates" for group in handle.parameter_groups()) == gates
@@ -143,7 +143,7 @@ def test_where_nothing_learns_it_is_said():
 
 
 def test_sgd_with_steps_beside_adam():
-    weights = {"kind": "sgd", "rate": 0.05, "schedule": "steps", "milestones": (0.5,), "weight_decay": 1e-4}
+    weights = {"optimizer": "sgd", "lr": 0.05, "schedule": "steps", "milestones": (0.5,), "weight_decay": 1e-4}
     before = state(compressor())
     handle, _ = searched(weights=weights)
     assert not torch.equal(before["head.weight"], handle.model.head.weight)
@@ -168,9 +168,9 @@ def training_lines(folder):
 
 
 def test_a_loader_without_a_length_learns_it_in_its_first_epoch(tmp_path):
-    searched(None, Stream(4), log_steps=1, weights={"rate": 1.0, "schedule": "linear"}, epochs=3,
+    searched(None, Stream(4), log_steps=1, weights={"lr": 1.0, "schedule": "linear"}, epochs=3,
              options={"folder": tmp_path})  # fmt: skip
-    rates = [line["rates"]["weights"] for line in training_lines(tmp_path)]
+    rates = [line["lr"]["weights"] for line in training_lines(tmp_path)]
     assert rates == pytest.approx([1.0] * 9 + [0.75, 0.5, 0.25])
 
 
@@ -284,7 +284,7 @@ def test_a_teacher_is_learned_from_and_needs_its_part_of_the_loss():
 
     def distance(**options):
         handle = compressor()
-        searched(handle, [(entry.images, entry.labels)] * 8, epochs=5, mu=0.0, weights={"rate": 1e-2}, **options)
+        searched(handle, [(entry.images, entry.labels)] * 8, epochs=5, mu=0.0, weights={"lr": 1e-2}, **options)
         handle.model.eval()
         teacher.eval()
         with torch.no_grad():

@@ -18,7 +18,7 @@ from tests.training.problems import compressor, config, data
     ],
 )
 def test_rates_by_hand(options, rates):
-    optimizers = make_optimizers(compressor(), config(weights={"rate": 0.6, **options}, gates={"schedule": "constant"}))
+    optimizers = make_optimizers(compressor(), config(weights={"lr": 0.6, **options}, gates={"schedule": "constant"}))
     for part, rate in rates.items():
         optimizers.set_progress(part)
         assert optimizers.rates()["weights"] == pytest.approx(rate, abs=1e-8)

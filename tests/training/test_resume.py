@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import bayesbits as bb
-from bayesbits.training.metrics import read_metrics
+from bayesbits.training.metrics_log import read_metrics
 from tests.training.problems import Failing, compressor, config, data, loaders, noisy, same, search_and_die, state
 
 ROOT = Path(__file__).parent.parent.parent

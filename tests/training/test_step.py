@@ -1,4 +1,4 @@
-"""One step: what is minimised, and what happens where compiling does not work."""
+"""One step: what is minimized, and what happens where compiling does not work."""
 
 import logging
 

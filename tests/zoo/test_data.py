@@ -84,18 +84,18 @@ def test_digits_are_all_there_at_their_own_size_with_black_and_white_at_the_ends
     assert (int(ours.min()), int(ours.max())) == (0, 255)
 
 
-def test_digits_are_resized_between_pixel_centres():
+def test_digits_are_resized_between_pixel_centers():
     small, large = data.load("digits", size=8).train.images[0, 0], data.load("digits").train.images[0, 0]
-    centres = ((np.arange(28) + 0.5) * 8 / 28 - 0.5).clip(0)
-    below = np.floor(centres).astype(int)
+    centers = ((np.arange(28) + 0.5) * 8 / 28 - 0.5).clip(0)
+    below = np.floor(centers).astype(int)
     weights = np.zeros((28, 8))
-    weights[np.arange(28), below] += 1 - (centres - below)
-    weights[np.arange(28), (below + 1).clip(max=7)] += centres - below
+    weights[np.arange(28), below] += 1 - (centers - below)
+    weights[np.arange(28), (below + 1).clip(max=7)] += centers - below
     expected = weights @ small.numpy().astype(float) @ weights.T
     assert np.abs(large.numpy() - expected).max() <= 1  # the small image was rounded once more
 
 
-# Statistics and normalisation
+# Statistics and normalization
 
 
 @pytest.mark.parametrize("packed", [True, False], ids=["gz", "unpacked"])
@@ -111,10 +111,10 @@ def test_idx_files_arrive_pixel_for_pixel_with_their_statistics(tmp_path: Path, 
     assert mnist.std == pytest.approx((pixels.std(),), rel=1e-12)
 
 
-def test_normalised_training_images_have_mean_0_and_deviation_1_in_every_channel(tmp_path: Path):
+def test_normalized_training_images_have_mean_0_and_deviation_1_in_every_channel(tmp_path: Path):
     CIFAR["mosaics in parts"](tmp_path, cifar_arrays())
     cifar = data.load("cifar10", tmp_path)
-    images = data.normalise(cifar.train.images, cifar)
+    images = data.normalize(cifar.train.images, cifar)
     assert images.dtype == torch.float32
     std, mean = torch.std_mean(images.double(), (0, 2, 3), correction=0)
     assert mean.abs().max() < 1e-6
@@ -122,21 +122,21 @@ def test_normalised_training_images_have_mean_0_and_deviation_1_in_every_channel
     exact = cifar.train.images.double() / 255 - torch.tensor(cifar.mean, dtype=torch.float64).view(3, 1, 1)
     exact /= torch.tensor(cifar.std, dtype=torch.float64).view(3, 1, 1)
     assert (images - exact).abs().max() < 1e-6
-    assert torch.equal(data.normalise(cifar.train.images[3], cifar), images[3])
+    assert torch.equal(data.normalize(cifar.train.images[3], cifar), images[3])
 
 
-def test_a_channel_of_one_colour_is_only_centred():
+def test_a_channel_of_one_color_is_only_centered():
     split = data.Dataset(torch.full((2, 1, 3, 3), 51, dtype=torch.uint8), torch.tensor([0, 1]), 2)
-    grey = data.Data(split, split, (0.2,), (0.0,), "grey")
-    assert torch.equal(data.normalise(split.images, grey), torch.zeros(2, 1, 3, 3))
+    gray = data.Data(split, split, (0.2,), (0.0,), "gray")
+    assert torch.equal(data.normalize(split.images, gray), torch.zeros(2, 1, 3, 3))
 
 
-def test_normalise_refuses_what_was_normalised_and_other_channels():
+def test_normalize_refuses_what_was_normalized_and_other_channels():
     digits = data.load("digits", size=8)
     with refused(ValueError, "uint8", "torch.float32"):
-        data.normalise(data.normalise(digits.test.images, digits), digits)
+        data.normalize(data.normalize(digits.test.images, digits), digits)
     with refused(ValueError, "3 channels", "statistics of 1"):
-        data.normalise(digits.test.images.expand(-1, 3, -1, -1), digits)
+        data.normalize(digits.test.images.expand(-1, 3, -1, -1), digits)
 
 
 @pytest.mark.parametrize(

@@ -108,15 +108,15 @@ def test_random_boxes_fit_pictures_of_any_shape(size: tuple[int, int]):
         assert 0 <= upper < lower <= size[1]
 
 
-def test_grey_and_transparent_pictures_become_red_green_and_blue(tmp_path: Path):
-    grey, transparent = noise(8, 8), noise(8, 8, 4)
-    write_pictures(tmp_path, {"a/grey.png": grey, "a/transparent.png": transparent})
+def test_gray_and_transparent_pictures_become_red_green_and_blue(tmp_path: Path):
+    gray, transparent = noise(8, 8), noise(8, 8, 4)
+    write_pictures(tmp_path, {"a/gray.png": gray, "a/transparent.png": transparent})
     folder = data.ImageFolder(tmp_path, size=7)
-    assert np.array_equal(folder[0][0].numpy(), np.broadcast_to(grey[:7, :7], (3, 7, 7)))
+    assert np.array_equal(folder[0][0].numpy(), np.broadcast_to(gray[:7, :7], (3, 7, 7)))
     assert np.array_equal(folder[1][0].numpy(), transparent[:7, :7, :3].transpose(2, 0, 1))
 
 
-def test_folders_of_training_and_validation_feed_a_loader_and_are_normalised(tmp_path: Path):
+def test_folders_of_training_and_validation_feed_a_loader_and_are_normalized(tmp_path: Path):
     names = [f"{split}/{label}/{number}.jpg" for split in ("train", "val") for label in "ab" for number in range(3)]
     write_pictures(tmp_path, {name: noise(20, 30, 3, seed=seed) for seed, name in enumerate(names)})
     folders = data.image_folder(tmp_path, size=14)
@@ -125,9 +125,9 @@ def test_folders_of_training_and_validation_feed_a_loader_and_are_normalised(tmp
     images, labels = next(iter(DataLoader(folders.test, batch_size=6)))
     assert images.shape == (6, 3, 14, 14)
     assert labels.tolist() == [0, 0, 0, 1, 1, 1]
-    normalised = data.normalise(images, folders)
-    assert torch.equal(normalised, data.normalise(images, folders.train))
-    assert torch.allclose(normalised[:, 1], (images[:, 1] / 255 - 0.456) / 0.224, atol=1e-5)
+    normalized = data.normalize(images, folders)
+    assert torch.equal(normalized, data.normalize(images, folders.train))
+    assert torch.allclose(normalized[:, 1], (images[:, 1] / 255 - 0.456) / 0.224, atol=1e-5)
 
 
 def test_different_classes_in_training_and_validation_are_refused(tmp_path: Path):

@@ -7,14 +7,14 @@ These end in plans:
 
 These change weights or biases:
 
-- `equalise`, before attaching: channels get ranges of equal size across layers;
+- `equalize`, before attaching: channels get ranges of equal size across layers;
 - `adaround`, on a fixed plan: which weights are rounded up and which down is learned;
 - `correct_biases`, on a fixed plan: biases take back what rounding does to the means of layers.
 """
 
 from bayesbits.baselines.adaround import AdaRoundReport, adaround
 from bayesbits.baselines.bias_correction import BiasCorrectionReport, correct_biases, correct_biases_without_data
-from bayesbits.baselines.equalisation import EqualisationReport, equalise
+from bayesbits.baselines.cross_layer_equalization import Equalizationreport, equalize
 from bayesbits.baselines.reconstruction import AdaRoundConfig
 from bayesbits.baselines.sensitivity import Sensitivity, sensitivity
 from bayesbits.baselines.uniform import uniform
@@ -23,12 +23,12 @@ __all__ = [
     "AdaRoundConfig",
     "AdaRoundReport",
     "BiasCorrectionReport",
-    "EqualisationReport",
+    "Equalizationreport",
     "Sensitivity",
     "adaround",
     "correct_biases",
     "correct_biases_without_data",
-    "equalise",
+    "equalize",
     "sensitivity",
     "uniform",
 ]

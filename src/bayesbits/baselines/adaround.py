@@ -3,7 +3,7 @@
 Rounding every weight to its nearest code is best for each of them and not for the layer: errors that a layer's inputs
 bring together should cancel. Layer after layer, in running order, the choice between the code below and the code above
 is learned so that the layer's output comes close to the float network's (see `rounding` and `reconstruction`). It ends
-in new weights, each at the centre of its learned code, so that the quantizer's ordinary rounding gives just these.
+in new weights, each at the center of its learned code, so that the quantizer's ordinary rounding gives just these.
 """
 
 from collections.abc import Iterable
@@ -27,12 +27,12 @@ from bayesbits.baselines.observing import (
 )
 from bayesbits.baselines.reconstruction import AdaRoundConfig, Reconstruction
 from bayesbits.baselines.rounding import RoundingGrid
-from bayesbits.compressor import Compressor
-from bayesbits.graph.between import Between, apply_functions, read_between
-from bayesbits.graph.exported import evaluation_form
+from bayesbits.compression.compressor import Compressor
+from bayesbits.graph.exported_program import evaluation_form
+from bayesbits.graph.layer_pairs import Between, apply_functions, read_between
 from bayesbits.nn.attached import AttachedLayer, batch_norm_factor
-from bayesbits.plan import Plan
-from bayesbits.topology import Layer
+from bayesbits.records.plan import Plan
+from bayesbits.records.topology import Layer
 
 WIDEST = 16  # in wider codes half a step is lost in the weight's own precision
 

@@ -30,13 +30,13 @@ from bayesbits.baselines.observing import (
     run_to,
     watching_layers,
 )
-from bayesbits.calibration import run_on
-from bayesbits.compressor import Compressor
-from bayesbits.graph.between import read_between
-from bayesbits.graph.exported import evaluation_form
+from bayesbits.compression.compressor import Compressor
+from bayesbits.compression.observation import run_on
+from bayesbits.graph.exported_program import evaluation_form
+from bayesbits.graph.layer_pairs import read_between
 from bayesbits.nn.attached import AttachedLayer
-from bayesbits.plan import Plan
-from bayesbits.topology import Layer
+from bayesbits.records.plan import Plan
+from bayesbits.records.topology import Layer
 
 
 @dataclass(frozen=True)

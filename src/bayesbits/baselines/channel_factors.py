@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bayesbits.graph.between import Between
 from bayesbits.graph.channels import Channels
+from bayesbits.graph.layer_pairs import Between
 from bayesbits.graph.layers import FoundLayer, weight_of
-from bayesbits.topology import ChannelGroup
+from bayesbits.records.topology import ChannelGroup
 
 
 def norm_of(between: Between, layer: FoundLayer) -> _BatchNorm | None:

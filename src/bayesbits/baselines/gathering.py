@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from bayesbits.baselines.observing import run_to
 from bayesbits.baselines.reconstruction import Examples, Reconstruction
-from bayesbits.topology import Layer
+from bayesbits.records.topology import Layer
 
 
 def gather(

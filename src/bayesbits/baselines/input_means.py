@@ -12,12 +12,12 @@ from torch import Tensor, fx
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayesbits.baselines.channel_factors import by_channels
-from bayesbits.compressor import Compressor
-from bayesbits.graph.between import Between, Way, apply_functions, is_function
+from bayesbits.compression.compressor import Compressor
+from bayesbits.graph.channel_rules import MOVES, SAME
 from bayesbits.graph.channels import Channels
-from bayesbits.graph.exported import operation
-from bayesbits.graph.rules import MOVES, SAME
-from bayesbits.topology import Layer
+from bayesbits.graph.exported_program import operation
+from bayesbits.graph.layer_pairs import Between, Way, apply_functions, is_function
+from bayesbits.records.topology import Layer
 
 # What keeps the mean of every channel, beside moving data.
 MEANS = ("mean", "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d",

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from bayesbits.baselines.input_means import norm_of
 from bayesbits.baselines.observing import channel_axis
-from bayesbits.compressor import Compressor
+from bayesbits.compression.compressor import Compressor
 from bayesbits.nn.attached import AttachedLayer, AttachedNorm, batch_norm_factor, on_grid
-from bayesbits.topology import Layer
+from bayesbits.records.topology import Layer
 
 
 class LayerBias:

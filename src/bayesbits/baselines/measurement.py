@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from bayesbits.baselines.replay import Replay
-from bayesbits.compressor import Compressor
+from bayesbits.compression.compressor import Compressor
 from bayesbits.posttraining.examples import count_examples
-from bayesbits.records import Record
+from bayesbits.records.serialization import Record
 
 ScoreFunction = Callable[[Any, Any], Tensor]
 Widths = Mapping[str, int]

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from bayesbits.calibration import run_on
-from bayesbits.compressor import Compressor, check_compressor
+from bayesbits.compression.compressor import Compressor, check_compressor
+from bayesbits.compression.observation import run_on
 from bayesbits.nn import GatedQuantizer
 from bayesbits.nn.attached import AttachedLayer, observe_output
-from bayesbits.topology import Layer
+from bayesbits.records.topology import Layer
 
 See = Callable[[Tensor, Tensor], None]
 Progress = Callable[[str, int, int], None]

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from bayesbits.baselines.observing import along_channels, channel_axis
-from bayesbits.baselines.rounding import RoundingGrid, logits_of, rectified_sigmoid, regulariser
+from bayesbits.baselines.rounding import RoundingGrid, logits_of, rectified_sigmoid, regularizer
 from bayesbits.nn.attached import AttachedLayer
-from bayesbits.recorder import Recorder
-from bayesbits.topology import Layer
+from bayesbits.records.topology import Layer
+from bayesbits.utils.cuda_graph import Recorder
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class AdaRoundConfig:
     """Steps for each layer. The paper takes 10,000."""
     batch: int = 32
     """Examples in a step."""
-    rate: float = 1e-2
+    lr: float = 1e-2
     """Adam's learning rate."""
     strength: float = 0.01
-    """The weight of the regulariser beside the squared error."""
+    """The weight of the regularizer beside the squared error."""
     warm_up: float = 0.2
-    """The part of the steps, at the beginning, without the regulariser."""
+    """The part of the steps, at the beginning, without the regularizer."""
     exponents: tuple[float, float] = (20.0, 2.0)
-    """The exponent of the regulariser behind the warm-up and at the end; it falls linearly."""
+    """The exponent of the regularizer behind the warm-up and at the end; it falls linearly."""
     functions: bool = True
     """Whether errors are measured behind the function (ReLU and the like) that follows the layer, or before it."""
     asymmetric: bool = True
@@ -48,7 +48,7 @@ class AdaRoundConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"AdaRoundConfig.{name} is {value!r}; it is an integer of at least 1")
-        for name in ("rate", "gibibytes"):
+        for name in ("lr", "gibibytes"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"AdaRoundConfig.{name} is {getattr(self, name)!r}; it is a positive number")
         if not self.strength >= 0:
@@ -58,8 +58,8 @@ class AdaRoundConfig:
         if len(self.exponents) != 2 or not self.exponents[0] >= self.exponents[1] > 0:
             raise ValueError(f"AdaRoundConfig.exponents is {self.exponents!r}; it is two numbers above 0 that fall")
 
-    def regularisation(self, step: int) -> tuple[float, float]:
-        """The weight of the regulariser and its exponent at a step."""
+    def regularization(self, step: int) -> tuple[float, float]:
+        """The weight of the regularizer and its exponent at a step."""
         start = self.warm_up * self.steps
         first, last = self.exponents
         if step < start:
@@ -120,8 +120,8 @@ class Reconstruction:
     def learn(self, grid: RoundingGrid, data: list[Examples], config: AdaRoundConfig) -> Tensor:
         """Which codes are rounded up, learned from data: 1 where one is, else 0."""
         logits = logits_of(grid.fraction).requires_grad_()
-        optimizer = torch.optim.Adam([logits], lr=config.rate, capturable=logits.is_cuda)
-        schedule = torch.tensor([config.regularisation(step) for step in range(config.steps)]).to(logits.device)
+        optimizer = torch.optim.Adam([logits], lr=config.lr, capturable=logits.is_cuda)
+        schedule = torch.tensor([config.regularization(step) for step in range(config.steps)]).to(logits.device)
         parts, rows = _draw(data, config)
         taken = torch.zeros(1, dtype=torch.int64, device=logits.device)  # how many steps; counted where it is read
 
@@ -152,9 +152,9 @@ class Reconstruction:
         strength: float | Tensor,
         exponent: float | Tensor,
     ) -> Tensor:
-        """The error with softly rounded codes, and the regulariser with its weight."""
+        """The error with softly rounded codes, and the regularizer with its weight."""
         error = self.error(grid.weight(rectified_sigmoid(logits)), inputs, targets)
-        return error + strength * regulariser(logits, exponent)
+        return error + strength * regularizer(logits, exponent)
 
 
 def _draw(data: list[Examples], config: AdaRoundConfig) -> tuple[list[int], Tensor]:

@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from bayesbits.calibration import run_on
+from bayesbits.compression.observation import run_on
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """The mathematics of adaptive rounding: codes that are learned between the one below a weight and the one above.
 
 A weight w with step s becomes s clip(floor(w / s) + h(V)) with the rectified sigmoid h(V) = clip(1.2 sigmoid(V) - 0.1,
-0, 1), which starts at the weight's own fraction, so that learning starts from the float weight. A regulariser, the sum
+0, 1), which starts at the weight's own fraction, so that learning starts from the float weight. A regularizer, the sum
 of 1 - |2 h(V) - 1|^b, drives every h to 0 or 1; b falls from 20, where only values near 0 or 1 are drawn the rest of
 the way, to 2, where all are. (Nagel et al., *Up or Down? Adaptive Rounding for Post-Training Quantization*, 2020.)
 """
@@ -27,7 +27,7 @@ def logits_of(fraction: Tensor) -> Tensor:
     return torch.logit((fraction - GAMMA) / (ZETA - GAMMA))
 
 
-def regulariser(logits: Tensor, exponent: float | Tensor) -> Tensor:
+def regularizer(logits: Tensor, exponent: float | Tensor) -> Tensor:
     """The sum of 1 - |2 h(V) - 1|^exponent: zero when every h is 0 or 1."""
     return (1 - (2 * rectified_sigmoid(logits) - 1).abs().pow(exponent)).sum()
 

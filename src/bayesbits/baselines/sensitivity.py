@@ -25,14 +25,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bayesbits.baselines.measurement import Measurement, ScoreFunction, Widths
-from bayesbits.compressor import Compressor, check_compressor
-from bayesbits.front import Front, Point
-from bayesbits.plan import Plan
+from bayesbits.compression.compressor import Compressor, check_compressor
 from bayesbits.posttraining.examples import take_batches
 from bayesbits.posttraining.losses import divergence, float_log_probabilities
 from bayesbits.posttraining.modes import check_evaluation, kept
 from bayesbits.posttraining.points import read_point
-from bayesbits.records import Record
+from bayesbits.records.front import Front, Point
+from bayesbits.records.plan import Plan
+from bayesbits.records.serialization import Record
 
 REFERENCE_BITS = 16
 
@@ -127,7 +127,7 @@ def sensitivity(
     if not attachment.calibrated:
         raise ValueError("the ranges are not known yet: call compressor.calibrate(batches, 'mse') first")
     changes = _changes(compressor, widths)
-    inputs, labels = take_batches(batches, labelled=loss == "labels", without="loss='output'")
+    inputs, labels = take_batches(batches, labeled=loss == "labels", without="loss='output'")
     targets = labels if loss == "labels" else float_log_probabilities(compressor, inputs)
     score_fns = (score_fn,) if score_fn else (accuracy, likelihood) if loss == "labels" else (_agreement,)
     reference = {tensor: REFERENCE_BITS for tensor, _ in changes}

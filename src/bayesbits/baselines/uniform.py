@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from bayesbits.compressor import Compressor
-from bayesbits.plan import Plan
+from bayesbits.compression.compressor import Compressor
+from bayesbits.records.plan import Plan
 
 
 def uniform(

@@ -11,9 +11,9 @@ from bayesbits.cli.console import results, say
 from bayesbits.cli.extras import require_extras
 from bayesbits.deploy import DeployedNetwork, VerificationError, deploy, export_onnx, save
 from bayesbits.deploy import verify as verify_file
-from bayesbits.deploy.export.plain import export_float_onnx
-from bayesbits.deploy.export.write import FORMS
-from bayesbits.deploy.latency import measure_latencies
+from bayesbits.deploy.onnx.export import FORMS
+from bayesbits.deploy.onnx.float_model import export_float_onnx
+from bayesbits.deploy.onnx.latency import measure_latencies
 from bayesbits.recipes.finished import FinishedRun, restore
 from bayesbits.recipes.folder import VERIFICATION
 from bayesbits.recipes.loaders import first_examples

@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from bayesbits.deploy.export.optional import PACKAGES as ONNX
+from bayesbits.deploy.onnx.packages import PACKAGES as ONNX
 
 EXTRAS = {"onnx": {package: package for package in ONNX}, "data": {"sklearn": "scikit-learn", "PIL": "pillow"}}
 

@@ -14,12 +14,12 @@ from bayesbits.cli.options import Overrides
 from bayesbits.cli.tables import fitted
 from bayesbits.cost import CostModel
 from bayesbits.graph.trace import trace
-from bayesbits.plan import Plan
 from bayesbits.recipes.networks import build
 from bayesbits.recipes.reading import options_from
 from bayesbits.recipes.trial import run_on
+from bayesbits.records.plan import Plan
+from bayesbits.records.topology import Topology
 from bayesbits.report.numbers import size
-from bayesbits.topology import Topology
 from bayesbits.training.step import call
 from bayesbits.zoo import models
 

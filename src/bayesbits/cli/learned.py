@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bayesbits.front import Front
 from bayesbits.recipes.folder import FRONT, POSTTRAIN, first_difference
-from bayesbits.writing import write_atomically
+from bayesbits.records.front import Front
+from bayesbits.utils.files import write_atomically
 
 
 def learned_before(folder: Path, settings: Mapping[str, Any]) -> Front | None:

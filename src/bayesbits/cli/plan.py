@@ -8,12 +8,12 @@ import typer
 from bayesbits.cli.console import results
 from bayesbits.cli.tables import layer_table, result_table
 from bayesbits.cost import CostModel
-from bayesbits.plan import Plan
 from bayesbits.recipes import Result
 from bayesbits.recipes.folder import PLAN, RESULT, TOPOLOGY, unfinished
 from bayesbits.recipes.result import layer_rows
+from bayesbits.records.plan import Plan
+from bayesbits.records.topology import Topology
 from bayesbits.report.numbers import size
-from bayesbits.topology import Topology
 
 
 def plan(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.")]) -> None:

@@ -13,7 +13,6 @@ from bayesbits.cli.learned import learned_before, write_settings
 from bayesbits.cli.search import show
 from bayesbits.cli.tables import file_table
 from bayesbits.cli.trained import Checkpoint, Examples, Gates, Labels, Out, Start, score_on_test, show_front, start
-from bayesbits.front import Front, Point
 from bayesbits.posttraining import PosttrainConfig, restore
 from bayesbits.posttraining import posttrain as learn_points
 from bayesbits.posttraining.config import MUS
@@ -21,6 +20,7 @@ from bayesbits.recipes.accuracy import measure
 from bayesbits.recipes.finished import write_posttrained
 from bayesbits.recipes.folder import FRONT
 from bayesbits.recipes.recipe import Recipe, TaskConfig
+from bayesbits.records.front import Front, Point
 
 
 def posttrain(
@@ -40,7 +40,7 @@ def posttrain(
         typer.Option(
             min=1,
             help="Steps for each point. Too few close no gate: one starts at 6, closes below -0.9, and a step moves it "
-            f"by about {PosttrainConfig.gate_rate:g}.",
+            f"by about {PosttrainConfig.gate_lr:g}.",
         ),
     ] = PosttrainConfig.steps,
     mus: Annotated[

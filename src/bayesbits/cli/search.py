@@ -38,7 +38,7 @@ def search(
 
       bayesbits search cifar10-vgg7 --set data.folder=/data --out runs/vgg7
 
-      bayesbits search --model mine:network --data mine:loaders --set search.gates.rate=0.03
+      bayesbits search --model mine:network --data mine:loaders --set search.gates.lr=0.03
 
       bayesbits search --model mine:unet --data mine:loaders --task segmentation
 

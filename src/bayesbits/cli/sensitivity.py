@@ -17,9 +17,9 @@ from bayesbits.cli import options
 from bayesbits.cli.console import results, say
 from bayesbits.cli.tables import fitted
 from bayesbits.cli.trained import Checkpoint, Examples, Labels, Out, score_on_test, show_front, start
-from bayesbits.front import Front
 from bayesbits.posttraining import restore
 from bayesbits.recipes.metrics import Metric
+from bayesbits.records.front import Front
 
 MEASURED = "measured.json"
 SENSITIVITY = "sensitivity.json"

@@ -12,14 +12,14 @@ from bayesbits.baselines.measurement import digest_of
 from bayesbits.cli.console import results, say
 from bayesbits.cli.options import file_name
 from bayesbits.cli.tables import fitted
-from bayesbits.compressor import Compressor, attach
-from bayesbits.front import Front
+from bayesbits.compression.compressor import Compressor, attach
 from bayesbits.posttraining.examples import count_examples
 from bayesbits.recipes import Recipe, TrainedNetwork, trained_network
 from bayesbits.recipes.accuracy import measure
 from bayesbits.recipes.folder import CHECKPOINTS
 from bayesbits.recipes.loaders import first_batches, inputs_of
 from bayesbits.recipes.metrics import change_of
+from bayesbits.records.front import Front
 from bayesbits.training import Interrupted, TrainingError
 from bayesbits.training.batches import to_device
 

@@ -18,11 +18,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from bayesbits.cost.cost import Cost, LayerCost
 from bayesbits.cost.indices import cost_indices
-from bayesbits.cost.record import Cost, LayerCost
 from bayesbits.cost.size import BIAS_BYTES, bias_elements, packed_bytes, weight_elements
-from bayesbits.plan import Plan
-from bayesbits.topology import Topology
+from bayesbits.records.plan import Plan
+from bayesbits.records.topology import Topology
 
 FLOAT_BITS = 32
 FLOAT_BOPS = FLOAT_BITS * FLOAT_BITS

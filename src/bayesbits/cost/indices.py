@@ -11,7 +11,7 @@ from collections import Counter
 import torch
 from torch import Tensor
 
-from bayesbits.topology import Topology
+from bayesbits.records.topology import Topology
 
 
 def cost_indices(topology: Topology) -> dict[str, Tensor]:

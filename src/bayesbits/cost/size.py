@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from bayesbits.topology import Layer
+from bayesbits.records.topology import Layer
 
 BIAS_BYTES = 4
 

@@ -1,9 +1,9 @@
 """From a compressor to a network that is really smaller, computes with integers, and can be stored."""
 
-from bayesbits.deploy.deploying import deploy
-from bayesbits.deploy.export.write import export_onnx
-from bayesbits.deploy.files import load, save
 from bayesbits.deploy.network import DeployedNetwork
+from bayesbits.deploy.onnx.export import export_onnx
+from bayesbits.deploy.pipeline import deploy
+from bayesbits.deploy.storage import load, save
 from bayesbits.deploy.verification.record import Verification, VerificationError
 from bayesbits.deploy.verification.verifying import verify
 

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map_only
 
-from bayesbits.compressor import Compressor
+from bayesbits.compression.compressor import Compressor
 from bayesbits.functional.grid import INTEGER_BITS, code_bounds
-from bayesbits.graph.exported import evaluation_form
-from bayesbits.integer import Grid
+from bayesbits.graph.exported_program import evaluation_form
 from bayesbits.nn import GatedQuantizer
 from bayesbits.nn.attached import AttachedLayer, Parts, batch_norm_factor
-from bayesbits.plan import Plan
-from bayesbits.topology import Layer, Topology
+from bayesbits.records.integer_network import Grid
+from bayesbits.records.plan import Plan
+from bayesbits.records.topology import Layer, Topology
 
 LARGEST_CODED_BITS = 16
 

@@ -1,6 +1,6 @@
 """The modules of a deployed network: what computes with codes.
 
-Codes are whole numbers in float tensors, centred at zero, so that padding with zeros, moving data and taking maxima
+Codes are whole numbers in float tensors, centered at zero, so that padding with zeros, moving data and taking maxima
 need nothing special. Accumulation is exact: in float32 where no sum can reach 2^24, in float64 elsewhere. What follows
 it is the arithmetic of onnxruntime's integer kernels, in float32 operation by operation:
 
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bayesbits.integer import Grid, IntegerLayer, IntegerNetwork
+from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
 
 EXACT_IN_FLOAT32 = 2**24
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_map, tree_map_only
 
-from bayesbits.deploy.calling import as_stored, bind, example_call
 from bayesbits.deploy.modules import Dequantize, Quantize, make_layer
-from bayesbits.deploy.program import Floats
-from bayesbits.integer import IntegerNetwork
-from bayesbits.naming import key_of
+from bayesbits.deploy.rewrite.program import Floats
+from bayesbits.deploy.signature import as_stored, bind, example_call
+from bayesbits.records.integer_network import IntegerNetwork
+from bayesbits.utils.naming import key_of
 
 
 class DeployedNetwork(nn.Module):

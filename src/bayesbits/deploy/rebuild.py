@@ -7,16 +7,16 @@ import copy
 import torch
 from torch import fx, nn
 
-from bayesbits.deploy.calling import example_call
-from bayesbits.deploy.fold import fold
-from bayesbits.deploy.fuse import fuse
-from bayesbits.deploy.place import place
-from bayesbits.deploy.program import export_float
-from bayesbits.deploy.prune import prune
-from bayesbits.deploy.recording import cut_weight
-from bayesbits.deploy.silent import drop_silent
-from bayesbits.integer import Structure
-from bayesbits.topology import Topology
+from bayesbits.deploy.rewrite.fold_batch_norm import fold
+from bayesbits.deploy.rewrite.fuse_quantizers import fuse
+from bayesbits.deploy.rewrite.insert_quantizers import place
+from bayesbits.deploy.rewrite.integer_layers import cut_weight
+from bayesbits.deploy.rewrite.program import export_float
+from bayesbits.deploy.rewrite.remove_channels import prune
+from bayesbits.deploy.rewrite.remove_dead_branches import drop_silent
+from bayesbits.deploy.signature import example_call
+from bayesbits.records.integer_network import Structure
+from bayesbits.records.topology import Topology
 
 
 def rebuild(model: nn.Module, structure: Structure) -> fx.Graph:

@@ -90,7 +90,7 @@ def _telling() -> Iterator[None]:
 
 
 @functools.cache
-def _specialise(function: Callable[..., Any], *key: Any) -> Callable[..., Any]:
+def _specialize(function: Callable[..., Any], *key: Any) -> Callable[..., Any]:
     """A compiled copy of `function` for one combination of options.
 
     The compiler counts recompilations by code object and gives up after a few; so every combination has its own.
@@ -119,7 +119,7 @@ def _run(function: Callable[..., Any], matrices: tuple[Tensor, ...], beta: Tenso
     _last_was_compiled = False
     if (_runs[key] if _expected is None else _expected) <= WORTH:
         return function(*matrices, beta, gates, *options)
-    compiled = _specialise(*key)
+    compiled = _specialize(*key)
     try:
         with nullcontext() if key in _compiled else _telling():
             result = compiled(*matrices, beta, gates, *options)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bayesbits.functional import grid, opaque, reference
+from bayesbits.functional import custom_ops, grid, reference
 from bayesbits.functional.dispatch import choose, forced, has_kernel, run_backward, run_forward
 
 
@@ -89,7 +89,7 @@ def gated_quantize(
     if _as_one_operation(x, beta.numel()):
         # Weights are kept anyway, and of a network's input nothing but the result is needed.
         again = torch.compiler.is_dynamo_compiling() and x.requires_grad and not isinstance(x, torch.nn.Parameter)
-        one_operation = opaque.quantize_again if again else opaque.quantize
+        one_operation = custom_ops.quantize_again if again else custom_ops.quantize
         opaque_result: Tensor = one_operation(x, beta, gates, signed, bits, dtype)
         return opaque_result
     if _as_plain_operations(x):

@@ -9,7 +9,7 @@ In bfloat16 the kernels are bound by memory only if an element costs about thirt
 - Where each number of levels 2^b - 1 divides the next (widths that double), the codes of a width follow from those of
   the next finer one: the ratio is odd, so that rounding twice equals rounding once, except where x lies so close to a
   tie that the last bit of its quotient decides. A tie of any width is a tie of all finer ones. So forward looks whether
-  any element of a block is close to one; such a block divides for every width. Backward takes either neighbour.
+  any element of a block is close to one; such a block divides for every width. Backward takes either neighbor.
 
 Triton's interpreter rounds a fused multiply-add twice; there (`FUSED` false) the kernels divide.
 """

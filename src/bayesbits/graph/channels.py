@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor, fx
 
-from bayesbits.graph import rules
-from bayesbits.graph.elementwise import keeps_zero
-from bayesbits.graph.exported import Program, operation
-from bayesbits.graph.labels import ChannelClasses, Labels, filled, one
+from bayesbits.graph import channel_rules
+from bayesbits.graph.channel_labels import ChannelClasses, Labels, filled, one
+from bayesbits.graph.elementwise_rules import keeps_zero
+from bayesbits.graph.exported_program import Program, operation
 from bayesbits.graph.layers import BATCH_NORMS, FoundLayer
-from bayesbits.topology import ChannelGroup, Unsupported
+from bayesbits.records.topology import ChannelGroup, Unsupported
 
 
 @dataclass(frozen=True)
@@ -89,13 +89,13 @@ class Walk:
             self.labels[node] = self._pass_layer(node, self._layer_of[node])
         elif node in self._unsupported:
             what = self._unsupported[node].what
-            self.labels[node] = rules.end(
+            self.labels[node] = channel_rules.end(
                 node, self.labels, self.classes, f"feeds {what} in {self._unsupported[node].name}"
             )
         elif operation(node) in BATCH_NORMS:
             self.labels[node] = self._pass_norm(node)
         else:
-            self.labels[node] = rules.apply(node, self.labels, self.classes, self.passes)
+            self.labels[node] = channel_rules.apply(node, self.labels, self.classes, self.passes)
 
     def _pass_norm(self, node: fx.Node) -> Labels:
         """A layer's own batch norm is scaled and shifted together with the layer; any other one shifts zeros."""

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from bayesbits.cost.macs import layer_macs
-from bayesbits.graph.exported import evaluation_form
-from bayesbits.graph.flat import returned_tensors
+from bayesbits.graph.exported_program import evaluation_form
+from bayesbits.graph.flattened import returned_tensors
 from bayesbits.graph.layers import layer_kind, other_parameters, weight_of
-from bayesbits.topology import Activation, ChannelGroup, Layer, Topology, Unsupported
-from bayesbits.tree import tensors_in
+from bayesbits.records.topology import Activation, ChannelGroup, Layer, Topology, Unsupported
+from bayesbits.utils.pytree import tensors_in
 
 REASON = "the network could not be traced, so the ways of its channels are not known"
 

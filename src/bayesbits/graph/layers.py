@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from bayesbits.cost.macs import attention_macs, layer_macs, operation_macs, recurrent_macs
-from bayesbits.graph.exported import Program, operation, shape
-from bayesbits.topology import Layer, Unsupported
+from bayesbits.graph.exported_program import Program, operation, shape
+from bayesbits.records.topology import Layer, Unsupported
 
 KINDS: Mapping[type[nn.Module], str] = {
     nn.Linear: "linear",

@@ -11,10 +11,10 @@ from collections.abc import Collection
 
 from torch import fx
 
-from bayesbits.graph.elementwise import is_elementwise
-from bayesbits.graph.exported import Program, is_float, operation, shape
-from bayesbits.graph.rules import SAME
-from bayesbits.topology import Addition, Unsupported
+from bayesbits.graph.channel_rules import SAME
+from bayesbits.graph.elementwise_rules import is_elementwise
+from bayesbits.graph.exported_program import Program, is_float, operation, shape
+from bayesbits.records.topology import Addition, Unsupported
 
 INDEXED = re.compile(r"max_pool\dd_with_indices|(adaptive|fractional)_max_pool\dd")
 

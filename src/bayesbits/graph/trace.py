@@ -13,20 +13,13 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
+from bayesbits.graph.channel_rules import MOVES, PADS, SAME
 from bayesbits.graph.channels import Channels, follow
-from bayesbits.graph.exported import Program, export, is_float, operation
+from bayesbits.graph.exported_program import Program, export, is_float, operation
 from bayesbits.graph.fallback import trace_with_hooks
-from bayesbits.graph.layers import (
-    FoundLayer,
-    find_layers,
-    find_unsupported,
-    layer_input,
-    layer_kind,
-    other_parameters,
-)
+from bayesbits.graph.layers import FoundLayer, find_layers, find_unsupported, layer_input, layer_kind, other_parameters
 from bayesbits.graph.residual import find_additions
-from bayesbits.graph.rules import MOVES, PADS, SAME
-from bayesbits.topology import Activation, Layer, Topology, Unsupported
+from bayesbits.records.topology import Activation, Layer, Topology, Unsupported
 
 UNTRACED = "Its layers can be quantized, but no channels can be removed, and it cannot be deployed"
 

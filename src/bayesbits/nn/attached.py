@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
+from bayesbits.functional.custom_ops import snapshot
 from bayesbits.functional.grid import INTEGER_BITS, bias_codes
-from bayesbits.functional.opaque import snapshot
 from bayesbits.nn.channel_gate import ChannelFollower, ChannelGate
 from bayesbits.nn.exchange import Exchanged, exchange_class, restore_class
 from bayesbits.nn.gated_quantizer import GatedQuantizer

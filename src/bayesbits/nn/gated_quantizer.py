@@ -103,7 +103,7 @@ class GatedQuantizer(nn.Module):
         return width
 
     def step(self) -> Tensor:
-        """The distance between two neighbouring codes at the effective bits."""
+        """The distance between two neighboring codes at the effective bits."""
         return step_size(self.beta, self.effective_bits() or MIN_BITS, self.signed)
 
     def codes(self, x: Tensor, stretch: Tensor | None = None) -> Tensor:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.functional import decide, gate_values, probability_on
+from bayesbits.functional.custom_ops import compute_once, snapshot
 from bayesbits.functional.gates import INITIAL_LOGIT, check_kind
 from bayesbits.functional.noise import counter_uniform
-from bayesbits.functional.opaque import compute_once, snapshot
 
 
 class Pass:

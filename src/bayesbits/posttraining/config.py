@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from bayesbits.calibration import METHODS
-from bayesbits.checks import check_choice, check_integer, check_positive, is_number
+from bayesbits.compression.range_estimation import METHODS
+from bayesbits.utils.checks import check_choice, check_integer, check_positive, is_number
 
 LEARN = ("gates", "gates+ranges")
 LOSSES = ("labels", "output", "layers")
@@ -36,10 +36,10 @@ class PosttrainConfig:
     """
     steps: int = 64
     """How many steps, of a batch each, lead to a point; the batches are gone through in a new order each time."""
-    gate_rate: float = 0.2
+    gate_lr: float = 0.2
     """The learning rate of the gates' logits. A step moves a logit by about as much, and a gate starts at 6 and closes
     below -0.9: fewer steps want a higher rate."""
-    range_rate: float = 0.01
+    range_lr: float = 0.01
     """The learning rate of the logarithms of the ranges, where they learn."""
     calibration: str = "mse"
     """How ranges are taken from the batches first; a compressor that is calibrated already keeps its ranges."""
@@ -53,8 +53,8 @@ class PosttrainConfig:
         check_choice(self, "calibration", METHODS)
         check_integer(self, "steps", 1)
         check_integer(self, "seed", 0)
-        check_positive(self, "gate_rate")
-        check_positive(self, "range_rate")
+        check_positive(self, "gate_lr")
+        check_positive(self, "range_lr")
 
 
 def _check_mus(mus: Any) -> tuple[float, ...]:

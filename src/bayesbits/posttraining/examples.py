@@ -11,7 +11,7 @@ LEAST_EXAMPLES = 32
 
 
 def take_batches(
-    batches: Iterable[Any], *, labelled: bool, without: str = "loss='output' or loss='layers'"
+    batches: Iterable[Any], *, labeled: bool, without: str = "loss='output' or loss='layers'"
 ) -> tuple[list[Any], list[Any]]:
     """Inputs and labels, batch by batch; without labels the second list is empty.
 
@@ -25,19 +25,19 @@ def take_batches(
     if _is_pair(taken):
         raise TypeError(
             "batches are wanted, and this is one pair of tensors, such as inputs and labels: pass "
-            + ("list(zip(x.split(64), y.split(64)))" if labelled else "the inputs alone, x.split(64)")
+            + ("list(zip(x.split(64), y.split(64)))" if labeled else "the inputs alone, x.split(64)")
         )
-    if labelled:
+    if labeled:
         for index, batch in enumerate(taken):
             if not isinstance(batch, tuple | list) or len(batch) != 2:
                 raise ValueError(
                     f"batch {index} (the first is 0) has no labels: with loss='labels' a batch is a pair of inputs and "
                     f"labels. Without labels choose {without}"
                 )
-    inputs = [batch[0] for batch in taken] if labelled else taken
+    inputs = [batch[0] for batch in taken] if labeled else taken
     _check(inputs)
     _check_finite(taken)
-    return inputs, [batch[1] for batch in taken] if labelled else []
+    return inputs, [batch[1] for batch in taken] if labeled else []
 
 
 def count_examples(batch: Any) -> int:

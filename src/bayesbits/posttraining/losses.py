@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bayesbits.calibration import run_on
-from bayesbits.compressor import Compressor
+from bayesbits.compression.compressor import Compressor
+from bayesbits.compression.observation import run_on
 from bayesbits.nn.attached import observe_output
 from bayesbits.posttraining.modes import in_float
 

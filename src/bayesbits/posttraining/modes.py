@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from bayesbits.compressor import Compressor
-from bayesbits.graph.attach import Attachment
+from bayesbits.compression.attachment import Attachment
+from bayesbits.compression.compressor import Compressor
 
 
 @contextmanager

@@ -2,9 +2,9 @@
 
 import torch
 
-from bayesbits.compressor import Compressor, check_compressor
-from bayesbits.front import Point, Range
-from bayesbits.plan import Plan
+from bayesbits.compression.compressor import Compressor, check_compressor
+from bayesbits.records.front import Point, Range
+from bayesbits.records.plan import Plan
 
 
 def read_point(

@@ -7,7 +7,7 @@ others by now, as calibration or a checkpoint gave them, the sweep starts from t
 import torch
 from torch import Tensor
 
-from bayesbits.graph.attach import Attachment
+from bayesbits.compression.attachment import Attachment
 
 Ranges = dict[str, Tensor]
 

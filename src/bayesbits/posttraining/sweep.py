@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from bayesbits.compressor import Compressor, check_compressor
-from bayesbits.front import Front, Point
+from bayesbits.compression.compressor import Compressor, check_compressor
 from bayesbits.posttraining.config import LEARN, MUS, PosttrainConfig
 from bayesbits.posttraining.examples import take_batches
 from bayesbits.posttraining.losses import BatchLoss, LossFunction, batch_loss
 from bayesbits.posttraining.modes import check_evaluation, kept, learning, undone_on_failure
 from bayesbits.posttraining.points import read_point
 from bayesbits.posttraining.starting import Ranges, end_point, start_afresh
+from bayesbits.records.front import Front, Point
 
 
 def posttrain(
@@ -54,7 +54,7 @@ def posttrain(
     if loss_fn is not None and config.loss != "labels":
         raise ValueError(f"loss_fn compares with labels, and PosttrainConfig.loss is {config.loss!r}; give one of them")
     check_evaluation(compressor.model, compressor.attachment)
-    inputs, labels = take_batches(batches, labelled=config.loss == "labels")
+    inputs, labels = take_batches(batches, labeled=config.loss == "labels")
     if not compressor.attachment.calibrated:
         compressor.calibrate(inputs, config.calibration)
     loss = batch_loss(compressor, config.loss, inputs, labels, loss_fn)
@@ -93,7 +93,7 @@ def _learn_point(
     """Go over the batches in this order, a step of Adam for each; the rates fall to zero over the last third."""
     if "gates" not in groups:
         raise ValueError("no gate of this network learns: every width and channel is fixed, by rules or by a plan")
-    rates = {"gates": config.gate_rate, "ranges": config.range_rate}
+    rates = {"gates": config.gate_lr, "ranges": config.range_lr}
     optimizer = torch.optim.Adam([{"params": groups[name], "lr": rates[name]} for name in groups])
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, 3 * (1 - step / len(order))))
     total = torch.zeros((), device=groups["gates"][0].device)
@@ -107,7 +107,7 @@ def _learn_point(
     if not bool(torch.isfinite(total)):
         raise ValueError(
             f"the loss became NaN or infinite at mu = {mu:g}; gates and ranges are what they were before this point. "
-            "Lower gate_rate and range_rate, or see whether the loss itself is finite on every batch"
+            "Lower gate_lr and range_lr, or see whether the loss itself is finite on every batch"
         )
 
 

@@ -34,8 +34,8 @@ def after(relative_bops: float, open_bops: float, config: SearchConfig, steps: i
     if reason is None:
         reason = (
             f"most gates are still open, so the penalty was too small or the search too short: try a larger search.mu "
-            f"(now {config.mu:g}, such as --set search.mu={10 * config.mu:g}), a higher search.gates.rate (now "
-            f"{config.gates.rate:g}) or more search.epochs (now {config.epochs})"
+            f"(now {config.mu:g}, such as --set search.mu={10 * config.mu:g}), a higher search.gates.lr (now "
+            f"{config.gates.lr:g}) or more search.epochs (now {config.epochs})"
         )
     return (
         f"Almost nothing was compressed: {relative_bops:.3g}% of the bit operations are left, and with every gate open "
@@ -45,18 +45,18 @@ def after(relative_bops: float, open_bops: float, config: SearchConfig, steps: i
 
 def _too_short(config: SearchConfig, steps: int | None) -> str | None:
     """Why no gate can get from open to closed; None where one can, or where nobody knows."""
-    if steps is None or config.gates.kind != "adam" or config.gates.rate == 0:
+    if steps is None or config.gates.optimizer != "adam" or config.gates.lr == 0:
         return None
     mean_rate = sum(scheduled_rate(config.gates, (part + 0.5) / _PARTS) for part in range(_PARTS)) / _PARTS
     reach = steps * mean_rate
     if reach >= _SURELY * _WAY:
         return None
-    needed = 2 * config.gates.rate * _WAY / reach if reach else _MOST_RATE
+    needed = 2 * config.gates.lr * _WAY / reach if reach else _MOST_RATE
     rate = min(_MOST_RATE, _one_digit(needed))
-    ways = [f"--set search.gates.rate={rate:g}"] if rate > config.gates.rate else []
+    ways = [f"--set search.gates.lr={rate:g}"] if rate > config.gates.lr else []
     ways += [f"more search.epochs (now {config.epochs})"] if needed > _MOST_RATE or not ways else []
     return (
-        f"gates cannot close: {steps:,} steps at search.gates.rate = {config.gates.rate:g} move one by about "
+        f"gates cannot close: {steps:,} steps at search.gates.lr = {config.gates.lr:g} move one by about "
         f"{reach:.2g} at most, and from open to closed it has {_WAY:g} to go. Try {' and '.join(ways)}"
     )
 

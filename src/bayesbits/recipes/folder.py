@@ -30,7 +30,7 @@ from bayesbits.recipes.reading import load
 from bayesbits.recipes.recipe import Recipe
 from bayesbits.recipes.writing import to_table, to_toml
 from bayesbits.training import TrainingError
-from bayesbits.writing import write_atomically
+from bayesbits.utils.files import write_atomically
 
 RECIPE = "recipe.toml"
 FLOAT = "float.safetensors"

@@ -65,24 +65,24 @@ def open_data(config: DataConfig, machine: Machine, seed: int, *, labeled: bool 
     return _given(made, config, machine, labeled)
 
 
-def _normalised(data: Images, config: DataConfig) -> Images:
+def _normalized(data: Images, config: DataConfig) -> Images:
     """The data with the statistics that the recipe asks for."""
-    if config.standardise:
+    if config.standardize:
         return data
     channels = len(data.mean)
     return replace(data, mean=(0.0,) * channels, std=(1.0,) * channels)
 
 
 def _in_memory(data: zoo.Data, config: DataConfig, machine: Machine, seed: int) -> Loaders:
-    data = _normalised(data, config)
+    data = _normalized(data, config)
 
     def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
         if config.padding or config.flip:
             images = zoo.augment(images, generator, config.padding, config.flip)
-        return zoo.normalise(images, data)
+        return zoo.normalize(images, data)
 
     def plain(images: Tensor, _generator: torch.Generator) -> Tensor:
-        return zoo.normalise(images, data)
+        return zoo.normalize(images, data)
 
     def evaluation(dataset: zoo.Dataset) -> Feed:
         return Feed(dataset, _EVALUATION_BATCH, device=machine.device, shuffle=False, transform=plain)
@@ -96,7 +96,7 @@ def _in_memory(data: zoo.Data, config: DataConfig, machine: Machine, seed: int) 
         train, config.batch_size // machine.world, device=machine.device, transform=augmented, seed=seed,
         rank=machine.rank, world=machine.world,
     )  # fmt: skip
-    example = zoo.normalise(train.images[:1].to(machine.device), data)
+    example = zoo.normalize(train.images[:1].to(machine.device), data)
     return Loaders(
         feed, evaluation(validation) if validation else None, evaluation(data.test), example, data.train.classes
     )
@@ -110,7 +110,7 @@ def _from_folder(config: DataConfig, machine: Machine, seed: int) -> Loaders:
         )
     if config.padding or config.flip:
         raise ValueError("data.padding and data.flip are for small images: photographs are cropped and mirrored anyway")
-    data = _normalised(zoo.image_folder(config.folder, **config.options), config)
+    data = _normalized(zoo.image_folder(config.folder, **config.options), config)
     train: Any = data.train
     validation: Any = None
     if config.validation:
@@ -124,7 +124,7 @@ def _from_folder(config: DataConfig, machine: Machine, seed: int) -> Loaders:
     def loader(pictures: Any, batch_size: int, sampler: Sampler[int] | None = None) -> PictureLoader:
         return PictureLoader(pictures, data, machine.device, batch_size, sampler, config.workers)
 
-    example = zoo.normalise(data.test[0][0].unsqueeze(0).to(machine.device), data)
+    example = zoo.normalize(data.test[0][0].unsqueeze(0).to(machine.device), data)
     return Loaders(
         loader(train, config.batch_size // machine.world, sampler),
         loader(validation, config.batch_size) if validation is not None else None,
@@ -135,7 +135,7 @@ def _from_folder(config: DataConfig, machine: Machine, seed: int) -> Loaders:
 
 
 class PictureLoader(DataLoader[Any]):
-    """Photographs as bytes from worker processes, normalised on the device."""
+    """Photographs as bytes from worker processes, normalized on the device."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class PictureLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         for images, labels in super().__iter__():
             images = images.to(self._device, non_blocking=True)
-            yield zoo.normalise(images, self._statistics), labels.to(self._device, non_blocking=True)
+            yield zoo.normalize(images, self._statistics), labels.to(self._device, non_blocking=True)
 
 
 def inputs_of(batch: Any) -> Any:
@@ -193,9 +193,9 @@ def _given(made: Any, config: DataConfig, machine: Machine, labeled: bool) -> Lo
             f"the data {config.name!r} returned a {type(made).__name__}; it returns a bayesbits.zoo.data.Data, or "
             "loaders as a tuple (train, test) or (train, validation, test), each to be gone through again and again"
         )
-    if config.padding or config.flip or config.validation or not config.standardise:
+    if config.padding or config.flip or config.validation or not config.standardize:
         raise ValueError(
-            "data.padding, data.flip, data.standardise and data.validation are not for loaders: they do that themselves"
+            "data.padding, data.flip, data.standardize and data.validation are not for loaders: they do that themselves"
         )
     batch = next(iter(made[0]), None)
     if batch is None:

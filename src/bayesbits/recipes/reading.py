@@ -16,8 +16,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bayesbits.compression.spec import Rule, Spec
 from bayesbits.recipes.recipe import DataConfig, FloatConfig, ModelConfig, Recipe, TaskConfig
-from bayesbits.spec import Rule, Spec
 from bayesbits.training import FinetuneConfig, OptimizerConfig, SearchConfig
 
 Table = dict[str, Any]
@@ -33,9 +33,9 @@ _GROUPS = ("weights", "gates", "ranges")
 NOT_OF_STAGES = {"seed"}  # it stands at the top
 NOT_OF_FLOAT = {"ranges", "distillation", "temperature"}  # nothing is quantized, and there is nobody to learn from
 _SYNONYMS = {
-    "lr": "rate",
-    "learning_rate": "rate",
-    "optimizer": "kind",
+    "rate": "lr",
+    "learning_rate": "lr",
+    "kind": "optimizer",
     "criterion": "loss",
     "lambda": "mu",
     "bs": "batch_size",

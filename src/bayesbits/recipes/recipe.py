@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bayesbits.spec import Spec
+from bayesbits.compression.spec import Spec
 from bayesbits.training import FinetuneConfig, OptimizerConfig, SearchConfig
 
 IMAGE_FOLDER = "image_folder"
@@ -35,7 +35,7 @@ class DataConfig:
     """Training images are padded by this many pixels and cut back to their size at a random place."""
     flip: bool = False
     """Whether half of the training images, drawn anew each time, are mirrored left to right."""
-    standardise: bool = True
+    standardize: bool = True
     """Whether pixels get mean 0 and deviation 1, by those of the training images; otherwise black is 0 and white 1."""
     validation: int = 0
     """How many training images are held back and looked at after every epoch; 0: none. The test set never is."""
@@ -48,7 +48,7 @@ class DataConfig:
         _check(self, "name", str)
         _check(self, "folder", str | None)
         _check(self, "flip", bool)
-        _check(self, "standardise", bool)
+        _check(self, "standardize", bool)
         _check(self, "options", Mapping)
         for name, least in (("batch_size", 1), ("padding", 0), ("validation", 0), ("workers", 0)):
             _check_integer(self, name, least)

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bayesbits.compression.spec import Spec
 from bayesbits.cost import Cost
 from bayesbits.recipes.folder import resume_command, write
 from bayesbits.recipes.metrics import Score
 from bayesbits.recipes.recipe import Recipe
-from bayesbits.spec import Spec
-from bayesbits.topology import Topology
+from bayesbits.records.topology import Topology
 from bayesbits.training.execution import Execution
 
 POSTTRAINING = "posttraining"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from torch import nn
 
-from bayesbits.compressor import Compressor, attach
-from bayesbits.plan import Plan
+from bayesbits.compression.compressor import Compressor, attach
+from bayesbits.compression.spec import Spec
 from bayesbits.recipes import advice
 from bayesbits.recipes import folder as files
 from bayesbits.recipes.accuracy import measure
@@ -26,7 +26,7 @@ from bayesbits.recipes.recipe import FloatConfig, Recipe
 from bayesbits.recipes.result import POSTTRAINING, Result
 from bayesbits.recipes.tasks import LearningTask, learning_task
 from bayesbits.recipes.trial import check_fits
-from bayesbits.spec import Spec
+from bayesbits.records.plan import Plan
 from bayesbits.training import finetune, search
 from bayesbits.training.batches import Batches
 from bayesbits.training.engine import run as train

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bayesbits.cost import Cost
+from bayesbits.records.topology import Topology
 from bayesbits.report.elements import code, paragraph, section, table
 from bayesbits.report.figures import FLOAT_BITS, LayerBars, layer_figures
 from bayesbits.report.markup import Markup, join, tag
 from bayesbits.report.numbers import part_of
 from bayesbits.report.reading import Run
-from bayesbits.topology import Topology
 
 _REST = "(left in float)"
 

@@ -10,11 +10,11 @@ from typing import TypeVar
 
 from bayesbits.cost import Cost, CostModel
 from bayesbits.deploy.verification.record import Verification
-from bayesbits.plan import Plan
 from bayesbits.recipes import Recipe, Result, load
 from bayesbits.recipes.folder import METRICS, PLAN, RECIPE, RESULT, TOPOLOGY, VERIFICATION, unfinished
+from bayesbits.records.plan import Plan
+from bayesbits.records.topology import Topology
 from bayesbits.report.course import Stage, read_course
-from bayesbits.topology import Topology
 
 _SAME = 1e-6  # of relative bit operations that were written and read again
 _NUMBERS = ["relative_bops", "seconds", "mu", "seed"]

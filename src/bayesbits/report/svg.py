@@ -1,6 +1,6 @@
 """What the figures have in common: width, title and description, and labels.
 
-Colours and fonts are those of the page's style, by class; lengths are in the figures.
+Colors and fonts are those of the page's style, by class; lengths are in the figures.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def svg(name: str, height: float, title: str, said: str, *children: Markup) -> M
         *children,
         viewBox=f"0 0 {WIDTH} {height}",
         role="img",
-        aria_labelledby=f"{name}-title {name}-desc",
+        aria_labeledby=f"{name}-title {name}-desc",
     )
 
 

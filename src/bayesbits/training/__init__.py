@@ -1,8 +1,8 @@
 """Training: the search for bits and channels, and the fine-tuning after it."""
 
 from bayesbits.training.config import FinetuneConfig, OptimizerConfig, SearchConfig
+from bayesbits.training.device_loader import Feed
 from bayesbits.training.errors import CheckpointError, Interrupted, LoaderError, NonFiniteError, TrainingError
-from bayesbits.training.feed import Feed
 from bayesbits.training.loop import finetune, search
 
 __all__ = [

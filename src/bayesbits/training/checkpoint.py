@@ -18,7 +18,7 @@ from torch import nn
 
 from bayesbits.training.errors import CheckpointError
 from bayesbits.training.sharding import dealt_out
-from bayesbits.writing import write_atomically
+from bayesbits.utils.files import write_atomically
 
 VERSION = 1
 _MAGIC = b"bayesbits checkpoint"

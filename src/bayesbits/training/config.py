@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from bayesbits.calibration import METHODS
-from bayesbits.checks import check_choice, check_flag, check_integer, check_number, check_positive, is_number
+from bayesbits.compression.range_estimation import METHODS
+from bayesbits.utils.checks import check_choice, check_flag, check_integer, check_number, check_positive, is_number
 
 OPTIMIZERS = ("adam", "sgd")
 SCHEDULES = ("constant", "linear", "steps", "cosine")
@@ -21,9 +21,9 @@ PRECISIONS = ("float32", "bfloat16")
 class OptimizerConfig:
     """How one group of parameters learns: the weights, the gates or the ranges."""
 
-    kind: str = "adam"
+    optimizer: str = "adam"
     """"adam", or "sgd" with Nesterov momentum."""
-    rate: float = 1e-3
+    lr: float = 1e-3
     """The learning rate at the start."""
     schedule: str = "linear"
     """How the rate goes on: "constant"; "linear": to zero over the last third; "steps"; "cosine": to zero."""
@@ -35,9 +35,9 @@ class OptimizerConfig:
     """An L2 penalty, added to the gradient."""
 
     def __post_init__(self) -> None:
-        check_choice(self, "kind", OPTIMIZERS)
+        check_choice(self, "optimizer", OPTIMIZERS)
         check_choice(self, "schedule", SCHEDULES)
-        check_number(self, "rate", 0.0)
+        check_number(self, "lr", 0.0)
         check_number(self, "momentum", 0.0, 1.0)
         check_number(self, "weight_decay", 0.0)
         if not isinstance(self.milestones, tuple | list):
@@ -130,8 +130,8 @@ class FinetuneConfig(_TrainingConfig):
     """How weights and ranges are trained on after bits and channels are final."""
 
     epochs: int = 10
-    weights: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(rate=1e-4, schedule="cosine"))
-    ranges: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(rate=1e-4, schedule="cosine"))
+    weights: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(lr=1e-4, schedule="cosine"))
+    ranges: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(lr=1e-4, schedule="cosine"))
     frozen_statistics: float = 1.0
     """The last part of training, from 0 to 1, in which batch norms keep their statistics; 1: all of it."""
 

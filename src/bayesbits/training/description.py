@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from bayesbits.compressor import Compressor
-from bayesbits.plan import Plan
+from bayesbits.compression.compressor import Compressor
+from bayesbits.records.plan import Plan
 from bayesbits.training.config import FinetuneConfig, SearchConfig
 
 _FREE = ("checkpoint_seconds", "log_steps", "evaluate_epochs", "compile", "cuda_graph")

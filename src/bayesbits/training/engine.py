@@ -24,8 +24,8 @@ from bayesbits.training.distributed import Ranks
 from bayesbits.training.errors import Interrupted, LoaderError, NonFiniteError, TrainingError
 from bayesbits.training.execution import Execution
 from bayesbits.training.interrupts import Interrupts
-from bayesbits.training.losses import Losses
-from bayesbits.training.metrics import Metrics
+from bayesbits.training.loss_history import Losses
+from bayesbits.training.metrics_log import Metrics
 from bayesbits.training.optimizers import make_optimizers
 from bayesbits.training.progress import ProgressReport
 from bayesbits.training.sharding import averaging_what_is_whole, deal_out_optimizers, local, whole
@@ -257,7 +257,7 @@ class Run:
         if self.task.mu:
             values["expected_relative_bops"] = self.compressor.expected_relative_bops().item()
         where = {"epoch": self.position.epoch, "step": self.position.step, "seconds": round(self._seconds(), 3)}
-        self.metrics.write("train", {**where, **values, "rates": self.optimizers.rates()})
+        self.metrics.write("train", {**where, **values, "lr": self.optimizers.rates()})
         self.progress.update(self.position.epochs_done(), values)
 
     def _evaluate(self, evaluate: Evaluate) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import nn
 
-from bayesbits.compressor import Compressor
-from bayesbits.plan import Plan
+from bayesbits.compression.compressor import Compressor
+from bayesbits.records.plan import Plan
 from bayesbits.training.config import FinetuneConfig, SearchConfig
 from bayesbits.training.distributed import is_first
 from bayesbits.training.engine import run

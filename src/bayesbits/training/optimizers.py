@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesbits.compressor import Compressor
+from bayesbits.compression.compressor import Compressor
 from bayesbits.training.config import FinetuneConfig, OptimizerConfig, SearchConfig
 from bayesbits.training.errors import CheckpointError
 
@@ -17,12 +17,12 @@ STEP_FACTOR = 0.1
 def scheduled_rate(config: OptimizerConfig, part: float) -> float:
     """The learning rate after a part of the training, from 0 to 1."""
     if config.schedule == "linear":
-        return config.rate * min(1.0, max(0.0, (1 - part) / (1 - LINEAR_FROM)))
+        return config.lr * min(1.0, max(0.0, (1 - part) / (1 - LINEAR_FROM)))
     if config.schedule == "steps":
-        return config.rate * STEP_FACTOR ** sum(part >= milestone for milestone in config.milestones)
+        return config.lr * STEP_FACTOR ** sum(part >= milestone for milestone in config.milestones)
     if config.schedule == "cosine":
-        return config.rate * 0.5 * (1 + math.cos(math.pi * min(1.0, part)))
-    return config.rate
+        return config.lr * 0.5 * (1 + math.cos(math.pi * min(1.0, part)))
+    return config.lr
 
 
 def make_optimizers(compressor: Compressor, config: SearchConfig | FinetuneConfig) -> "Optimizers":
@@ -97,8 +97,8 @@ def _groups(state: dict[str, Any], name: str, own: list[dict[str, Any]]) -> tupl
 
 def _make(parameters: list[nn.Parameter], config: OptimizerConfig) -> torch.optim.Optimizer:
     on_gpu = parameters[0].is_cuda
-    rate: Any = torch.tensor(config.rate, device=parameters[0].device) if on_gpu else config.rate
-    if config.kind == "sgd":
+    rate: Any = torch.tensor(config.lr, device=parameters[0].device) if on_gpu else config.lr
+    if config.optimizer == "sgd":
         return torch.optim.SGD(
             parameters, lr=rate, momentum=config.momentum, nesterov=config.momentum > 0,
             weight_decay=config.weight_decay, fused=True,

@@ -16,7 +16,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from bayesbits.compressor import Compressor
+from bayesbits.compression.compressor import Compressor
 
 
 def is_dealt_out(tensor: Any) -> bool:

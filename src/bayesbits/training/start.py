@@ -10,9 +10,9 @@ from bayesbits.training import randomness
 from bayesbits.training.batches import Batches
 from bayesbits.training.checkpoint import check_belongs, read_checkpoint
 from bayesbits.training.config import SearchConfig
+from bayesbits.training.device_loader import mix
 from bayesbits.training.distributed import Ranks
 from bayesbits.training.errors import TrainingError
-from bayesbits.training.feed import mix
 from bayesbits.training.task import Task
 
 

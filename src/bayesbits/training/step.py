@@ -15,14 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from bayesbits.compressor import Compressor
+from bayesbits.compression.compressor import Compressor
 from bayesbits.functional.compiled import with_own_code
 from bayesbits.functional.dispatch import watching
 from bayesbits.nn import GatedQuantizer
-from bayesbits.recorder import WARM_UP, Recorder, first_line
 from bayesbits.training.config import FinetuneConfig, SearchConfig
 from bayesbits.training.execution import Execution, quantizers_by
 from bayesbits.training.optimizers import Optimizers
+from bayesbits.utils.cuda_graph import WARM_UP, Recorder, first_line
 
 _log = logging.getLogger("bayesbits")
 

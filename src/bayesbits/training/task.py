@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bayesbits.compressor import Compressor
-from bayesbits.plan import Plan
+from bayesbits.compression.compressor import Compressor
+from bayesbits.records.plan import Plan
 from bayesbits.training.config import FinetuneConfig, SearchConfig
 
 LossFunction = Callable[[Any, Any], Tensor]

@@ -13,8 +13,8 @@ from onnx import ModelProto, helper, numpy_helper
 from torch import Tensor, nn
 
 import bayesbits as bb
-from bayesbits.integer import IntegerNetwork
-from bayesbits.naming import key_of
+from bayesbits.records.integer_network import IntegerNetwork
+from bayesbits.utils.naming import key_of
 from tests.deploy.exported import Exported, exported
 
 

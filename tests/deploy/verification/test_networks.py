@@ -147,7 +147,7 @@ def test_transformers_run_their_layers_in_integers(name, form, tmp_path):
     case = exported(model, example)
     found = case.verify(case.write(tmp_path / "network.onnx", form))
     assert len(found.integer_layers) == len(case.compressor.topology.layers)
-    assert any(not place.exact for place in found.places), "softmax and normalisation stay float"
+    assert any(not place.exact for place in found.places), "softmax and normalization stay float"
     assert max(place.relative_error for place in found.places) < 1e-5
 
 

@@ -12,9 +12,9 @@ from onnx import ModelProto, helper
 from torch import Tensor, nn
 
 import bayesbits as bb
-from bayesbits.integer import IntegerNetwork
-from bayesbits.naming import key_of
-from bayesbits.tree import Tree
+from bayesbits.records.integer_network import IntegerNetwork
+from bayesbits.utils.naming import key_of
+from bayesbits.utils.pytree import Tree
 from tests.deploy.exported import Exported, exported
 
 FEATURES = torch.zeros(1, 6)

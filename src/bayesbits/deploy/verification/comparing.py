@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 from torch import Tensor
 
-from bayesbits.deploy.export.checkpoints import Checkpoint, read_checkpoints
 from bayesbits.deploy.network import DeployedNetwork
+from bayesbits.deploy.onnx.tensor_names import Checkpoint, read_checkpoints
 from bayesbits.deploy.verification.constants import folded_constants
 from bayesbits.deploy.verification.deployed import class_axes, run_exact
 from bayesbits.deploy.verification.feeding import quantized
@@ -38,7 +38,7 @@ EXACT_SUM = 2**24
 """Whole numbers below are numbers of float32."""
 LARGEST_CODE = 255
 LONGEST_ROW = 2**12
-"""Products of matrices, softmax and normalisation of features add up rows, which are no longer."""
+"""Products of matrices, softmax and normalization of features add up rows, which are no longer."""
 PARTIAL_SUMS = 16
 """How many partial sums a runtime forms at least: instructions add eight numbers at once, and loops are unrolled."""
 

@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.verification.operands import check_operands
 from bayesbits.deploy.verification.record import Constant, VerificationError
-from bayesbits.integer import IntegerLayer, IntegerNetwork
+from bayesbits.records.integer_network import IntegerLayer, IntegerNetwork
 
 Array = NDArray[Any]
 

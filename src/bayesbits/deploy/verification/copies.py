@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map_only
 
-from bayesbits.compressor import Compressor
+from bayesbits.compression.compressor import Compressor
 from bayesbits.deploy.verification.derived import Constants
 from bayesbits.deploy.verification.exact import InDouble
 from bayesbits.deploy.verification.inputs import Batch
 from bayesbits.nn.attached import AttachedLayer, AttachedNorm, Parts
-from bayesbits.plan import Plan
-from bayesbits.tree import Tree, describe
+from bayesbits.records.plan import Plan
+from bayesbits.utils.pytree import Tree, describe
 
 FAR = 1e30
 """Beyond the end of every range."""

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from bayesbits.deploy.fuse import AVERAGES
 from bayesbits.deploy.network import DeployedNetwork
-from bayesbits.deploy.place import DEQUANTIZERS, QUANTIZERS
+from bayesbits.deploy.rewrite.fuse_quantizers import AVERAGES
+from bayesbits.deploy.rewrite.insert_quantizers import DEQUANTIZERS, QUANTIZERS
 from bayesbits.deploy.verification.exact import InDouble
-from bayesbits.graph.exported import operation
-from bayesbits.naming import name_of
+from bayesbits.graph.exported_program import operation
+from bayesbits.utils.naming import name_of
 
 LAYERS = "layers"
 

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bayesbits.compressor import Compressor
-from bayesbits.integer import Grid
-from bayesbits.plan import Plan
-from bayesbits.topology import Layer
+from bayesbits.compression.compressor import Compressor
+from bayesbits.records.integer_network import Grid
+from bayesbits.records.plan import Plan
+from bayesbits.records.topology import Layer
 
 Array = NDArray[Any]
 

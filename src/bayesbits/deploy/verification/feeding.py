@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesbits.compressor import Compressor
+from bayesbits.compression.compressor import Compressor
 from bayesbits.deploy.verification.copies import Call
 from bayesbits.deploy.verification.deployed import CodesNode
 from bayesbits.deploy.verification.record import VerificationError
 from bayesbits.functional.grid import EDGE
-from bayesbits.integer import Grid
-from bayesbits.topology import Layer
+from bayesbits.records.integer_network import Grid
+from bayesbits.records.topology import Layer
 
 Matches = dict[Call, CodesNode | None]
 """For every call of a quantizer the deployed codes in its place; None where there are none."""

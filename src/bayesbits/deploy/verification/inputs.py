@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from bayesbits.deploy.calling import bind
 from bayesbits.deploy.network import DeployedNetwork
+from bayesbits.deploy.signature import bind
 from bayesbits.graph.trace import split_inputs
-from bayesbits.integer import Structure
+from bayesbits.records.integer_network import Structure
 
 LARGEST_BATCH = 64
 LARGEST_ELEMENTS = 2**22

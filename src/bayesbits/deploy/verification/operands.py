@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterator, Mapping
 
 from onnx import ModelProto, NodeProto
 
-from bayesbits.deploy.export.checkpoints import Checkpoint, read_checkpoints
+from bayesbits.deploy.onnx.tensor_names import Checkpoint, read_checkpoints
 from bayesbits.deploy.verification.record import VerificationError
 from bayesbits.deploy.verification.runtime import layer_of
-from bayesbits.integer import Grid, IntegerLayer, IntegerNetwork
+from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
 
 _WHOLE_BYTE = (0, 255)
 

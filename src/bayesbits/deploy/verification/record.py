@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from bayesbits.records import Record
+from bayesbits.records.serialization import Record
 
 
 def counted(count: int, noun: str, nouns: str | None = None) -> str:
@@ -95,7 +95,7 @@ class Kernel:
 
     layer: str
     operation: str
-    """The operation in the optimised graph, such as "QLinearConv"."""
+    """The operation in the optimized graph, such as "QLinearConv"."""
     integer: bool
     reason: str | None
     """Why it does not run in integers; None where it does."""

@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bayesbits.compressor import Compressor
+from bayesbits.compression.compressor import Compressor
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.verification.derived import Constants
 from bayesbits.deploy.verification.record import Constant, VerificationError
 from bayesbits.deploy.verification.rounding import ROUNDINGS
-from bayesbits.integer import Grid, IntegerLayer, IntegerNetwork
-from bayesbits.naming import key_of
-from bayesbits.plan import Plan
-from bayesbits.topology import Layer
+from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
+from bayesbits.records.plan import Plan
+from bayesbits.records.topology import Layer
+from bayesbits.utils.naming import key_of
 
 Array = NDArray[Any]
 

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from bayesbits.deploy.calling import name_tensors
 from bayesbits.deploy.network import DeployedNetwork
+from bayesbits.deploy.signature import name_tensors
 from bayesbits.deploy.verification.deployed import run_deployed
 from bayesbits.deploy.verification.inputs import Batch
 from bayesbits.deploy.verification.record import VerificationError
 from bayesbits.deploy.verification.rounding import largest_difference
-from bayesbits.tree import Tree, describe
+from bayesbits.utils.pytree import Tree, describe
 
 
 def check_taken(small: DeployedNetwork, model: nn.Module) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from bayesbits.deploy.verification.record import Kernel, Machine
-from bayesbits.integer import IntegerLayer, IntegerNetwork
+from bayesbits.records.integer_network import IntegerLayer, IntegerNetwork
 
 Array = NDArray[Any]
 
@@ -31,13 +31,13 @@ _MARKS = re.compile(r"(#\d+)?(_token_\d+)?$")
 class Session:
     """A model loaded with default options."""
 
-    def __init__(self, model: ModelProto | str | Path, *, threads: int | None = None, optimised: Path | None = None):
+    def __init__(self, model: ModelProto | str | Path, *, threads: int | None = None, optimized: Path | None = None):
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = _ERRORS_ONLY  # it warns that an optimised graph belongs to one kind of machine
+        options.log_severity_level = _ERRORS_ONLY  # it warns that an optimized graph belongs to one kind of machine
         if threads is not None:
             options.intra_op_num_threads = threads
-        if optimised is not None:
-            options.optimized_model_filepath = str(optimised)
+        if optimized is not None:
+            options.optimized_model_filepath = str(optimized)
         source = model.SerializeToString() if isinstance(model, ModelProto) else str(model)
         self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         self.inputs = [value.name for value in self._session.get_inputs()]
@@ -49,22 +49,22 @@ class Session:
         return dict(zip(self.outputs, map(np.asarray, results), strict=True))
 
 
-def optimised_graph(model: ModelProto) -> ModelProto:
+def optimized_graph(model: ModelProto) -> ModelProto:
     """What the runtime makes of a model."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "optimised.onnx"
-        Session(model, optimised=path)
+        path = Path(folder) / "optimized.onnx"
+        Session(model, optimized=path)
         return onnx.load(str(path))
 
 
-def kernels(optimised: ModelProto, network: IntegerNetwork) -> tuple[Kernel, ...]:
+def kernels(optimized: ModelProto, network: IntegerNetwork) -> tuple[Kernel, ...]:
     """Which operation every layer became.
 
     The runtime keeps the name of the node that it fuses others into, and may put a mark behind it; calls of a layer
     after the first have a number there. Where not all calls became the same, the one that is no integer kernel counts.
     """
     operations: dict[str, set[str]] = {}
-    for node in optimised.graph.node:
+    for node in optimized.graph.node:
         operations.setdefault(layer_of(node.name), set()).add(node.op_type)
     return tuple(_kernel(layer, operations.get(layer.name, set())) for layer in network.layers)
 

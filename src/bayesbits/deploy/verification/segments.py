@@ -11,7 +11,7 @@ from functools import cached_property
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from bayesbits.deploy.export.checkpoints import Checkpoint
+from bayesbits.deploy.onnx.tensor_names import Checkpoint
 from bayesbits.deploy.verification.runtime import layer_of
 
 # fmt: off

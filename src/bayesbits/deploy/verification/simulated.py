@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from bayesbits.compressor import Compressor
+from bayesbits.compression.compressor import Compressor
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.verification.copies import FAR, Call, Copy, ExactCopy
 from bayesbits.deploy.verification.deployed import layer_reads, operand_codes, run_deployed
@@ -25,8 +25,8 @@ from bayesbits.deploy.verification.outputs import Outputs
 from bayesbits.deploy.verification.record import QuantizedTensor, Simulated, VerificationError
 from bayesbits.deploy.verification.returned import check_returned, check_taken
 from bayesbits.deploy.verification.rounding import ROUNDINGS, allowed
-from bayesbits.integer import Grid
-from bayesbits.plan import Plan
+from bayesbits.records.integer_network import Grid
+from bayesbits.records.plan import Plan
 
 
 class SimulationProof:

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bayesbits.compressor import Compressor
+from bayesbits.compression.compressor import Compressor
 from bayesbits.deploy.verification.derived import Constants
 from bayesbits.deploy.verification.record import VerificationError
 from bayesbits.nn.attached import AttachedLayer, AttachedNorm, on_grid
-from bayesbits.topology import Layer
+from bayesbits.records.topology import Layer
 
 ROUNDINGS = 2.0**-20
 """Folding a batch norm into a weight and out again rounds some times to 24 bits."""

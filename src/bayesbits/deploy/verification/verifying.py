@@ -6,21 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayesbits.compressor import Compressor, check_compressor
-from bayesbits.deploy.export.optional import require
+from bayesbits.compression.compressor import Compressor, check_compressor
 from bayesbits.deploy.network import DeployedNetwork
+from bayesbits.deploy.onnx.packages import require
 from bayesbits.deploy.verification.copies import fixed_copy
 from bayesbits.deploy.verification.deployed import run_deployed
 from bayesbits.deploy.verification.derived import derive_grids, derive_layers
 from bayesbits.deploy.verification.inputs import Inputs
-from bayesbits.deploy.verification.record import (
-    Constant,
-    Kernel,
-    Machine,
-    Simulated,
-    Verification,
-    VerificationError,
-)
+from bayesbits.deploy.verification.record import Constant, Kernel, Machine, Simulated, Verification, VerificationError
 from bayesbits.deploy.verification.recorded import check_record
 from bayesbits.deploy.verification.simulated import SimulationProof
 from bayesbits.deploy.verification.trained import check_trained
@@ -52,7 +45,7 @@ def verify(compressor: Compressor, small: DeployedNetwork, path: str | Path, inp
         )
     from bayesbits.deploy.verification.comparing import Comparison
     from bayesbits.deploy.verification.constants import check_constants
-    from bayesbits.deploy.verification.runtime import kernels, machine, optimised_graph
+    from bayesbits.deploy.verification.runtime import kernels, machine, optimized_graph
 
     examples = Inputs(inputs, small)
     model = _read(path)
@@ -74,7 +67,7 @@ def verify(compressor: Compressor, small: DeployedNetwork, path: str | Path, inp
             simulation.run(batch, values, outputs)
         simulation.run_forward(examples.few())
         simulation.run_ends(examples.few())
-        found.kernels = kernels(optimised_graph(model), small.integer)
+        found.kernels = kernels(optimized_graph(model), small.integer)
     except VerificationError as error:
         error.found = found.record(str(error))
         raise

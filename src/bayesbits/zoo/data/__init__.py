@@ -3,7 +3,7 @@
     from bayesbits.zoo import data
 
     cifar10 = data.load("cifar10", folder="/where/it/lies")
-    images = data.normalise(data.augment(cifar10.train.images[:128]), cifar10)
+    images = data.normalize(data.augment(cifar10.train.images[:128]), cifar10)
 
 Small data sets are loaded whole, as bytes, and can be moved to a GPU; photographs in folders (`image_folder`) are read
 one by one. Files are checked as they are read, nothing in them is ever run, and nothing is downloaded.
@@ -16,11 +16,11 @@ from typing import Any
 
 from bayesbits.zoo.data.augmentation import augment
 from bayesbits.zoo.data.cifar import cifar10
+from bayesbits.zoo.data.dataset import Data, Dataset
 from bayesbits.zoo.data.digits import digits
-from bayesbits.zoo.data.folder import FolderData, ImageFolder, image_folder
-from bayesbits.zoo.data.idx import fashion_mnist, mnist
-from bayesbits.zoo.data.normalisation import mean_and_std, normalise
-from bayesbits.zoo.data.record import Data, Dataset
+from bayesbits.zoo.data.image_folder import FolderData, ImageFolder, image_folder
+from bayesbits.zoo.data.mnist import fashion_mnist, mnist
+from bayesbits.zoo.data.normalization import mean_and_std, normalize
 
 __all__ = [
     "Data",
@@ -31,7 +31,7 @@ __all__ = [
     "image_folder",
     "load",
     "names",
-    "normalise",
+    "normalize",
 ]
 
 _LOADERS: dict[str, Callable[..., tuple[Dataset, Dataset]]] = {

@@ -12,7 +12,7 @@ from torch import Tensor
 def augment(images: Tensor, generator: torch.Generator | None = None, padding: int = 4, flip: bool = True) -> Tensor:
     """Random crops of the zero-padded images [N, C, H, W], half of them mirrored left to right if `flip`.
 
-    Size and dtype stay. Zero is black before `normalise` and the mean colour after it. A `generator` must be of the
+    Size and dtype stay. Zero is black before `normalize` and the mean color after it. A `generator` must be of the
     images' device; the numbers drawn depend only on N, `padding` and `flip`.
     """
     if images.ndim != 4:

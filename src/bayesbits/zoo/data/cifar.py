@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesbits.zoo.data.dataset import Dataset
 from bayesbits.zoo.data.mosaics import FILES as MOSAIC_FILES
 from bayesbits.zoo.data.mosaics import read_mosaics
 from bayesbits.zoo.data.pickles import as_array, read_pickle
 from bayesbits.zoo.data.places import find, not_found, places
-from bayesbits.zoo.data.record import Dataset
 
 _CLASSES = 10
 _IMAGE = (3, 32, 32)

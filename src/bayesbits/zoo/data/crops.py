@@ -35,7 +35,7 @@ def random_crop(picture: Image, size: int) -> Image:
     return picture.transpose(Transpose.FLIP_LEFT_RIGHT) if torch.rand(()).item() < 0.5 else picture
 
 
-def centre_crop(picture: Image, size: int) -> Image:
+def center_crop(picture: Image, size: int) -> Image:
     """The middle of the picture after its shorter side is resized to 256/224 of `size`."""
     shorter = round(size * _MARGIN)
     width, height = (shorter * side // min(picture.size) for side in picture.size)

@@ -1,6 +1,6 @@
 """The handwritten digits that scikit-learn carries: 1,797 images, with nothing to download.
 
-The originals are 8 x 8 with 17 shades. They are stretched to the bytes 0 to 255 and resized bilinearly (pixel centres
+The originals are 8 x 8 with 17 shades. They are stretched to the bytes 0 to 255 and resized bilinearly (pixel centers
 aligned, as torch does without `align_corners`), so that networks for MNIST take them. One image in five of each class
 is for testing, chosen by a permutation that never changes.
 """
@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bayesbits.zoo.data.dataset import Dataset
 from bayesbits.zoo.data.optional import from_data_extra
-from bayesbits.zoo.data.record import Dataset
 
 _CLASSES = 10
 _BRIGHTEST = 16

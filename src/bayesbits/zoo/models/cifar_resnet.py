@@ -2,7 +2,7 @@
 
 Three stages of n blocks with 16, 32 and 64 channels. Shortcuts have no parameters ("option A"): where a stage halves
 the image and doubles the channels, the shortcut keeps every second pixel and adds channels of zeros on both sides.
-State_dict keys are those of akamaster/pytorch_resnet_cifar10, whose trained weights expect images normalised with
+State_dict keys are those of akamaster/pytorch_resnet_cifar10, whose trained weights expect images normalized with
 ImageNet's mean and standard deviation.
 """
 

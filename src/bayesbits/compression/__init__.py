@@ -1,0 +1,1 @@
+"""Compressing a live network: spec, attachment, calibration, penalties, and the compressor that holds them."""

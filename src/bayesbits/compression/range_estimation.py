@@ -1,0 +1,88 @@
+"""The methods: where a range ends for given values.
+
+- `minmax`: at the largest magnitude; nothing is clipped;
+- `moving_average`: at the exponential moving average of each batch's largest magnitude;
+- `percentile`: at a percentile of the magnitudes, averaged over batches;
+- `mse`: where rounding to a reference width has the smallest mean squared error.
+
+The last two work on a bounded sample of evenly spaced values, which is the same in every run.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesbits.compression.observation import SAMPLE, evenly_spaced
+from bayesbits.functional import reference
+from bayesbits.functional.grid import check_bits
+from bayesbits.functional.operation import SMALLEST_RANGE
+from bayesbits.nn import GatedQuantizer
+
+METHODS = ("minmax", "moving_average", "percentile", "mse")
+
+_PERCENTILE_SAMPLE = 4 * SAMPLE  # 26 values lie beyond a percentile of 99.99
+_FRACTIONS = [0.95**power for power in range(100)]  # of the largest magnitude, from all of it down to 0.6%
+
+
+@dataclass(frozen=True)
+class Options:
+    """A method and its numbers."""
+
+    method: str
+    """One of METHODS."""
+    percentile: float
+    """For `percentile`: how much of the magnitudes lies inside of the range, in percent."""
+    reference_bits: int
+    """For `mse`: the width at which the error is smallest."""
+    momentum: float = 0.0
+    """For `moving_average`: how much of the average each further batch keeps."""
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ValueError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}")
+        if not 0 < self.percentile <= 100:
+            raise ValueError(f"percentile must lie above 0 and be at most 100, got {self.percentile}")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must be at least 0 and below 1, got {self.momentum}")
+        check_bits((self.reference_bits,))
+
+
+def percentile_of_magnitudes(rows: Tensor, percentile: float) -> Tensor:
+    """A percentile of |x|, one for each row."""
+    return torch.quantile(evenly_spaced(rows, _PERCENTILE_SAMPLE).abs(), percentile / 100, dim=1)
+
+
+def round_to_bits(rows: Tensor, beta: Tensor, bits: int, signed: bool) -> Tensor:
+    """Each row rounded to the grid of its range."""
+    return reference.forward(rows, beta.reshape(-1, 1), torch.ones(1, device=rows.device), signed, (bits,))
+
+
+def least_error(rows: Tensor, largest: Tensor, bits: int, signed: bool) -> Tensor:
+    """Of fractions of each row's largest magnitude, the one with the least squared error of rounding."""
+    ends = largest
+    least = torch.full_like(largest, torch.inf)
+    for fraction in _FRACTIONS:
+        candidate = (largest * fraction).clamp_min(SMALLEST_RANGE)
+        error = (round_to_bits(rows, candidate, bits, signed) - rows).square().mean(dim=1)
+        ends, least = torch.where(error < least, candidate, ends), torch.minimum(error, least)
+    return ends
+
+
+def set_range(quantizer: GatedQuantizer, ends: Tensor, largest: Tensor, *, signed: bool) -> str | None:
+    """Give the quantizer its range, usable in any case; in words, what is odd about it.
+
+    `ends` and `largest` have one value for each row. Rows that are zero take what the whole tensor has.
+    """
+    problem = None
+    dead = largest < SMALLEST_RANGE
+    if bool(dead.all()):
+        problem = "all of its values are zero; its range is set to 1"
+    elif ends.max() < SMALLEST_RANGE:
+        problem = "its range would end at zero, as nearly all values are zero; the largest magnitude is taken instead"
+    largest = torch.where(dead, 1.0 if dead.all() else largest.max(), largest)
+    ends = torch.where(dead | (ends < SMALLEST_RANGE), largest, ends).double()
+    # Quantizers keep the logarithm, in float32. Its rounding must not leave the largest value outside of the range.
+    ends = ends * (1 + 1.3e-7 + 6e-8 * ends.log().abs())
+    quantizer.set_range(ends.expand(quantizer.log_beta.numel()).reshape(quantizer.log_beta.shape), signed=signed)
+    return problem

@@ -1,0 +1,141 @@
+"""What a user chooses: the options of compressing a network, and rules for single layers and tensors.
+
+A `Spec` is checked when it is made, without a network; `resolve` brings it together with one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from itertools import pairwise
+from typing import Any, Literal
+
+from bayesbits.functional.gates import KINDS as GATE_KINDS
+from bayesbits.functional.grid import MAX_BITS, MIN_BITS
+from bayesbits.utils.checks import check_choice, check_flag, check_integer, is_integer
+
+PENALTIES = ("paper", "expected_bops", "variational")
+BACKENDS = ("onnxruntime",)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a user demands of single layers or tensors; what is None is left to the `Spec`."""
+
+    bits: int | None = None
+    """A fixed width; 32 leaves the tensor in float."""
+    min_bits: int | None = None
+    """The narrowest width that may be learned."""
+    max_bits: int | None = None
+    """The widest width that may be learned."""
+    prune: bool | None = None
+    """False: all output channels stay; True: they may go, whatever `Spec.prune` says."""
+    skip: bool = False
+    """The layer is left in float entirely, and keeps its channels."""
+
+    def __post_init__(self) -> None:
+        for name in ("bits", "min_bits", "max_bits"):
+            if getattr(self, name) is not None:
+                _check_width(f"Rule.{name}", getattr(self, name))
+        if not isinstance(self.prune, bool | None):
+            raise ValueError(f"Rule.prune is {self.prune!r}; it is True, False or None")
+        check_flag(self, "skip")
+        others = (self.bits, self.min_bits, self.max_bits, self.prune)
+        if self.skip and others != (None, None, None, None):
+            raise ValueError("Rule.skip leaves a layer in float with all of its channels; give nothing else beside it")
+        if self.bits is not None and (self.min_bits is not None or self.max_bits is not None):
+            raise ValueError(f"Rule.bits fixes the width at {self.bits}; give no min_bits or max_bits beside it")
+        if self.min_bits is not None and self.max_bits is not None and self.min_bits > self.max_bits:
+            raise ValueError(f"Rule.min_bits is {self.min_bits}, more than Rule.max_bits, which is {self.max_bits}")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """How a network is to be compressed."""
+
+    bits: tuple[int, ...] = (2, 4, 8, 16, 32)
+    """The widths to learn between, increasing, from 2 to 32."""
+    prune: bool = True
+    """Whether output channels may be removed."""
+    gates: str = "hard_concrete"
+    """How gates get from open to closed: "hard_concrete" (with noise, as in the paper), "hard_sigmoid" or "sigmoid"."""
+    penalty: str = "paper"
+    """What is asked of the gates: "paper", "expected_bops" or "variational"."""
+    num_examples: int | None = None
+    """How many training examples there are; the variational penalty needs it and no other does."""
+    input_bits: int | Literal["learned"] = 8
+    """The width of the network's input: fixed, where 32 leaves it in float, or "learned". A fixed one has the range
+    that calibrating finds: to learn it, the first layer would have to compute a gradient that nothing else needs."""
+    residual_bits: int | Literal["learned"] | None = 8
+    """The width of the operands of residual additions: fixed, "learned", or None: no quantizer stands there."""
+    per_channel_weights: bool = False
+    """Whether every output channel of a weight has a range of its own."""
+    channel_multiple: int = 1
+    """The kept channels of a group are rounded up to a multiple of this."""
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    """Demands on single layers or tensors, by shell-style patterns of their names, as a `Rule` or a dict with its keys.
+
+    A pattern that matches layers ("layer1.*") speaks of their weights, inputs and channels; otherwise it is held
+    against the names of tensors ("fc.weight", "fc.input", "layer1.0.bn2.output"). A later pattern overrides an earlier
+    one, field by field.
+    """
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bits", _check_widths(self.bits))
+        check_choice(self, "gates", GATE_KINDS)
+        check_choice(self, "penalty", PENALTIES)
+        if self.penalty == "variational" and self.num_examples is None:
+            raise ValueError("Spec.num_examples is None; the variational penalty needs the number of training examples")
+        if self.num_examples is not None:
+            check_integer(self, "num_examples", 1)
+        check_flag(self, "prune")
+        check_flag(self, "per_channel_weights")
+        if self.input_bits != "learned":
+            _check_width("Spec.input_bits", self.input_bits, ' or "learned"')
+        if self.residual_bits not in (None, "learned"):
+            _check_width("Spec.residual_bits", self.residual_bits, ', "learned" or None')
+        check_integer(self, "channel_multiple", 1)
+        if not isinstance(self.rules, Mapping):
+            raise ValueError(f"Spec.rules is a {type(self.rules).__name__}; it maps patterns to rules")
+        object.__setattr__(self, "rules", {pattern: _check_rule(pattern, rule) for pattern, rule in self.rules.items()})
+
+    @classmethod
+    def paper(cls) -> Spec:
+        """The paper's "updated" setting: no quantizers on the operands of residual additions."""
+        return cls(residual_bits=None)
+
+    @classmethod
+    def for_backend(cls, backend: str) -> Spec:
+        """What a runtime really runs on integers: its widths and multiples of channels."""
+        if backend not in BACKENDS:
+            raise ValueError(f"backend is {backend!r}; it is one of {', '.join(BACKENDS)}")
+        return cls(bits=(2, 4, 8), residual_bits=8, channel_multiple=8)
+
+
+def _check_width(name: str, value: Any, otherwise: str = "") -> None:
+    if not is_integer(value) or not MIN_BITS <= value <= MAX_BITS:
+        raise ValueError(f"{name} is {value!r}; it is an integer from {MIN_BITS} to {MAX_BITS}{otherwise}")
+
+
+def _check_widths(bits: Any) -> tuple[int, ...]:
+    if not isinstance(bits, tuple | list) or not bits:
+        raise ValueError(f"Spec.bits is {bits!r}; it is a tuple of widths such as (2, 4, 8)")
+    for width in bits:
+        _check_width("a width in Spec.bits", width)
+    if any(narrow >= wide for narrow, wide in pairwise(bits)):
+        raise ValueError(f"Spec.bits is {bits!r}; the widths increase, each given once")
+    return tuple(bits)
+
+
+def _check_rule(pattern: Any, rule: Any) -> Rule:
+    if not isinstance(pattern, str):
+        raise ValueError(f"Spec.rules has the pattern {pattern!r}; patterns are strings")
+    if isinstance(rule, Rule):
+        return rule
+    keys = [entry.name for entry in fields(Rule)]
+    if not isinstance(rule, Mapping) or not rule.keys() <= set(keys):
+        raise ValueError(f"Spec.rules[{pattern!r}] is {rule!r}; it is a Rule or a dict with keys of {', '.join(keys)}")
+    try:
+        return Rule(**rule)
+    except ValueError as error:
+        raise ValueError(f"Spec.rules[{pattern!r}]: {error}") from None

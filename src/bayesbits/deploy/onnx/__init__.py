@@ -1,0 +1,1 @@
+"""The deployed network as an ONNX file."""

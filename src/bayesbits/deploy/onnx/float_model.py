@@ -1,0 +1,41 @@
+"""A float network as an ONNX file, to compare with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from bayesbits.deploy.onnx.export import check_loads
+from bayesbits.deploy.onnx.packages import require
+from bayesbits.deploy.onnx.torch_graph import OPSET, quiet
+from bayesbits.deploy.signature import in_order, name_tensors, read_arguments
+from bayesbits.graph.exported_program import evaluation_form, export_flat
+from bayesbits.graph.flattened import FlatNetwork, export_any_batch
+from bayesbits.graph.trace import split_inputs
+from bayesbits.utils.files import write_atomically
+
+
+def export_float_onnx(model: nn.Module, example_inputs: Any, path: str | Path) -> None:
+    """Write a float network as torch exports it, for batches of any size where it takes them.
+
+    Its batch norms are not folded: the runtime does that itself.
+    """
+    require("export_float_onnx")
+    from bayesbits.deploy.onnx.inputs_outputs import name_ends
+
+    args, kwargs = split_inputs(example_inputs)
+    kwargs = in_order(model, args, kwargs)
+    flat = FlatNetwork(model, args, kwargs)
+    with quiet(), evaluation_form(flat), torch.no_grad():
+        returns = flat.returns()
+        exported = export_any_batch(flat, lambda examples, marks: export_flat(flat, examples, marks)[0])
+        translated = torch.onnx.export(exported, dynamo=True, opset_version=OPSET, verbose=False)
+    assert translated is not None
+    model_proto = translated.model_proto
+    name_ends(model_proto.graph, *name_tensors(read_arguments(model, args, kwargs), returns))
+    content = model_proto.SerializeToString()
+    check_loads(content)
+    write_atomically(path, content)

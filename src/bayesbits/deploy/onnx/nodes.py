@@ -1,0 +1,284 @@
+"""What layers and quantizers are in an ONNX file: quantize and dequantize nodes that onnxruntime turns into kernels.
+
+All of it was measured bit by bit, and chosen so that two things hold at once: with default options the runtime runs
+the layer in integers, and what it computes can be said exactly.
+
+- A layer that emits codes is DequantizeLinear -> Conv or Gemm -> QuantizeLinear -> integer Clip, which becomes
+  QLinearConv or QGemm. A float Clip in front of QuantizeLinear would prevent that; the integer Clip does it all.
+- A linear layer that emits numbers is the same without QuantizeLinear (QGemm with float output); a convolution would
+  then run in float, so ConvInteger, the addition of the bias, and the scale are written out. So are linear layers that
+  are called several times: a quantizer behind one call would be fused with it and round differently.
+- Codes that float operations read become numbers by Cast, Sub and Mul. Behind DequantizeLinear the runtime would make
+  QLinearAdd and the like of them, whose rounding depends on the machine. Residual additions alone have it, because it
+  is faster, and are written as Sum, of which the runtime makes nothing else.
+- Narrow weights are stored as such and cast to int8, which the runtime does once, when it loads the file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
+
+Array = NDArray[Any]
+
+
+class Writer:
+    """Collects the nodes and constants that take the place of opaque nodes."""
+
+    def __init__(self, network: IntegerNetwork, compact: bool) -> None:
+        self.network, self.compact = network, compact
+        self.nodes: list[NodeProto] = []
+        self.constants: dict[str, TensorProto] = {}
+
+    def add(
+        self, operation: str, inputs: Sequence[str], output: str, name: str | None = None, **attributes: Any
+    ) -> str:
+        """Add a node, a layer's with a name; returns its output."""
+        name = other_node(output) if name is None else name
+        self.nodes.append(helper.make_node(operation, list(inputs), [output], name=name, **attributes))
+        return output
+
+    def constant(self, name: str, value: Array | np.generic) -> str:
+        """Add a constant, or find the one of this name."""
+        if name not in self.constants:
+            self.constants[name] = numpy_helper.from_array(np.asarray(value, order="C"), name)
+        return name
+
+    def quantize(self, grid: Grid, x: str, output: str) -> None:
+        """Numbers to the codes of a grid: carried where they have at most 8 bits, and otherwise numbers again."""
+        if grid.carrier == "uint8":
+            self._carried_codes(grid, x, output, grid.low, grid.high, grid.name)
+            return
+        step = self.constant(f"{grid.name}.step", np.float32(grid.step))
+        codes = self.add("Round", [self.add("Div", [x, step], f"{output}/divided")], f"{output}/rounded")
+        bounds = [
+            self.constant(f"{grid.name}.{end}", np.float32(code))
+            for end, code in (("low", grid.low), ("high", grid.high))
+        ]
+        self.add("Clip", [codes, *bounds], output)
+
+    def dequantize(self, grid: Grid, x: str, output: str, *, for_additions: bool) -> None:
+        """Carried codes to numbers."""
+        if for_additions:
+            self.add("DequantizeLinear", [x, *self._grid(grid)], output)
+        else:
+            self.scale(grid, self.center(grid, x, f"{output}/codes"), output)
+
+    def center(self, grid: Grid, x: str, output: str) -> str:
+        """Carried codes to codes that are numbers."""
+        if not grid.zero_point:
+            return self.add("Cast", [x], output, to=TensorProto.FLOAT)
+        number = self.add("Cast", [x], f"{output}/cast", to=TensorProto.FLOAT)
+        zero = self.constant(f"{grid.name}.zero_point.float", np.float32(grid.zero_point))
+        return self.add("Sub", [number, zero], output)
+
+    def carry(self, grid: Grid, x: str, output: str) -> None:
+        """Codes that are numbers to carried codes."""
+        zero = self.constant(f"{grid.name}.zero_point.float", np.float32(grid.zero_point))
+        self.add("Cast", [self.add("Add", [x, zero], f"{output}/added")], output, to=TensorProto.UINT8)
+
+    def scale(self, grid: Grid, x: str, output: str) -> None:
+        """Codes that are numbers to the numbers that they stand for."""
+        self.add("Mul", [x, self.constant(f"{grid.name}.step", np.float32(grid.step))], output)
+
+    def layer(self, layer: IntegerLayer, x: str, output: str, name: str, shape: Sequence[int | None]) -> None:
+        """A layer: of `shape` is what it returns, with None for the size of the batch."""
+        if layer.kind != "linear" and len(shape) < len(layer.weight_shape):  # one image without a batch around it
+            first = self.constant("first axis", np.array([0]))
+            x = self.add("Unsqueeze", [x, first], f"{name}/batch")
+            self.layer(layer, x, f"{name}/batch/output", name, [1, *shape])
+            self.add("Squeeze", [f"{name}/batch/output", first], output)
+        elif layer.arithmetic == "float":
+            self._float_layer(layer, x, output, name, shape)
+        elif layer.kind == "conv_transpose":
+            self._transposed(layer, x, output, name)
+        elif layer.output is None:
+            self._written_out(layer, x, output, name)
+        else:
+            self._fused(layer, x, output, name, shape)
+
+    def _fused(self, layer: IntegerLayer, x: str, output: str, name: str, shape: Sequence[int | None]) -> None:
+        """What the runtime turns into one kernel."""
+        folded = layer.kind == "linear" and len(shape) != 2  # Gemm takes matrices
+        if folded:
+            rows = self.constant(f"{layer.name}.rows", np.array([-1, layer.weight_shape[1]]))
+            x = self.add("Reshape", [x, rows], f"{name}/rows")
+        grid = self._input(layer)
+        operands = [self.add("DequantizeLinear", [x, *self._grid(grid)], f"{name}/input")]
+        operands.append(self._dequantized(layer, "weight", self._weight(layer), f"{name}/weight", self._steps(layer)))
+        if layer.bias:
+            bias = self.constant(f"{layer.name}.bias", self._tensor(layer, "bias"))
+            operands.append(self._dequantized(layer, "bias", bias, f"{name}/bias", self._accumulator_steps(layer)))
+        operation, attributes = ("Conv", _window(layer)) if layer.kind == "conv" else ("Gemm", {"transB": 1})
+        result = self.add(operation, operands, f"{name}/sum", name=name, **attributes)
+        assert layer.output is not None
+        target = f"{name}/codes" if folded else output
+        grid = self.network.grid(layer.output)
+        self._carried_codes(grid, result, target, layer.output_low, layer.output_high, f"{layer.name}.codes")
+        if folded:
+            self._unfold(layer, target, output, shape)
+
+    def _unfold(self, layer: IntegerLayer, x: str, output: str, shape: Sequence[int | None]) -> None:
+        sizes = np.array([-1 if size is None else size for size in shape])
+        self.add("Reshape", [x, self.constant(f"{layer.name}.shape", sizes)], output)
+
+    def _written_out(self, layer: IntegerLayer, x: str, output: str, name: str) -> None:
+        """Sums of products as integers, and then numbers.
+
+        For layers whose numbers are not quantized at once: of a Conv or Gemm with a function behind it the runtime
+        makes a float kernel before it looks at what was dequantized.
+        """
+        operands = [x, self._weight(layer), self._grid(self._input(layer))[1]]
+        if layer.kind == "conv":
+            total = self.add("ConvInteger", operands, f"{name}/sum", name=name, **_window(layer))
+        else:
+            operands[1] = self.add("Transpose", [operands[1]], f"{name}/turned", perm=[1, 0])
+            total = self.add("MatMulInteger", operands, f"{name}/sum", name=name)
+        axes = (-1,) + (1,) * (len(layer.weight_shape) - 2)
+        if layer.bias:
+            bias = self.constant(f"{layer.name}.bias", self._tensor(layer, "bias").reshape(axes))
+            total = self.add("Add", [total, bias], f"{name}/biased")
+        number = self.add("Cast", [total], f"{name}/number", to=TensorProto.FLOAT)
+        steps = self._accumulator_steps(layer)
+        steps = steps.reshape(axes if steps.size > 1 else ())
+        self.add("Mul", [number, self.constant(f"{layer.name}.scale", steps)], output)
+
+    def _transposed(self, layer: IntegerLayer, x: str, output: str, name: str) -> None:
+        """Whole numbers in float, which are exact; the runtime has no integer kernel for it."""
+        codes = self.center(self._input(layer), x, f"{name}/input")
+        weight = self.add("Cast", [self._weight(layer)], f"{name}/weight", to=TensorProto.FLOAT)
+        total = self.add("ConvTranspose", [codes, weight], f"{name}/sum", name=name, **_window(layer))
+        axes = (-1,) + (1,) * (len(layer.weight_shape) - 2)
+        if layer.bias:
+            bias = self.constant(f"{layer.name}.bias", self._tensor(layer, "bias").reshape(axes))
+            number = self.add("Cast", [bias], f"{name}/bias", to=TensorProto.FLOAT)
+            total = self.add("Add", [total, number], f"{name}/biased")
+        steps = self._accumulator_steps(layer)
+        last = output if layer.output is None else f"{name}/numbers"
+        if layer.output is not None:
+            steps = steps / np.float32(self.network.grid(layer.output).step)
+        steps = steps.reshape(axes if steps.size > 1 else ())
+        scaled = self.add("Mul", [total, self.constant(f"{layer.name}.scale", steps)], last)
+        if layer.output is not None:
+            bounds = [
+                self.constant(f"{layer.name}.codes.{end}", np.float32(code))
+                for end, code in (("low", layer.output_low), ("high", layer.output_high))
+            ]
+            rounded = self.add("Round", [scaled], f"{name}/rounded")
+            clipped = self.add("Clip", [rounded, *bounds], f"{name}/clipped")
+            self.carry(self.network.grid(layer.output), clipped, output)
+
+    def _float_layer(self, layer: IntegerLayer, x: str, output: str, name: str, shape: Sequence[int | None]) -> None:
+        """Numbers in, numbers out; codes of the weight are multiplied by their steps when the file is loaded."""
+        if f"{layer.name}.codes" in self.network.tensors:
+            codes = self.add("Cast", [self._weight(layer)], f"{name}/codes", to=TensorProto.FLOAT)
+            steps = self._tensor(layer, "steps")
+            axis = 1 if layer.kind == "conv_transpose" and layer.groups == 1 else 0
+            sizes = [1] * len(layer.weight_shape)
+            sizes[axis] = -1
+            steps = steps.reshape(sizes if steps.size > 1 else ())
+            weight = self.add("Mul", [codes, self.constant(f"{layer.name}.weight.step", steps)], f"{name}/weight")
+        else:
+            weight = self.constant(f"{layer.name}.weight", self._tensor(layer, "weight"))
+        bias = [self.constant(f"{layer.name}.bias", self._tensor(layer, "bias"))] if layer.bias else []
+        if layer.kind != "linear":
+            operation = "Conv" if layer.kind == "conv" else "ConvTranspose"
+            self.add(operation, [x, weight, *bias], output, name=name, **_window(layer))
+        elif len(shape) == 2:
+            self.add("Gemm", [x, weight, *bias], output, name=name, transB=1)
+        else:
+            turned = self.add("Transpose", [weight], f"{name}/turned", perm=[1, 0])
+            last = f"{name}/product" if bias else output
+            self.add("MatMul", [x, turned], last, name=name)
+            if bias:
+                self.add("Add", [last, *bias], output)
+
+    def _carried_codes(self, grid: Grid, x: str, output: str, low: int, high: int, owner: str) -> None:
+        """Numbers to carried codes inside bounds; a Clip where the type does not end there by itself."""
+        low, high = low + grid.zero_point, high + grid.zero_point
+        if (low, high) == (0, 255):
+            self.add("QuantizeLinear", [x, *self._grid(grid)], output)
+            return
+        codes = self.add("QuantizeLinear", [x, *self._grid(grid)], f"{output}/unclipped")
+        bounds = [self.constant(f"{owner}.{end}", np.uint8(code)) for end, code in (("low", low), ("high", high))]
+        self.add("Clip", [codes, *bounds], output)
+
+    def _grid(self, grid: Grid) -> list[str]:
+        return [
+            self.constant(f"{grid.name}.step", np.float32(grid.step)),
+            self.constant(f"{grid.name}.zero_point", np.uint8(grid.zero_point)),
+        ]
+
+    def _input(self, layer: IntegerLayer) -> Grid:
+        assert layer.input is not None
+        return self.network.grid(layer.input)
+
+    def _tensor(self, layer: IntegerLayer, what: str) -> Array:
+        array: Array = self.network.tensors[f"{layer.name}.{what}"].numpy()
+        return array
+
+    def _steps(self, layer: IntegerLayer) -> Array:
+        steps = self._tensor(layer, "steps").astype(np.float32)
+        return steps.reshape(()) if steps.size == 1 else steps
+
+    def _accumulator_steps(self, layer: IntegerLayer) -> Array:
+        """The step of sums of products, in float32 as the runtime multiplies it."""
+        return np.asarray(np.float32(self._input(layer).step) * self._steps(layer), dtype=np.float32)
+
+    def _dequantized(self, layer: IntegerLayer, what: str, codes: str, output: str, steps: Array) -> str:
+        step = self.constant(f"{layer.name}.{what}.step", steps)
+        zeros = np.zeros(steps.shape, np.int8 if what == "weight" else np.int32)
+        zero = self.constant(f"{layer.name}.{what}.zero_point", zeros)
+        return self.add("DequantizeLinear", [codes, step, zero], output, axis=0)
+
+    def _weight(self, layer: IntegerLayer) -> str:
+        """The codes of a weight, as int8 or int16, whatever they are stored as."""
+        name, codes = f"{layer.name}.weight", self._tensor(layer, "codes")
+        stored = storage_type(layer.bits)
+        if not self.compact or stored is None:
+            return self.constant(name, codes)
+        widened = f"{name}/int8"
+        if name not in self.constants:
+            self.constants[name] = _packed(name, codes, stored)
+            self.add("Cast", [name], widened, to=TensorProto.INT8)
+        return widened
+
+
+def other_node(name: str) -> str:
+    """The name of a node that computes no layer: those of layers are the layers' own."""
+    return f"node/{name}"
+
+
+def storage_type(bits: int) -> int | None:
+    """The narrow type that weights are packed into; None where a whole byte or more is needed."""
+    return TensorProto.INT2 if bits <= 2 else TensorProto.INT4 if bits <= 4 else None
+
+
+def _packed(name: str, codes: Array, stored: int) -> TensorProto:
+    """Codes of 2 or 4 bits, the first in the lowest bits of a byte."""
+    width = 2 if stored == TensorProto.INT2 else 4
+    each = 8 // width
+    fields = codes.reshape(-1).astype(np.uint8) & (2**width - 1)
+    fields = np.pad(fields, (0, math.ceil(fields.size / each) * each - fields.size)).reshape(-1, each)
+    packed = np.bitwise_or.reduce(fields << (width * np.arange(each, dtype=np.uint8)), axis=1).astype(np.uint8)
+    return helper.make_tensor(name, stored, codes.shape, packed.tobytes(), raw=True)
+
+
+def _window(layer: IntegerLayer) -> dict[str, Any]:
+    attributes: dict[str, Any] = {
+        "kernel_shape": list(layer.weight_shape[2:]),
+        "strides": list(layer.stride),
+        "pads": list(layer.padding) * 2,
+        "dilations": list(layer.dilation),
+        "group": layer.groups,
+    }
+    if layer.kind == "conv_transpose":
+        attributes["output_padding"] = list(layer.output_padding)
+    return attributes

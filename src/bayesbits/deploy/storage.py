@@ -1,0 +1,134 @@
+"""Deployed networks in a folder: `network.json` and `tensors.safetensors`.
+
+The first holds the structure of the record, the graph, and the checksums of both files' contents; the second holds the
+codes, packed, with steps, biases and what stays in float. Both are plain data: nothing in them is executed on loading,
+and no pickle is involved.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor, nn
+
+from bayesbits.deploy.graph_json import graph_from_data, graph_to_data
+from bayesbits.deploy.network import DeployedNetwork
+from bayesbits.deploy.packing import pack, unpack
+from bayesbits.deploy.rebuild import rebuild
+from bayesbits.deploy.rewrite.program import FLOATS, Floats
+from bayesbits.records.integer_network import IntegerLayer, IntegerNetwork, Structure
+from bayesbits.utils.files import write_atomically
+
+FORMAT, VERSION = "bayesbits deployed network", 2
+NETWORK, TENSORS = "network.json", "tensors.safetensors"
+
+
+def save(network: DeployedNetwork, path: str | Path) -> None:
+    """Write a deployed network into a folder, which is made."""
+    if not isinstance(network, DeployedNetwork):
+        raise TypeError(f"save takes what bayesbits.deploy returns, and this is a {type(network).__name__}")
+    floats = network.program.get_submodule(FLOATS) if hasattr(network.program, FLOATS) else Floats()
+    parameters = [name for name, _ in floats.named_parameters()]
+    tensors = {f"{FLOATS}/{name}": tensor for name, tensor in floats.state_dict().items()}
+    for layer in network.integer.layers:
+        for name, tensor in network.integer.tensors.items():
+            if name.rpartition(".")[0] == layer.name:
+                tensors[name] = pack(tensor, _packed_bits(layer)) if name.endswith(".codes") else tensor
+    content = save_tensors({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    body = {
+        "structure": json.loads(network.integer.structure.to_json()),
+        "graph": graph_to_data(network.program.graph),
+        "parameters": parameters,
+        "tensors": _checksum(content),
+    }
+    text = json.dumps({"format": FORMAT, "version": VERSION, "checksum": _checksum(_canonical(body)), **body})
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / TENSORS, content)
+    write_atomically(folder / NETWORK, text.encode())
+
+
+def load(path: str | Path, model: nn.Module | None = None) -> DeployedNetwork:
+    """Read what `save` wrote.
+
+    Without a model the network runs by the stored graph. With one, a float network built by the code that was trained,
+    the graph is made anew from that code, and has to be the stored one.
+    """
+    folder = Path(path)
+    body = _read_body(folder / NETWORK)
+    tensors = _read_tensors(folder / TENSORS, body["tensors"])
+    structure = Structure.from_json(json.dumps(body["structure"]))
+    floats = Floats()
+    for name in sorted(tensors):
+        if name.startswith(f"{FLOATS}/"):
+            plain = name.removeprefix(f"{FLOATS}/")
+            floats.put(plain, tensors.pop(name), parameter=plain in body["parameters"])
+    for layer in structure.layers:
+        if f"{layer.name}.codes" in tensors:
+            packed = tensors[f"{layer.name}.codes"]
+            tensors[f"{layer.name}.codes"] = unpack(packed, _packed_bits(layer), layer.weight_shape)
+    graph = graph_from_data(body["graph"])
+    if model is not None:
+        made = rebuild(model, structure)
+        if graph_to_data(made) != body["graph"]:
+            raise ValueError(
+                f"{type(model).__name__} is not the network in {folder}: the graph of its code is another one. "
+                "Build it as it was built for training, or load without a model"
+            )
+        graph = made
+    return DeployedNetwork(IntegerNetwork(structure, tensors), graph, floats)
+
+
+def _packed_bits(layer: IntegerLayer) -> int:
+    return max(2, layer.bits)  # a silent layer that could not go has a weight of zeros
+
+
+def _read_body(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path.parent} holds no deployed network: there is no {path.name} in it") from None
+    try:
+        body = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{path} is truncated or altered: it is not JSON ({error})") from error
+    if not isinstance(body, dict) or body.get("format") != FORMAT:
+        raise ValueError(f"{path} is not a {FORMAT}")
+    version = body.get("version")
+    if version != VERSION:
+        newer = isinstance(version, int) and version > VERSION
+        way = "a newer bayesbits wrote it; upgrade to read it" if newer else "deploy and save it once more"
+        raise ValueError(f"{path} has version {version!r}, and this library reads {VERSION}: {way}")
+    rest = {name: value for name, value in body.items() if name not in ("format", "version", "checksum")}
+    if body.get("checksum") != _checksum(_canonical(rest)):
+        raise ValueError(f"{path} was altered: its content does not have the checksum that it names. Save it again")
+    return rest
+
+
+def _read_tensors(path: Path, checksum: str) -> dict[str, Tensor]:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path.parent} is incomplete: there is no {path.name} in it") from None
+    if _checksum(content) != checksum:
+        raise ValueError(
+            f"{path} is truncated or altered: its content does not have the checksum in {NETWORK}. Save it again"
+        )
+    try:
+        return dict(load_tensors(content))
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a safetensors file: {error}") from error
+
+
+def _canonical(body: dict[str, Any]) -> bytes:
+    return json.dumps(body, sort_keys=True).encode()
+
+
+def _checksum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,110 @@
+"""What compilers take as it is: the kernels as one operation, and the values of a buffer that is about to change.
+
+On a GPU a compiler that sees the definition's plain operations fuses them with their neighbors, but then needs a pass
+over memory for every gradient of a gate; the kernel has all of them from one. So inside of `torch.compile` the network
+around the quantizers is the compiler's and the quantizers are the kernel's.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from bayesbits.functional.dispatch import choose, run_backward, run_forward
+
+
+@torch.library.custom_op("bayesbits::gated_quantize", mutates_args=())
+def quantize(
+    x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: Sequence[int], dtype: torch.dtype
+) -> Tensor:  # fmt: skip
+    """`gated_quantize` of checked arguments."""
+    return run_forward(x, beta, gates, signed, tuple(bits), choose(x, beta.numel()), dtype)
+
+
+@torch.library.custom_op("bayesbits::gated_quantize_backward", mutates_args=())
+def gradients(
+    grad: Tensor, x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: Sequence[int]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x, beta and the gates."""
+    dx, dbeta, dgates = run_backward(grad, x, beta, gates, signed, tuple(bits), True, choose(x, beta.numel()))
+    assert dbeta is not None
+    assert dgates is not None
+    return dx, dbeta, dgates
+
+
+@quantize.register_fake
+def _(x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return torch.empty_like(x, dtype=dtype)
+
+
+@gradients.register_fake
+def _(
+    grad: Tensor, x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: Sequence[int]
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(x), torch.empty_like(beta), torch.empty_like(gates)
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, beta, gates, ctx.signed, ctx.bits, _ = inputs
+    ctx.save_for_backward(x, beta, gates)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    return *gradients(grad, *ctx.saved_tensors, ctx.signed, ctx.bits), None, None, None
+
+
+quantize.register_autograd(_backward, setup_context=_remember)
+
+
+def quantize_again(
+    x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: Sequence[int], dtype: torch.dtype
+) -> Tensor:  # fmt: skip
+    """`quantize` for activations in a compiled network: once more in the backward pass, instead of keeping its result.
+
+    The layer behind needs the result there, and the quantizer x: both kept would be more than a float network keeps.
+    """
+    result: Tensor = checkpoint(
+        quantize, x, beta, gates, signed, bits, dtype, use_reentrant=False, preserve_rng_state=False
+    )
+    return result
+
+
+@torch.library.custom_op("bayesbits::copy", mutates_args=())
+def _copy(values: Tensor) -> Tensor:
+    return values.clone()
+
+
+@_copy.register_fake
+def _(values: Tensor) -> Tensor:
+    return torch.empty_like(values)
+
+
+_copy.register_autograd(lambda ctx, grad: grad)
+
+
+def snapshot(buffer: Tensor) -> Tensor:
+    """The values of a buffer that the same forward pass changes.
+
+    A compiler may keep the buffer itself for the backward pass and compute from it again, when it has changed. What an
+    operation returns that it does not know, it keeps.
+    """
+    return _hidden(buffer)
+
+
+def compute_once(values: Tensor) -> Tensor:
+    """A small tensor that many large ones are multiplied with.
+
+    A compiler would compute it again for every element of these, and a gate's value takes two logarithms and an
+    exponential.
+    """
+    return _hidden(values)
+
+
+def _hidden(values: Tensor) -> Tensor:
+    """In a compiled network the result of an operation that the compiler does not look into."""
+    if not torch.compiler.is_dynamo_compiling():
+        return values
+    copied: Tensor = _copy(values)
+    return copied

@@ -1,0 +1,159 @@
+"""What operations do to the labels of channels (see `labels`).
+
+Three families keep track of channels: operations that move data, operations on every element by itself (see
+`elementwise`), and operations that work along other dimensions than the channels (pooling, means). Everything else
+ends the way of a channel: what it reads must stay, and what it makes is foreign.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from bayesbits.graph.channel_labels import (
+    ZERO,
+    ChannelClasses,
+    Labels,
+    collapse,
+    collapse_together,
+    compact,
+    filled,
+    one,
+)
+from bayesbits.graph.elementwise_rules import Criterion, is_elementwise, meet_elements
+from bayesbits.graph.exported_program import operation, shape
+
+# fmt: off
+MOVES = frozenset((
+    "view", "_unsafe_view", "reshape", "permute", "transpose", "t", "movedim", "unsqueeze", "squeeze", "expand",
+    "slice", "select", "narrow", "split", "split_with_sizes", "chunk", "unbind", "stack", "flip", "roll", "repeat",
+    "unfold", "flatten", "unflatten", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle",
+))
+SAME = frozenset(("clone", "alias", "detach", "contiguous", "dropout", "to", "_to_copy", "lift_fresh_copy", "type_as"))
+# fmt: on
+REDUCTIONS = ("mean", "sum", "amax", "amin")
+ZEROS = ("zeros", "zeros_like", "new_zeros")
+PADS = ("pad", "constant_pad_nd")
+RESAMPLES = re.compile(r"_?(adaptive_)?(avg|max|lp)_pool(\d)d|upsample_[a-z_]+(\d)d")
+
+
+def apply(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses, passes: Criterion) -> Labels:
+    """The labels of a node's output, from those of its inputs; `passes` says which element-wise operations let pass."""
+    name = operation(node)
+    if name == "getitem":
+        whole, index = labels[node.all_input_nodes[0]], node.args[1]
+        assert isinstance(whole, list)
+        assert isinstance(index, int)
+        return whole[index]
+    for applies, rule in RULES:
+        if applies(node, name):
+            return rule(node, labels, classes)
+    if is_elementwise(node, name):
+        return meet_elements(node, labels, classes, passes)
+    return end(node, labels, classes, f"passes {name.lstrip('_')}")
+
+
+def end(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses, reason: str) -> Labels:
+    """Channels end here: what the node reads must stay, and what it makes is nobody's channels."""
+    if node.meta.get("val") is None:  # a check that makes nothing
+        return []
+    for used in node.all_input_nodes:
+        for tensor in _tensors(labels.get(used, [])):
+            classes.keep(tensor, reason)
+    source = "the output of " + operation(node).lstrip("_")
+    return filled(node.meta.get("val"), classes.foreign(source))
+
+
+def _tensors(labels: Labels) -> Sequence[Tensor]:
+    return labels if isinstance(labels, list) else [labels]
+
+
+def _same(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses) -> Labels:
+    return labels[node.all_input_nodes[0]]
+
+
+def _zeros(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses) -> Labels:
+    return filled(node.meta["val"], ZERO)
+
+
+def _move(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses) -> Labels:
+    """Move labels as the operation moves data. Views of expanded labels are reshapes."""
+    target: Any = torch.ops.aten.reshape.default if operation(node) in ("view", "_unsafe_view") else node.target
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda used: labels[used])
+    moved = target(*args, **kwargs)
+    return compact(moved) if isinstance(moved, Tensor) else [compact(part) for part in moved]
+
+
+def _concatenate(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses) -> Labels:
+    parts = [one(labels[used]) for used in node.args[0]]  # type: ignore[index, union-attr]
+    parts = [part for part in parts if part.shape != (0,)]  # torch lets empty tensors of any rank pass
+    dim: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+    joined = torch.cat(collapse_together(parts, keep=(dim,)), dim)
+    return compact(joined.expand(shape(node)))
+
+
+def _pad(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses) -> Labels:
+    """Padding with zeros adds constant zeros, with another value it adds something foreign; other modes move data."""
+    before = one(labels[node.all_input_nodes[0]])
+    amounts: Any = node.args[1]
+    mode, value = _pad_mode(node)
+    if mode != "constant":
+        return compact(torch.nn.functional.pad(before.double(), amounts, mode).long())
+    padded = [before.dim() - 1 - index // 2 for index, amount in enumerate(amounts) if amount]
+    small = collapse(before, keep=padded)
+    fill = ZERO if not value else classes.foreign("a constant")
+    return compact(torch.constant_pad_nd(small, list(amounts), fill).expand(shape(node)))
+
+
+def _pad_mode(node: fx.Node) -> tuple[str, float]:
+    rest: list[Any] = list(node.args[2:])
+    kwargs: dict[str, Any] = dict(node.kwargs)
+    if operation(node) == "constant_pad_nd":
+        return "constant", rest[0] if rest else kwargs.get("value", 0.0)
+    mode = rest[0] if rest else kwargs.get("mode", "constant")
+    return mode, (rest[1] if len(rest) > 1 else kwargs.get("value")) or 0.0
+
+
+def _reduce(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses) -> Labels:
+    """A mean, sum or maximum over other dimensions than the channels; over the channels themselves they end."""
+    before = one(labels[node.all_input_nodes[0]])
+    given: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+    dims = [given] if isinstance(given, int) else list(given or range(before.dim()))
+    dims = sorted((dim % before.dim() for dim in dims), reverse=True) if before.dim() else []
+    small = collapse(before)
+    if any(small.shape[dim] > 1 for dim in dims):
+        return end(node, labels, classes, f"passes {operation(node)} over channels")
+    keepdim = len(before.shape) == len(shape(node))
+    for dim in [] if keepdim else dims:
+        small = small.squeeze(dim)
+    return small.expand(shape(node))
+
+
+def _resample(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses) -> Labels:
+    """Pooling and interpolation: the last dimensions change, the channels before them do not."""
+    small = collapse(one(labels[node.all_input_nodes[0]]))
+    matched = RESAMPLES.match(operation(node))
+    assert matched is not None
+    spatial = int(matched[3] or matched[4])
+    if any(size > 1 for size in small.shape[small.dim() - spatial :]):
+        return end(node, labels, classes, f"passes {operation(node)} over channels")
+    value: Any = node.meta["val"]
+    return small.expand(shape(node)) if isinstance(value, Tensor) else [small.expand(part.shape) for part in value]
+
+
+Rule = Callable[[fx.Node, dict[fx.Node, Labels], ChannelClasses], Labels]
+
+
+RULES: tuple[tuple[Callable[[fx.Node, str], bool], Rule], ...] = (
+    (lambda node, name: name in SAME, _same),
+    (lambda node, name: name in MOVES and len(node.all_input_nodes) >= 1, _move),
+    (lambda node, name: name == "cat", _concatenate),
+    (lambda node, name: name in PADS, _pad),
+    (lambda node, name: name in ZEROS, _zeros),
+    (lambda node, name: name in REDUCTIONS, _reduce),
+    (lambda node, name: RESAMPLES.match(name) is not None and len(node.all_input_nodes) == 1, _resample),
+)

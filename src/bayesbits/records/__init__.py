@@ -1,0 +1,1 @@
+"""The records between the steps: topology, plan, front and integer network, each with a versioned JSON form."""

@@ -1,0 +1,216 @@
+"""What is deployed: the third of the three records that the rest of the library reads.
+
+An `IntegerNetwork` holds the final integers of a network: the codes of every weight with their steps, biases as int32
+on the grid of their layer, the grid of every activation, and what stays float and why. `deploy` writes it; the torch
+executor, the packer, the ONNX writer and `verify` only read it, so that equality is proven integer for integer. Its
+`Structure` is plain data with a versioned JSON form; the tensors lie beside it, by name.
+
+Codes are centered here: the code 0 is the number 0, and signed codes of 4 bits are -7..7. A runtime carries an
+activation as an unsigned integer of 8 or 16 bits, which is the code plus the zero point of its grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, TypeVar
+
+from torch import Tensor
+
+from bayesbits.records.serialization import Record
+from bayesbits.utils.pytree import Tree
+
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The grid of one activation tensor."""
+
+    name: str
+    """The tensor: a layer's name with ".input", or a module's with ".output" for the operand of an addition."""
+    bits: int
+    """The width; above 16 bits the tensor stays float, rounded to the grid up to 24 bits, and clipped from there on."""
+    signed: bool
+    """Whether codes below zero exist."""
+    step: float
+    """The distance between two codes: a number of float32, exactly."""
+    low: int
+    """The smallest code."""
+    high: int
+    """The largest code."""
+    beta: float
+    """The end of the range, of which `step` is a part; needed where the tensor stays float and is only clipped."""
+
+    @property
+    def carrier(self) -> str | None:
+        """The integers that a runtime carries codes in: "uint8", "uint16", or None where the tensor stays float."""
+        return "uint8" if self.bits <= 8 else "uint16" if self.bits <= 16 else None
+
+    @property
+    def zero_point(self) -> int:
+        """What a carrier adds to a code, so that signed codes are unsigned integers: 128, or 32768 for 16 bits."""
+        return 0 if not self.signed else 2 ** (15 if self.carrier == "uint16" else 7)
+
+
+@dataclass(frozen=True)
+class IntegerLayer:
+    """One weighted layer, batch norm folded, channels removed."""
+
+    name: str
+    """The layer's name in the user's network."""
+    kind: str
+    """"conv", "conv_transpose" or "linear"."""
+    parameter: str
+    """The weight parameter's name in the user's network; layers with tied weights name the same one."""
+    arithmetic: str
+    """"integer": codes in, exact accumulation; "float": numbers in, numbers out."""
+    reason: str | None
+    """Why the arithmetic is float; None where it is integer."""
+    bits: int
+    """The width of the weight; above 16 bits there are no codes, and the weight is a float tensor."""
+    weight_shape: tuple[int, ...]
+    """The shape of the weight as torch stores it, with the channels that are left."""
+    bias: bool
+    """Whether there is a bias: int32 on the grid of input step times weight step, or float with float arithmetic."""
+    input: str | None
+    """The grid of the tensor that the layer reads; None where that is float."""
+    output: str | None
+    """The grid whose codes the layer emits; None where it emits numbers."""
+    output_low: int
+    """The smallest code that it emits: the grid's, or more where a ReLU or clipping is absorbed; 0 without `output`."""
+    output_high: int
+    """The largest code that it emits."""
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    output_padding: tuple[int, ...]
+    groups: int
+    macs: int
+    """Multiply-accumulates for the inputs that the network was attached with, all calls together."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of the network's call."""
+
+    name: str
+    """Its name in the network's forward; behind the name of `*args` its position."""
+    form: Tree
+    """The tensors and constants in it. The number of a tensor is its position among the inputs."""
+    given: str
+    """How it can be given: by "position" alone, by "name" alone, or "either" way."""
+    optional: bool
+    """Whether it may be left out: a constant that is the default."""
+
+
+@dataclass(frozen=True)
+class Structure(Record):
+    """Everything about an `IntegerNetwork` but its tensors."""
+
+    VERSION: ClassVar[int] = 2
+
+    layers: tuple[IntegerLayer, ...]
+    """The weighted layers, in the order in which they first run."""
+    grids: tuple[Grid, ...]
+    """The grids of the activation tensors that are quantized."""
+    takes: tuple[Argument, ...]
+    """What the network is called with, in the order of its forward."""
+    returns: Tree
+    """What the network returns. The number of a tensor is its position among the outputs."""
+    inputs: tuple[str, ...]
+    """The names of the tensors that go in, in the order of the graph: of the arguments, as in a file."""
+    input_shapes: tuple[tuple[int, ...], ...]
+    """The shapes of the inputs that the network was attached with."""
+    input_types: tuple[str, ...]
+    """Their dtypes, such as "float32"."""
+    batched: tuple[bool, ...]
+    """For each input whether its first size is that of the batch, and may be any."""
+    outputs: tuple[str, ...]
+    """The names of the tensors that come out: keys where the network returns a dict, "output" for one tensor."""
+    removed: tuple[int, ...]
+    """The channel classes of the user's network that are gone."""
+    other_macs: int
+    """Multiply-accumulates outside of the layers, which are left in float."""
+    other_parameters: int
+    """Elements of parameters outside of the layers, which are left in float."""
+    notes: tuple[str, ...]
+    """What is left in float although it was to be quantized, and the like."""
+    version: int = VERSION
+    """The version of the JSON form."""
+
+    @property
+    def dynamic_batch(self) -> bool:
+        """Whether the network takes batches of any size, or only of the size that it was attached with."""
+        return any(self.batched)
+
+
+@dataclass(frozen=True)
+class IntegerNetwork:
+    """The final integers of a network; see the head of this file."""
+
+    structure: Structure
+    tensors: Mapping[str, Tensor]
+    """For every layer "<name>.codes" (int8, or int16 above 8 bits) and "<name>.steps" (float32: one, or one for each
+    output channel), or "<name>.weight" (float32) where there are no codes; and "<name>.bias", where there is one."""
+
+    @property
+    def layers(self) -> tuple[IntegerLayer, ...]:
+        return self.structure.layers
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.structure.notes
+
+    def layer(self, name: str) -> IntegerLayer:
+        """The layer of this name; a KeyError that says which names there are."""
+        return _find(self._layers, name, "layer")
+
+    def grid(self, name: str) -> Grid:
+        """The grid of the tensor of this name; a KeyError that says which names there are."""
+        return _find(self._grids, name, "quantized tensor")
+
+    def codes(self, layer: str) -> Tensor:
+        """The codes of a layer's weight."""
+        return self.tensors[f"{layer}.codes"]
+
+    def steps(self, layer: str) -> Tensor:
+        """The steps of a layer's weight: a vector with one element, or with one for each output channel."""
+        return self.tensors[f"{layer}.steps"]
+
+    def bias(self, layer: str) -> Tensor | None:
+        """The bias of a layer: int32, or float32 where its arithmetic is float."""
+        return self.tensors.get(f"{layer}.bias")
+
+    @property
+    def parameter_count(self) -> int:
+        """The elements of weights and biases, and of whatever else stays in float; a tied weight counts once."""
+        weights = {layer.parameter: _weight(self, layer).numel() for layer in reversed(self.layers)}
+        biases = sum(self.tensors[f"{layer.name}.bias"].numel() for layer in self.layers if layer.bias)
+        return sum(weights.values()) + biases + self.structure.other_parameters
+
+    @property
+    def macs(self) -> int:
+        """The multiply-accumulates for the inputs that the network was attached with."""
+        return sum(layer.macs for layer in self.layers) + self.structure.other_macs
+
+    @cached_property
+    def _layers(self) -> dict[str, IntegerLayer]:
+        return {layer.name: layer for layer in self.layers}
+
+    @cached_property
+    def _grids(self) -> dict[str, Grid]:
+        return {grid.name: grid for grid in self.structure.grids}
+
+
+def _weight(network: IntegerNetwork, layer: IntegerLayer) -> Tensor:
+    codes = network.tensors.get(f"{layer.name}.codes")
+    return network.tensors[f"{layer.name}.weight"] if codes is None else codes
+
+
+def _find(records: Mapping[str, Part], name: str, what: str) -> Part:
+    try:
+        return records[name]
+    except KeyError:
+        raise KeyError(f"no {what} is called {name!r}; there are: {', '.join(records)}") from None

@@ -1,0 +1,131 @@
+"""What was decided for a network: the second of the three records that the rest of the library reads.
+
+A `Plan` holds the width of every weight and activation tensor, and the output channels that every layer keeps. Every
+method ends in one; cost, fine-tuning and deployment only read it. It is plain data with a versioned JSON form.
+
+Channels. A plan names the channels that a layer itself emits. A channel class of the network is removed where every
+layer that makes it drops it; a depthwise layer makes no channels of its own, follows its producers, and is not named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, ClassVar
+
+from bayesbits.records.serialization import Record
+from bayesbits.records.topology import POOLED_BITS, Layer, Topology
+
+WIDTHS = (0, *range(2, 33))
+
+
+@dataclass(frozen=True)
+class Plan(Record):
+    """What was decided; see the head of this file."""
+
+    VERSION: ClassVar[int] = 1
+
+    bits: Mapping[str, int]
+    """The width of every weight, every activation and every quantized operand, by the tensor's name.
+
+    32 is float. 0 is the weight of a layer that emits nothing any more, where another layer makes the same channels.
+    """
+    kept: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """The indices of the output channels that a layer keeps, increasing; a layer that is not named keeps all."""
+    version: int = VERSION
+    """The version of the JSON form."""
+
+    def __post_init__(self) -> None:
+        for tensor, width in self.bits.items():
+            if not _is_integer(width) or width not in WIDTHS:
+                raise ValueError(f"Plan.bits[{tensor!r}] is {width!r}; it is an integer from 2 to 32, or 0")
+        for layer, channels in self.kept.items():
+            if not all(map(_is_integer, channels)) or any(left >= right for left, right in pairwise((-1, *channels))):
+                raise ValueError(f"Plan.kept[{layer!r}] is {channels!r}; it lists increasing indices of channels")
+        object.__setattr__(self, "kept", {layer: tuple(channels) for layer, channels in self.kept.items()})
+        super().__post_init__()
+
+    @classmethod
+    def uniform(
+        cls,
+        topology: Topology,
+        weights: int = 8,
+        activations: int = 8,
+        input_bits: int = 8,
+        residual_bits: int | None = None,
+    ) -> Plan:
+        """The same width for all weights, and for all activations but the network's inputs; all channels stay."""
+        bits = dict.fromkeys(topology.weight_tensors, weights)
+        bits.update({entry.name: input_bits if entry.network_input else activations for entry in topology.activations})
+        operands = topology.pooled_tensors if residual_bits is None else topology.operand_tensors
+        bits.update(dict.fromkeys(operands, POOLED_BITS if residual_bits is None else residual_bits))
+        return cls(bits)
+
+    def without(self, topology: Topology, channels: Iterable[int]) -> Plan:
+        """The same plan with these channel classes removed: every layer that makes one of them drops it."""
+        gone = frozenset(channels)
+        kept = {
+            layer.name: tuple(index for index in sorted(self._keeps(layer)) if layer.out_channels[index] not in gone)
+            for layer in topology.layers
+            if not layer.depthwise and not gone.isdisjoint(layer.out_channels)
+        }
+        return replace(self, kept={**self.kept, **kept})
+
+    def removed(self, topology: Topology) -> frozenset[int]:
+        """The channel classes that are removed: those that can be, and that no layer which makes them keeps."""
+        dropped: set[int] = set()
+        made: set[int] = set()
+        for layer in topology.layers:
+            if not layer.depthwise:
+                keeps = self._keeps(layer)
+                dropped.update(channel for index, channel in enumerate(layer.out_channels) if index not in keeps)
+                made.update(channel for index, channel in enumerate(layer.out_channels) if index in keeps)
+        return frozenset(channel for channel in dropped - made if topology.group_of(channel).removable)
+
+    def check(self, topology: Topology) -> None:
+        """Raise a ValueError that names the first thing in which this plan does not fit the network."""
+        required = [*topology.weight_tensors, *(activation.name for activation in topology.activations)]
+        for tensor in required:
+            if tensor not in self.bits:
+                raise ValueError(f"the plan has no width for the tensor {tensor!r} of the network")
+        for tensor in self.bits:
+            if tensor not in required and tensor not in topology.operand_tensors:
+                raise ValueError(f"the plan has a width for {tensor!r}, which is no tensor of the network")
+        names = {layer.name for layer in topology.layers}
+        for name in self.kept:
+            if name not in names:
+                raise ValueError(f"the plan names channels of {name!r}, which is no layer of the network")
+            self._check_channels(topology.layer(name), topology)
+        self._check_nothing_is_empty(topology)
+
+    def _check_channels(self, layer: Layer, topology: Topology) -> None:
+        count, keeps = len(layer.out_channels), self._keeps(layer)
+        if layer.depthwise:
+            raise ValueError(f"the plan names channels of {layer.name!r}: a depthwise layer follows its producers")
+        if keeps and max(keeps) >= count:
+            raise ValueError(f"the plan keeps channel {max(keeps)} of {layer.name!r}, which has {count} of them")
+        if len(keeps) < count and layer.name in topology.output_layers:
+            raise ValueError(f"the plan drops channels of {layer.name!r}, an output layer, which keeps all of them")
+        for index, channel in enumerate(layer.out_channels):
+            reason = topology.group_of(channel).reason
+            if index not in keeps and reason is not None:
+                raise ValueError(f"the plan drops channel {index} of {layer.name!r}, which cannot be removed: {reason}")
+
+    def _check_nothing_is_empty(self, topology: Topology) -> None:
+        removed = self.removed(topology)
+        for layer in topology.layers:
+            if removed.issuperset(layer.out_channels):
+                raise ValueError(f"the plan removes every channel of {layer.name!r}; at least one has to stay")
+            if self.bits[layer.parameter] == 0 and (layer.depthwise or self._keeps(layer)):
+                raise ValueError(f"the plan gives {layer.parameter!r} 0 bits, but {layer.name!r} keeps channels")
+        for tensor, width in self.bits.items():
+            if width == 0 and tensor not in topology.weight_tensors:
+                raise ValueError(f"the plan gives {tensor!r} 0 bits; only a weight can vanish")
+
+    def _keeps(self, layer: Layer) -> frozenset[int]:
+        return frozenset(self.kept.get(layer.name, range(len(layer.out_channels))))
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

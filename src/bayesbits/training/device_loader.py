@@ -1,0 +1,114 @@
+"""A loader for data sets that fit on the device: images and labels lie there whole, and batches are looked up.
+
+Everything random is a function of the seed, the epoch and the batch. So a batch can be made without those before it,
+which makes resuming exact and free, and several processes see together what one process with as many times the batch
+would see: order and augmentation are drawn for all of them, and each takes its part.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Transform = Callable[[Tensor, torch.Generator], Tensor]
+
+_MASK = 2**64 - 1
+
+
+class Labeled(Protocol):
+    """A data set in memory."""
+
+    @property
+    def images(self) -> Tensor:
+        """[N, ...]."""
+
+    @property
+    def labels(self) -> Tensor:
+        """[N, ...]."""
+
+
+class Feed:
+    """Batches of images and labels, made on the device without waiting for it.
+
+    `batch_size` is that of one process; `rank` of `world` says which part of the common batch is this process's.
+    `transform(images, generator)` normalizes and augments; it gets the common batch of all processes, and whatever it
+    draws comes from `generator`. Without `drop_last` the last batch may be smaller; with several processes it is
+    shortened to what they can share equally.
+    """
+
+    def __init__(
+        self,
+        dataset: Labeled,
+        batch_size: int,
+        *,
+        device: torch.device | str | None = None,
+        shuffle: bool = True,
+        transform: Transform | None = None,
+        seed: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        drop_last: bool = False,
+    ) -> None:
+        if len(dataset.images) != len(dataset.labels):
+            raise ValueError(f"{len(dataset.images)} images do not fit {len(dataset.labels)} labels")
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}; it is at least 1")
+        if not 0 <= rank < world:
+            raise ValueError(f"rank is {rank} of {world}; ranks count from 0")
+        self.images = dataset.images if device is None else dataset.images.to(device)
+        self.labels = dataset.labels.to(self.images.device)
+        self.batch_size, self.shuffle, self.transform, self.seed = batch_size, shuffle, transform, seed
+        self.rank, self.world, self.drop_last = rank, world, drop_last
+        self.epoch = 0
+        if len(self) == 0:
+            raise ValueError(
+                f"{len(self.images)} images make no batch of {batch_size} for each of {world} processes: "
+                "take smaller batches"
+            )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Which epoch the next iteration is; it decides on order and augmentation."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        whole, rest = divmod(len(self.images), self.batch_size * self.world)
+        return whole + (not self.drop_last and rest >= self.world)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return self.batches_from(0)
+
+    def batches_from(self, first: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches of this epoch from number `first` on; those before it are not made."""
+        epoch, device = self.epoch, self.images.device
+        order = self._order(epoch)
+        generator = torch.Generator(device)
+        for batch in range(first, len(self)):
+            start = batch * self.batch_size * self.world
+            chosen = order[start : start + self.batch_size * self.world]
+            share = len(chosen) // self.world
+            own = slice(self.rank * share, (self.rank + 1) * share)
+            if self.transform is None:
+                images = self.images[chosen[own]]
+            else:
+                generator.manual_seed(mix(self.seed, epoch, batch))
+                images = self.transform(self.images[chosen[: share * self.world]], generator)[own]
+            yield images, self.labels[chosen[own]]
+
+    def _order(self, epoch: int) -> Tensor:
+        if not self.shuffle:
+            return torch.arange(len(self.images), device=self.images.device)
+        # Drawn on the host, so that it is the same whatever the device.
+        generator = torch.Generator().manual_seed(mix(self.seed, epoch))
+        return torch.randperm(len(self.images), generator=generator).to(self.images.device)
+
+
+def mix(*numbers: int) -> int:
+    """A seed of 63 bits that depends on all numbers and on their order."""
+    state = 0
+    for number in numbers:
+        state = (state + number + 0x9E3779B97F4A7C15) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return state >> 1

@@ -1,0 +1,67 @@
+"""What loading a data set gives: images and labels whole in memory, and the statistics that normalize them.
+
+Pixels stay the bytes of the files, a quarter of their size in float32, so that a data set fits on a GPU beside the
+network; `normalize` makes them floats, batch by batch, on the device where they lie.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """The images of one split."""
+
+    images: Tensor
+    """uint8, [N, C, H, W]."""
+    labels: Tensor
+    """int64, [N], from 0 up to and without `classes`."""
+    classes: int
+    """How many classes there are, whether or not each has an image here."""
+
+    def __post_init__(self) -> None:
+        if self.images.dtype != torch.uint8 or self.images.ndim != 4:
+            raise ValueError(f"images must be uint8 [N, C, H, W]; these are {_described(self.images)}")
+        if self.labels.dtype != torch.int64 or self.labels.ndim != 1:
+            raise ValueError(f"labels must be int64 [N]; these are {_described(self.labels)}")
+        if len(self.images) != len(self.labels):
+            raise ValueError(f"{len(self.images)} images do not fit {len(self.labels)} labels")
+        if self.images.numel() == 0:
+            raise ValueError(f"a data set without pixels: the images are {_described(self.images)}")
+        lowest, highest = int(self.labels.min()), int(self.labels.max())
+        if lowest < 0 or highest >= self.classes:
+            raise ValueError(
+                f"labels run from {lowest} to {highest}; with {self.classes} classes they end at most at "
+                f"{self.classes - 1}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device | str) -> Dataset:
+        """The same images and labels on `device`."""
+        return Dataset(self.images.to(device), self.labels.to(device), self.classes)
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """What a recipe trains on."""
+
+    train: Dataset
+    """The images to learn from."""
+    test: Dataset
+    """The images to judge by."""
+    mean: tuple[float, ...]
+    """Mean of the training images' pixels, channel by channel, where black is 0 and white is 1."""
+    std: tuple[float, ...]
+    """Their standard deviation, likewise; 0 for a channel that is the same everywhere."""
+    name: str
+    """The name that it was loaded by."""
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

@@ -1,0 +1,66 @@
+"""Graphs as plain data: read back equal, and nothing but computing is read."""
+
+import json
+
+import pytest
+import torch
+from torch import fx
+
+from bayesbits.deploy.graph_json import graph_from_data, graph_to_data
+
+
+def graph_with(target, *args, **kwargs) -> fx.Graph:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    graph.output((graph.call_function(target, (x, *args), kwargs),))
+    return graph
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        graph_with(torch.ops.aten.clamp.default, -float("inf"), 2.5),
+        graph_with(torch.ops.aten._to_copy.default, dtype=torch.float32, memory_format=torch.channels_last),
+        graph_with(torch.ops.aten.view.default, [-1, 4]),
+        graph_with(torch.ops.aten.new_zeros.default, [2], device=torch.device("cpu"), layout=torch.strided),
+    ],
+)
+def test_there_and_back(graph):
+    data = json.loads(json.dumps(graph_to_data(graph)))
+    again = graph_from_data(data)
+    assert graph_to_data(again) == data
+    inputs = torch.linspace(-4, 4, 16).reshape(1, 4, 2, 2)
+    expected, actual = (fx.GraphModule(torch.nn.Module(), one)(inputs)[0] for one in (graph, again))
+    assert torch.equal(expected, actual)
+    assert expected.dtype == actual.dtype
+
+
+def node(target: str, op: str = "call_function", **more) -> list:
+    x = {"name": "x", "op": "placeholder", "target": "x", "args": [], "kwargs": {}}
+    return [x, {"name": "y", "op": op, "target": target, "args": [], "kwargs": {}} | more]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (node("os.system"), "none of torch's own operations"),
+        (node("aten.from_file.default"), "computes nothing out of tensors"),
+        (node("aten.nothing_like_it.default"), "this version of torch has no operation"),
+        (node("size.system"), "none of torch's own operations"),
+        (node("x", op="call_method"), "which no stored graph has"),
+        (node("aten.relu.default", args=[{"node": "z"}]), "a node of the graph is not one"),
+        (node("aten.relu.default", args=[{"dtype": "load"}]), "a node of the graph is not one"),
+        ([3], "a node of the graph is not one"),
+        ({}, "a graph is a list of nodes"),
+    ],
+)
+def test_what_is_refused(data, message):
+    with pytest.raises(ValueError, match=message):
+        graph_from_data(data)
+
+
+def test_what_cannot_be_stored_is_named():
+    with pytest.raises(ValueError, match="which is none of torch's own operations"):
+        graph_to_data(graph_with(torch.nn.functional.softplus))
+    with pytest.raises(ValueError, match="has an argument of type complex"):
+        graph_to_data(graph_with(torch.ops.aten.mul.Tensor, 2j))
