@@ -6,18 +6,18 @@ them; here every weight has output channels, the input channels of its group, an
 
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayesbits.graph.channels import Channels
 from bayesbits.graph.layer_pairs import Between
 from bayesbits.graph.layers import FoundLayer, weight_of
 from bayesbits.records.topology import ChannelGroup
+from bayesbits.utils.torch_private import BatchNorm
 
 
-def norm_of(between: Between, layer: FoundLayer) -> _BatchNorm | None:
+def norm_of(between: Between, layer: FoundLayer) -> BatchNorm | None:
     """The batch norm that alone reads a layer; None where there is none."""
     norm = None if layer.norm is None else between.model.get_submodule(layer.norm)
-    assert norm is None or isinstance(norm, _BatchNorm)
+    assert norm is None or isinstance(norm, BatchNorm)
     return norm
 
 
@@ -30,7 +30,7 @@ def by_channels(layer: FoundLayer, weight: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def rescale(layer: FoundLayer, norm: _BatchNorm | None, of_inputs: Tensor, of_outputs: Tensor) -> None:
+def rescale(layer: FoundLayer, norm: BatchNorm | None, of_inputs: Tensor, of_outputs: Tensor) -> None:
     """Multiply a layer's input channels and divide its output channels; what is scaled by 1 stays as it is."""
     weight = weight_of(layer.module)
     rest = [1] * (weight.dim() - 2)

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayesbits.baselines.channel_factors import by_channels
 from bayesbits.compression.compressor import Compressor
@@ -18,6 +17,7 @@ from bayesbits.graph.channels import Channels
 from bayesbits.graph.exported_program import operation
 from bayesbits.graph.layer_pairs import Between, Way, apply_functions, is_function
 from bayesbits.records.topology import Layer
+from bayesbits.utils.torch_private import BatchNorm
 
 # What keeps the mean of every channel, beside moving data.
 MEANS = ("mean", "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
@@ -43,10 +43,10 @@ def means_before(compressor: Compressor, between: Between, channels: Channels, l
     return torch.tensor([of_class[one] for one in channels.inputs[layer.name]], dtype=torch.float64)
 
 
-def norm_of(compressor: Compressor, layer: Layer) -> _BatchNorm | None:
+def norm_of(compressor: Compressor, layer: Layer) -> BatchNorm | None:
     """The batch norm that alone reads a layer; None where there is none."""
     norm = None if layer.norm is None else compressor.model.get_submodule(layer.norm)
-    assert norm is None or isinstance(norm, _BatchNorm)
+    assert norm is None or isinstance(norm, BatchNorm)
     return norm
 
 

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from bayesbits.baselines.replay import Replay
 from bayesbits.compression.compressor import Compressor
 from bayesbits.posttraining.examples import count_examples
 from bayesbits.records.serialization import Record
+from bayesbits.utils.torch_private import tree_leaves
 
 ScoreFunction = Callable[[Any, Any], Tensor]
 Widths = Mapping[str, int]

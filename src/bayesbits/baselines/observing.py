@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from bayesbits.compression.compressor import Compressor, check_compressor
 from bayesbits.compression.observation import run_on
 from bayesbits.nn import GatedQuantizer
 from bayesbits.nn.attached import AttachedLayer, observe_output
 from bayesbits.records.topology import Layer
+from bayesbits.utils.torch_private import tree_leaves
 
 See = Callable[[Tensor, Tensor], None]
 Progress = Callable[[str, int, int], None]

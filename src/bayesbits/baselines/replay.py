@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from bayesbits.compression.observation import run_on
+from bayesbits.utils.torch_private import tree_leaves
 
 
 @dataclass

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayesbits.compression.spec import Spec
 from bayesbits.compression.spec_resolution import Choices, resolve_rules
@@ -31,6 +30,7 @@ from bayesbits.nn.exchange import Exchanged, check_restorable
 from bayesbits.nn.network import NAME, attach_to_network
 from bayesbits.records.topology import Layer, Topology
 from bayesbits.utils.naming import key_of, name_of
+from bayesbits.utils.torch_private import BatchNorm, OptimizedModule
 
 
 class Attachment(nn.Module):
@@ -167,7 +167,7 @@ def check_free(model: nn.Module) -> None:
     """Raise unless the network can take an attachment."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"quantizers are attached to an nn.Module, and this is a {type(model).__name__}")
-    if isinstance(model, torch._dynamo.eval_frame.OptimizedModule):
+    if isinstance(model, OptimizedModule):
         raise ValueError("attach to the network itself and compile it afterwards: torch.compile(model) behind attach")
     if find_attachment(model) is not None:
         raise ValueError(
@@ -230,7 +230,7 @@ def _attach_layer(model: nn.Module, layer: Layer, attachment: Attachment) -> Non
     attach_parts(module, parts)
     if layer.norm is not None:
         norm = model.get_submodule(layer.norm)
-        assert isinstance(norm, _BatchNorm)
+        assert isinstance(norm, BatchNorm)
         assert isinstance(module, AttachedLayer)
         gate, parts.gate = parts.gate, None
         # Tied weights have one grid, and may have several batch norms; transposed groups have no axis to fold along.

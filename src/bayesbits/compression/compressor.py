@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from bayesbits.compression.attachment import Attachment, attach_to, check_free, check_intact, detach_from
 from bayesbits.compression.calibration import calibrate_activations, calibrate_weight
@@ -30,6 +29,7 @@ from bayesbits.nn.attached import AttachedLayer
 from bayesbits.nn.network import NAME
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Topology
+from bayesbits.utils.torch_private import tree_map_only
 
 
 def attach(model: nn.Module, example_inputs: Any, spec: Spec | None = None) -> "Compressor":

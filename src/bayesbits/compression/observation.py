@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayesbits.functional.grid import arithmetic_dtype
 from bayesbits.nn import GatedQuantizer
+from bayesbits.utils.torch_private import BatchNorm
 
 Hook = Callable[[nn.Module, tuple[Tensor, ...]], None]
 
@@ -62,7 +62,7 @@ def restored(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def taking_first_statistics(model: nn.Module) -> Iterator[list[_BatchNorm]]:
+def taking_first_statistics(model: nn.Module) -> Iterator[list[BatchNorm]]:
     """The model in evaluation, but for batch norms that have never run: these average over the batches that pass.
 
     What such a norm starts with are the statistics of nothing. Under them activations shrink from layer to layer, and
@@ -73,7 +73,7 @@ def taking_first_statistics(model: nn.Module) -> Iterator[list[_BatchNorm]]:
         norm.training = inputs[0].numel() > inputs[0].shape[1]
 
     model.eval()
-    fresh = [norm for norm in model.modules() if isinstance(norm, _BatchNorm) and _has_never_run(norm)]
+    fresh = [norm for norm in model.modules() if isinstance(norm, BatchNorm) and _has_never_run(norm)]
     momenta = [norm.momentum for norm in fresh]
     handles = [norm.register_forward_pre_hook(use_the_batch_if_it_says_anything) for norm in fresh]
     for norm in fresh:
@@ -86,7 +86,7 @@ def taking_first_statistics(model: nn.Module) -> Iterator[list[_BatchNorm]]:
             handle.remove()
 
 
-def _has_never_run(norm: _BatchNorm) -> bool:
+def _has_never_run(norm: BatchNorm) -> bool:
     """Whether a batch norm still has what it starts with. Its counter alone does not say so: old files lack it."""
     if norm.num_batches_tracked is None or norm.running_mean is None or norm.running_var is None:
         return False

@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils._pytree import tree_map_only
 
 from bayesbits.compression.compressor import Compressor
 from bayesbits.functional.grid import INTEGER_BITS, code_bounds
@@ -24,6 +22,7 @@ from bayesbits.nn.attached import AttachedLayer, Parts, batch_norm_factor
 from bayesbits.records.integer_network import Grid
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer, Topology
+from bayesbits.utils.torch_private import BatchNorm, tree_map_only
 
 LARGEST_CODED_BITS = 16
 
@@ -134,7 +133,7 @@ def _weights(compressor: Compressor, layer: Layer, plan: Plan, gone: frozenset[i
     factor = None
     if layer.norm is not None:
         norm = compressor.model.get_submodule(layer.norm)
-        assert isinstance(norm, _BatchNorm)
+        assert isinstance(norm, BatchNorm)
         factor = batch_norm_factor(norm)
         bias = _folded_bias(bias, factor, norm)
     keep = _kept_rows(layer, plan, gone)
@@ -181,7 +180,7 @@ def _along(values: Tensor, layer: Layer, weight: Tensor, axis: int) -> Tensor:
     return values.reshape(*[1] * axis, -1, *[1] * (weight.dim() - axis - 1))
 
 
-def _folded_bias(bias: Tensor | None, factor: Tensor, norm: _BatchNorm) -> Tensor:
+def _folded_bias(bias: Tensor | None, factor: Tensor, norm: BatchNorm) -> Tensor:
     assert norm.running_mean is not None
     mean = norm.running_mean if bias is None else norm.running_mean - bias
     return (0.0 if norm.bias is None else norm.bias) - mean * factor

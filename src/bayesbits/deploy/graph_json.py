@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from bayesbits.utils.torch_private import OpOverload
+
 SIZES: dict[str, Callable[..., Any]] = {
     name: getattr(operator, name)
     for name in ("add", "sub", "mul", "floordiv", "mod", "neg", "getitem", "eq", "ne", "lt", "le", "gt", "ge")
@@ -63,7 +65,7 @@ def graph_from_data(data: Any) -> fx.Graph:
 def _target_name(node: fx.Node) -> str:
     if not callable(node.target):
         return str(node.target)
-    if isinstance(node.target, torch._ops.OpOverload):
+    if isinstance(node.target, OpOverload):
         name = str(node.target)
         _operation(name)
         return name
@@ -82,7 +84,7 @@ def _operation(name: str) -> Any:
         raise ValueError(f"{name!r} is none of torch's own operations, and is neither stored nor read")
     packet = getattr(torch.ops.aten, parts[1], None)
     found = getattr(packet, parts[2], None)
-    if not isinstance(found, torch._ops.OpOverload):
+    if not isinstance(found, OpOverload):
         raise ValueError(f"this version of torch has no operation {name!r}")
     reads_a_tensor = any("Tensor" in str(argument.type) for argument in found._schema.arguments)
     if not reads_a_tensor and parts[1] not in FACTORIES:

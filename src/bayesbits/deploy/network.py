@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.utils._pytree import tree_map, tree_map_only
 
 from bayesbits.deploy.modules import Dequantize, Quantize, make_layer
 from bayesbits.deploy.rewrite.program import Floats
 from bayesbits.deploy.signature import as_stored, bind, example_call
 from bayesbits.records.integer_network import IntegerNetwork
 from bayesbits.utils.naming import key_of
+from bayesbits.utils.torch_private import tree_map, tree_map_only
 
 
 class DeployedNetwork(nn.Module):

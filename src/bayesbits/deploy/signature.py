@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from bayesbits.records.integer_network import Argument, Structure
 from bayesbits.utils.pytree import Tree, describe, tensors_in
+from bayesbits.utils.torch_private import tree_leaves
 
 POSITION, NAME, EITHER = "position", "name", "either"
 

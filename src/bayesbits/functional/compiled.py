@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from bayesbits.functional import reference
+from bayesbits.utils.torch_private import compiler_failed, find_cpp_compiler, mark_dynamic
 
 _log = logging.getLogger("bayesbits")
 
@@ -43,9 +44,7 @@ Gradients = tuple[Tensor, Tensor | None, Tensor | None]
 def available() -> bool:
     """Whether torch finds a C++ compiler."""
     try:
-        from torch._inductor.cpp_builder import get_cpp_compiler
-
-        get_cpp_compiler()
+        find_cpp_compiler()
     except Exception as error:  # whatever torch raises where it finds none
         _warn(f"no C++ compiler was found ({error})")
         return False
@@ -112,7 +111,7 @@ def _run(function: Callable[..., Any], matrices: tuple[Tensor, ...], beta: Tenso
     """Call the compiled `function`: one compilation for any number of columns, and of rows above one."""
     x = matrices[-1]
     for matrix in matrices:
-        torch._dynamo.maybe_mark_dynamic(matrix, [0, 1] if len(matrix) > 1 else [1])
+        mark_dynamic(matrix, [0, 1] if len(matrix) > 1 else [1])
     key = (function, x.dtype, beta.dtype, gates.dtype, len(x) == 1, *options)
     _runs[key] += 1
     global _last_was_compiled
@@ -126,7 +125,9 @@ def _run(function: Callable[..., Any], matrices: tuple[Tensor, ...], beta: Tenso
         _compiled.add(key)
         _last_was_compiled = True
         return result
-    except torch._dynamo.exc.BackendCompilerFailed as error:
+    except Exception as error:
+        if not compiler_failed(error):
+            raise
         _warn(f"compiling failed ({type(error).__name__}: {str(error).splitlines()[0]})")
         return function(*matrices, beta, gates, *options)
 

@@ -23,6 +23,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 
 from bayesbits.graph.flattened import FlatNetwork, inner_path
+from bayesbits.utils.torch_private import HigherOrderOperator, OpOverload
 
 # Raised inside torch.export about its own code, and about tensors that recurrent modules cache and it puts back.
 EXPORT_WARNINGS = (
@@ -87,7 +88,7 @@ class Program:
 
 def operation(node: fx.Node) -> str:
     """The plain name of a node's operation, such as "conv2d" or "getitem"."""
-    if isinstance(node.target, torch._ops.OpOverload):
+    if isinstance(node.target, OpOverload):
         return str(node.target._schema.name).removeprefix("aten::")
     return getattr(node.target, "__name__", str(node.target))
 
@@ -164,7 +165,7 @@ def read_program(
 def _check_readable(graph: fx.Graph) -> None:
     """Refuse graphs whose shapes depend on the data, or with operations that run graphs of their own (torch.cond)."""
     for node in graph.nodes:
-        if isinstance(node.target, torch._ops.HigherOrderOperator):
+        if isinstance(node.target, HigherOrderOperator):
             raise RuntimeError(f"the exported graph runs other graphs inside of {node.name}")
         values = node.meta.get("val")
         for value in values if isinstance(values, (tuple, list)) else [values]:

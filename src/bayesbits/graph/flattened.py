@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.fx.experimental.symbolic_shapes import is_concrete_int
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from bayesbits.utils.pytree import Tree, describe, tensors_in
+from bayesbits.utils.torch_private import tree_flatten, tree_unflatten
 
 NETWORK = "network"
 

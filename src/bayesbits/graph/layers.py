@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 from bayesbits.cost.macs import attention_macs, layer_macs, operation_macs, recurrent_macs
 from bayesbits.graph.exported_program import Program, operation, shape
 from bayesbits.records.topology import Layer, Unsupported
+from bayesbits.utils.torch_private import BatchNorm, OpOverload
 
 KINDS: Mapping[type[nn.Module], str] = {
     nn.Linear: "linear",
@@ -177,7 +178,7 @@ def _own_norm(program: Program, kind: str, calls: list[fx.Node]) -> str | None:
     if operation(reader) not in BATCH_NORMS or reader.args[0] is not calls[0]:
         return None
     module = program.module(reader)
-    if not isinstance(module, nn.modules.batchnorm._BatchNorm) or module.running_var is None:
+    if not isinstance(module, BatchNorm) or module.running_var is None:
         return None
     features_first = kind == "linear" and len(shape(calls[0])) != 2  # batch norm would read positions as channels
     return None if features_first or program.calls_of[program.path(reader)] != 1 else program.path(reader)
@@ -214,7 +215,7 @@ def _origin(node: fx.Node) -> fx.Node:
 
 def _node_macs(node: fx.Node) -> int:
     """MACs of a node that is no layer; only operations on several tensors can have any."""
-    if len(node.all_input_nodes) < 1 or not isinstance(node.target, torch._ops.OpOverload):
+    if len(node.all_input_nodes) < 1 or not isinstance(node.target, OpOverload):
         return 0
     if torch.Tag.pointwise in node.target.tags:
         return 0

@@ -24,14 +24,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from bayesbits.functional.custom_ops import snapshot
 from bayesbits.functional.grid import INTEGER_BITS, bias_codes
 from bayesbits.nn.channel_gate import ChannelFollower, ChannelGate
 from bayesbits.nn.exchange import Exchanged, exchange_class, restore_class
 from bayesbits.nn.gated_quantizer import GatedQuantizer
+from bayesbits.utils.torch_private import BatchNorm, ConvNd, ConvTransposeNd, conv_forward, output_padding
 
 _CONV_TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
@@ -59,7 +58,7 @@ class Parts:
     input: GatedQuantizer | None = None
     gate: ChannelGate | ChannelFollower | None = None
     """Gates the output channels here; where a batch norm follows, it has the gate instead."""
-    norm: _BatchNorm | None = None
+    norm: BatchNorm | None = None
     """Of a layer: the batch norm whose factor is folded into the weight for rounding."""
     layer: "AttachedLayer | None" = None
     """Of a batch norm: the layer that it is folded into when that is deployed."""
@@ -92,7 +91,7 @@ def _autocast_dtype(x: Tensor) -> torch.dtype | None:
     return torch.get_autocast_dtype(x.device.type)
 
 
-def batch_norm_factor(norm: _BatchNorm) -> Tensor:
+def batch_norm_factor(norm: BatchNorm) -> Tensor:
     """What a batch norm with frozen statistics multiplies each channel with: gamma / sqrt(var + eps), detached."""
     assert norm.running_var is not None
     factor = torch.rsqrt(snapshot(norm.running_var) + norm.eps)
@@ -124,22 +123,20 @@ class AttachedLayer(Exchanged):
 
     def compute(self, x: Tensor, weight: Tensor, bias: Tensor | None, output_size: list[int] | None = None) -> Tensor:
         """What the layer computes, with the weight and bias that are given."""
-        if isinstance(self, _ConvTransposeNd):
+        if isinstance(self, ConvTransposeNd):
             axes = self.weight.dim() - 2
-            padding = self._output_padding(
-                x, output_size, self.stride, self.padding, self.kernel_size, axes, self.dilation
-            )
+            padding = output_padding(self, x, output_size)
             return _CONV_TRANSPOSE[axes](
                 x, weight, bias, self.stride, self.padding, padding, self.groups, self.dilation
             )
-        if isinstance(self, _ConvNd):
-            return self._conv_forward(x, weight, bias)
+        if isinstance(self, ConvNd):
+            return conv_forward(self, x, weight, bias)
         return F.linear(x, weight, bias)
 
     def along_outputs(self, values: Tensor) -> Tensor:
         """A vector over the output channels in a shape that broadcasts against the weight."""
         spatial = [1] * (self.weight.dim() - 2)
-        if not isinstance(self, _ConvTransposeNd):
+        if not isinstance(self, ConvTransposeNd):
             return values.reshape(-1, 1, *spatial)
         # Axis 0 holds the inputs of all groups, axis 1 the outputs of one.
         inputs, outputs = self.weight.shape[0] // self.groups, self.weight.shape[1]
@@ -188,7 +185,7 @@ class AttachedLayer(Exchanged):
         if factor is None:
             return self.weight, None
         stretch = torch.where(factor == 0, 1.0, factor.abs()).reciprocal()
-        return (self.weight.transpose(0, 1) if isinstance(self, _ConvTransposeNd) else self.weight), stretch
+        return (self.weight.transpose(0, 1) if isinstance(self, ConvTransposeNd) else self.weight), stretch
 
 
 class AttachedNorm(Exchanged):
@@ -203,7 +200,7 @@ class AttachedNorm(Exchanged):
         return {"is_torchs_own": original in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)}
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
-        assert isinstance(self, _BatchNorm)
+        assert isinstance(self, BatchNorm)
         gate = self.parts.gate
         values = None if gate is None else gate.values().to(input.dtype if self.weight is None else self.weight.dtype)
         if not self.is_torchs_own:
@@ -239,7 +236,7 @@ class AttachedNorm(Exchanged):
 
     def effective_shift(self) -> Tensor | None:
         """What batch norm adds last, such that the folded bias lies on its grid where that is final."""
-        assert isinstance(self, _BatchNorm)
+        assert isinstance(self, BatchNorm)
         layer = self.parts.layer
         step = None if layer is None or self.training or self.running_mean is None else layer.bias_step()
         if step is None:
@@ -281,7 +278,7 @@ class QuantizedOutput(Exchanged):
 def attach_parts(module: nn.Module, parts: Parts) -> None:
     """Attach parts to a layer or batch norm."""
     module.parts = parts  # type: ignore[assignment]
-    exchange_class(module, AttachedNorm if isinstance(module, _BatchNorm) else AttachedLayer)
+    exchange_class(module, AttachedNorm if isinstance(module, BatchNorm) else AttachedLayer)
 
 
 def attach_output(module: nn.Module, output: Output) -> None:

@@ -11,6 +11,7 @@ from bayesbits.functional import decide, gate_values, probability_on
 from bayesbits.functional.custom_ops import compute_once, snapshot
 from bayesbits.functional.gates import INITIAL_LOGIT, check_kind
 from bayesbits.functional.noise import counter_uniform
+from bayesbits.utils.torch_private import in_backward
 
 
 class Pass:
@@ -129,7 +130,7 @@ class GateBank(nn.Module):
 
 def is_recomputing() -> bool:
     """Whether this forward runs inside of backward: it is checkpointing's second one, with the first one's noise."""
-    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+    return not torch.compiler.is_compiling() and in_backward()
 
 
 def _values(logits: Tensor, kind: str, training: bool, uniform: Tensor | None = None) -> Tensor:

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+
+from bayesbits.utils.torch_private import tree_leaves
 
 LEAST_EXAMPLES = 32
 

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, Sampler, Subset
 
 from bayesbits.recipes.factories import call_factory
@@ -22,6 +21,7 @@ from bayesbits.recipes.machine import Machine
 from bayesbits.recipes.metrics import count_examples
 from bayesbits.recipes.recipe import IMAGE_FOLDER, DataConfig
 from bayesbits.training import Feed
+from bayesbits.utils.torch_private import tree_map
 from bayesbits.zoo import data as zoo
 
 Images = TypeVar("Images", zoo.Data, zoo.FolderData)

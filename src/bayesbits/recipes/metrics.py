@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from bayesbits.recipes.recipe import IGNORED
+from bayesbits.utils.torch_private import tree_leaves
 
 Problem = Callable[[Any, Any], str | None]
 

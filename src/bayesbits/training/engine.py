@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayesbits.functional import compiled
 from bayesbits.training import randomness
@@ -32,6 +31,7 @@ from bayesbits.training.sharding import averaging_what_is_whole, deal_out_optimi
 from bayesbits.training.start import find_checkpoint, start_anew
 from bayesbits.training.step import TrainingStep
 from bayesbits.training.task import Evaluate, Position, Task
+from bayesbits.utils.torch_private import BatchNorm
 
 Result = TypeVar("Result")
 
@@ -216,7 +216,7 @@ class Run:
         if not self.frozen and self.position.epochs_done(1) / epochs > 1 - self.config.frozen_statistics:
             self.frozen = True
             for module in self.model.modules():
-                if isinstance(module, _BatchNorm):
+                if isinstance(module, BatchNorm):
                     module.eval()
             self.step.reset()
 

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from bayesbits.compression.compressor import Compressor
 from bayesbits.functional.compiled import with_own_code
@@ -23,6 +22,7 @@ from bayesbits.training.config import FinetuneConfig, SearchConfig
 from bayesbits.training.execution import Execution, quantizers_by
 from bayesbits.training.optimizers import Optimizers
 from bayesbits.utils.cuda_graph import WARM_UP, Recorder, first_line
+from bayesbits.utils.torch_private import tree_map
 
 _log = logging.getLogger("bayesbits")
 

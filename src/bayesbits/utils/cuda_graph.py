@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map
+
+from bayesbits.utils.torch_private import tree_flatten, tree_map
 
 _log = logging.getLogger("bayesbits")
 

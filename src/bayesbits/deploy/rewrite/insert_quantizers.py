@@ -13,6 +13,7 @@ from bayesbits.functional.grid import EDGE, has_grid
 from bayesbits.graph.layers import layer_input
 from bayesbits.records.integer_network import Grid
 from bayesbits.utils.naming import key_of
+from bayesbits.utils.torch_private import OpOverload
 
 aten = torch.ops.aten
 QUANTIZERS, DEQUANTIZERS = "quantizers", "dequantizers"
@@ -94,7 +95,7 @@ class _Placing:
     def _rounded(self, grid: Grid, node: fx.Node) -> fx.Node:
         """Above 16 bits numbers stay numbers: clipped, and rounded where float32 can tell the codes apart."""
         upper = (torch.tensor(grid.beta) * EDGE).item()
-        steps: list[tuple[torch._ops.OpOverload, tuple[float, ...]]] = [
+        steps: list[tuple[OpOverload, tuple[float, ...]]] = [
             (aten.clamp.default, (-upper if grid.signed else 0.0, upper))
         ]
         if has_grid(grid.bits, torch.float32):

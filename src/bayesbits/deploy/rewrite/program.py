@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
@@ -24,13 +23,14 @@ from bayesbits.graph.trace import Reading, read
 from bayesbits.records.integer_network import Argument
 from bayesbits.utils.naming import key_of
 from bayesbits.utils.pytree import Tree
+from bayesbits.utils.torch_private import FakeTensorMode, OpOverload
 
 FLOATS = "floats"
 
 
 def arguments(node: fx.Node) -> dict[str, Any]:
     """The arguments of an operation by name, defaults included."""
-    assert isinstance(node.target, torch._ops.OpOverload)
+    assert isinstance(node.target, OpOverload)
     expected = node.target._schema.arguments
     given = {argument.name: argument.default_value for argument in expected if argument.has_default_value()}
     given |= dict(zip((argument.name for argument in expected), node.args, strict=False))

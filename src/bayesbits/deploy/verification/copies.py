@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils._pytree import tree_map_only
 
 from bayesbits.compression.compressor import Compressor
 from bayesbits.deploy.verification.derived import Constants
@@ -22,6 +20,7 @@ from bayesbits.deploy.verification.inputs import Batch
 from bayesbits.nn.attached import AttachedLayer, AttachedNorm, Parts
 from bayesbits.records.plan import Plan
 from bayesbits.utils.pytree import Tree, describe
+from bayesbits.utils.torch_private import BatchNorm, tree_map_only
 
 FAR = 1e30
 """Beyond the end of every range."""
@@ -113,7 +112,7 @@ class ExactCopy(Copy):
                 _set(module, constants[layer.name].weight, constants[layer.name].bias)
                 if layer.norm is not None:
                     norm = model.get_submodule(layer.norm)
-                    assert isinstance(norm, _BatchNorm)
+                    assert isinstance(norm, BatchNorm)
                     _silence(norm)
 
     def _arithmetic(self) -> Any:
@@ -144,7 +143,7 @@ def _set(module: Any, weight: Any, bias: Any) -> None:
     module.bias = None if bias is None else nn.Parameter(torch.as_tensor(bias), requires_grad=False)
 
 
-def _silence(norm: _BatchNorm) -> None:
+def _silence(norm: BatchNorm) -> None:
     """Make a batch norm the identity."""
     assert norm.running_mean is not None
     assert norm.running_var is not None

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayesbits.compression.compressor import Compressor
 from bayesbits.records.integer_network import Grid
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer
+from bayesbits.utils.torch_private import BatchNorm
 
 Array = NDArray[Any]
 
@@ -77,7 +77,7 @@ class _Deriving:
         self.layer, self.topology, self.plan = layer, fixed.topology, plan
         self.module = fixed.model.get_submodule(layer.name)
         norm = None if layer.norm is None else fixed.model.get_submodule(layer.norm)
-        assert isinstance(norm, _BatchNorm | None)
+        assert isinstance(norm, BatchNorm | None)
         self.norm: Any = norm
         self.quantizer = fixed.attachment.quantizers.get(layer.parameter)
         self.bits = plan.bits[layer.parameter]
@@ -167,7 +167,7 @@ class _Deriving:
         return None if bias is None else np.where(keep, bias, _FLOAT32(0))
 
 
-def _factor(norm: _BatchNorm) -> Array:
+def _factor(norm: BatchNorm) -> Array:
     """gamma / sqrt(var + eps). How exactly a reciprocal root is rounded is up to the machine: torch's is taken."""
     assert norm.running_var is not None
     factor = _array(torch.rsqrt(norm.running_var + norm.eps))

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
+
+from bayesbits.utils.torch_private import tree_map
 
 _FLOAT_METHODS = (Tensor.float, Tensor.double)
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.signature import bind
 from bayesbits.graph.trace import split_inputs
 from bayesbits.records.integer_network import Structure
+from bayesbits.utils.torch_private import tree_leaves, tree_map_only
 
 LARGEST_BATCH = 64
 LARGEST_ELEMENTS = 2**22

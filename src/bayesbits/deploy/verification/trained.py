@@ -10,13 +10,13 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayesbits.compression.compressor import Compressor
 from bayesbits.deploy.verification.derived import Constants
 from bayesbits.deploy.verification.record import VerificationError
 from bayesbits.nn.attached import AttachedLayer, AttachedNorm, on_grid
 from bayesbits.records.topology import Layer
+from bayesbits.utils.torch_private import BatchNorm
 
 ROUNDINGS = 2.0**-20
 """Folding a batch norm into a weight and out again rounds some times to 24 bits."""
@@ -29,11 +29,11 @@ def check_trained(fixed: Compressor, constants: Mapping[str, Constants]) -> None
             module = fixed.model.get_submodule(layer.name)
             if isinstance(module, AttachedLayer):
                 norm = None if layer.norm is None else fixed.model.get_submodule(layer.norm)
-                assert isinstance(norm, _BatchNorm | None)
+                assert isinstance(norm, BatchNorm | None)
                 _check_layer(layer, module, norm, constants[layer.name])
 
 
-def _check_layer(layer: Layer, module: AttachedLayer, norm: _BatchNorm | None, constants: Constants) -> None:
+def _check_layer(layer: Layer, module: AttachedLayer, norm: BatchNorm | None, constants: Constants) -> None:
     channels = len(layer.out_channels)
     factor = torch.ones(channels, dtype=torch.float64)
     if norm is not None:
@@ -64,7 +64,7 @@ def _check_layer(layer: Layer, module: AttachedLayer, norm: _BatchNorm | None, c
     _close(layer.name, "bias", bias, torch.from_numpy(constants.bias), room)
 
 
-def _factor(norm: _BatchNorm) -> Tensor:
+def _factor(norm: BatchNorm) -> Tensor:
     assert norm.running_var is not None
     factor = torch.rsqrt(norm.running_var.double() + norm.eps)
     return factor if norm.weight is None else factor * norm.weight.double()

@@ -1,0 +1,111 @@
+"""Every private name of torch that this package uses, why, and what happens when it is gone.
+
+No other module of the package touches a private name of torch (`tests/utils/test_torch_private.py` reads them all).
+Two uses cannot live here. `nn/network.py` and `compression/attachment.py` override `nn.Module._apply`: `Module.to` and
+its relatives move tensors through it, and torch has no public hook for that. If it went, an attached network moved to
+another device would leave its quantizers behind, and `tests/nn/test_network.py` would fail.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# `torch.compile(model)` returns one; `attach` refuses it. Gone: importing bayesbits fails here.
+from torch._dynamo.eval_frame import OptimizedModule
+
+# What the nodes of an exported graph call. Gone: importing bayesbits fails here.
+from torch._ops import HigherOrderOperator, OpOverload
+
+# Shapes of a graph's nodes without computing, for nodes that deployment inserts. Gone: importing bayesbits fails here.
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+# What all batch norms are, and all convolutions; the public classes are one for each number of dimensions. Gone:
+# importing bayesbits fails here.
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+from torch.nn.modules.conv import _ConvNd as ConvNd
+from torch.nn.modules.conv import _ConvTransposeNd as ConvTransposeNd
+
+# Nested inputs and outputs, in the same terms as torch.export's. Gone: importing bayesbits fails here.
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
+
+__all__ = [
+    "BatchNorm",
+    "ConvNd",
+    "ConvTransposeNd",
+    "FakeTensorMode",
+    "HigherOrderOperator",
+    "OpOverload",
+    "OptimizedModule",
+    "compiler_failed",
+    "conv_forward",
+    "find_cpp_compiler",
+    "in_backward",
+    "mark_dynamic",
+    "output_padding",
+    "tree_flatten",
+    "tree_leaves",
+    "tree_map",
+    "tree_map_only",
+    "tree_unflatten",
+]
+
+
+def in_backward() -> bool:
+    """Whether autograd's backward is running in this thread: a forward pass inside of it is checkpointing's second one.
+
+    Gone: raises where a network with attached quantizers runs; torch has no public question for it.
+    """
+    return torch._C._current_graph_task_id() != -1
+
+
+def find_cpp_compiler() -> str:
+    """The C++ compiler that torch.compile would use. Raises where there is none, or where torch has no such question.
+
+    Gone: quantizers run uncompiled on the CPU, and a warning says so.
+    """
+    from torch._inductor.cpp_builder import get_cpp_compiler
+
+    return str(get_cpp_compiler())
+
+
+def mark_dynamic(x: Tensor, dims: list[int]) -> None:
+    """Tell the compiler that these sizes change, where it has not found out already that they do not.
+
+    `torch._dynamo.mark_dynamic` fails where a size turns out to be fixed. Gone: each new size compiles again.
+    """
+    mark = getattr(torch._dynamo, "maybe_mark_dynamic", None)
+    if mark is not None:
+        mark(x, dims)
+
+
+def compiler_failed(error: BaseException) -> bool:
+    """Whether this error says that the compiler behind torch.compile failed, and not the code that was compiled.
+
+    Gone: the error is passed on.
+    """
+    failed = getattr(torch._dynamo.exc, "BackendCompilerFailed", None)
+    return failed is not None and isinstance(error, failed)
+
+
+def conv_forward(layer: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """What a convolution computes with this weight and bias, its padding mode included, which `F.conv2d` does not have.
+
+    Gone: raises where a network with attached convolutions runs.
+    """
+    result: Tensor = layer._conv_forward(x, weight, bias)
+    return result
+
+
+def output_padding(layer: Any, x: Tensor, output_size: list[int] | None) -> list[int]:
+    """The output padding by which a transposed convolution reaches `output_size`.
+
+    Gone: raises where a network with attached transposed convolutions runs.
+    """
+    dims = layer.weight.dim() - 2
+    padding: list[int] = layer._output_padding(
+        x, output_size, layer.stride, layer.padding, layer.kernel_size, dims, layer.dilation
+    )
+    return padding

@@ -1,0 +1,66 @@
+"""Private names of torch: one file names them all, and what it does without those that may go."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import bayesbits
+from bayesbits.utils import torch_private
+
+SOURCE = Path(bayesbits.__file__).parent
+
+
+def private_names(source: str) -> set[str]:
+    """What a module's source imports or reads of torch that begins with an underscore."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Attribute):
+            found.add(ast.unparse(node))
+    parts = {name: name.split(".") for name in found if re.fullmatch(r"(torch|F|nn)(\.\w+)+", name)}
+    return {name for name, path in parts.items() if any(p.startswith("_") and not p.startswith("__") for p in path)}
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_no_other_file_touches_a_private_name_of_torch(path):
+    if path.name != "torch_private.py":
+        assert private_names(path.read_text()) == set()
+
+
+def test_private_names_are_found_however_they_are_written():
+    source = "import torch._ops\nfrom torch.utils._pytree import tree_map\ntorch._C.f()\nfrom torch.nn import Linear"
+    assert private_names(source) == {"torch._ops", "torch.utils._pytree.tree_map", "torch._C.f", "torch._C"}
+
+
+def test_backward_is_told_apart_from_forward():
+    seen = []
+
+    class Watched(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            seen.append(torch_private.in_backward())
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            seen.append(torch_private.in_backward())
+            return grad
+
+    Watched.apply(torch.ones(2, requires_grad=True)).sum().backward()
+    assert seen == [False, True]
+
+
+def test_what_may_go_is_done_without(monkeypatch):
+    error = torch._dynamo.exc.BackendCompilerFailed(lambda: None, ValueError("x"), None)
+    assert torch_private.compiler_failed(error)
+    assert not torch_private.compiler_failed(ValueError("x"))
+    monkeypatch.delattr(torch._dynamo.exc, "BackendCompilerFailed")
+    assert not torch_private.compiler_failed(error)
+    monkeypatch.delattr(torch._dynamo, "maybe_mark_dynamic")
+    torch_private.mark_dynamic(torch.ones(2), [0])
