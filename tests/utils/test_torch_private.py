@@ -64,3 +64,9 @@ def test_what_may_go_is_done_without(monkeypatch):
     assert not torch_private.compiler_failed(error)
     monkeypatch.delattr(torch._dynamo, "maybe_mark_dynamic")
     torch_private.mark_dynamic(torch.ones(2), [0])
+
+
+def test_a_compiled_module_is_recognized():
+    model = torch.nn.Linear(2, 2)
+    assert not torch_private.is_compiled(model)
+    assert torch_private.is_compiled(torch.compile(model))

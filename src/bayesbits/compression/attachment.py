@@ -30,7 +30,7 @@ from bayesbits.nn.exchange import Exchanged, check_restorable
 from bayesbits.nn.network import NAME, attach_to_network
 from bayesbits.records.topology import Layer, Topology
 from bayesbits.utils.naming import key_of, name_of
-from bayesbits.utils.torch_private import BatchNorm, OptimizedModule
+from bayesbits.utils.torch_private import BatchNorm
 
 
 class Attachment(nn.Module):
@@ -167,7 +167,7 @@ def check_free(model: nn.Module) -> None:
     """Raise unless the network can take an attachment."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"quantizers are attached to an nn.Module, and this is a {type(model).__name__}")
-    if isinstance(model, OptimizedModule):
+    if is_compiled(model):
         raise ValueError("attach to the network itself and compile it afterwards: torch.compile(model) behind attach")
     if find_attachment(model) is not None:
         raise ValueError(

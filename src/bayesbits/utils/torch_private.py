@@ -8,13 +8,11 @@ another device would leave its quantizers behind, and `tests/nn/test_network.py`
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
-from torch import Tensor
-
-# `torch.compile(model)` returns one; `attach` refuses it. Gone: importing bayesbits fails here.
-from torch._dynamo.eval_frame import OptimizedModule
+from torch import Tensor, nn
 
 # What the nodes of an exported graph call. Gone: importing bayesbits fails here.
 from torch._ops import HigherOrderOperator, OpOverload
@@ -38,11 +36,11 @@ __all__ = [
     "FakeTensorMode",
     "HigherOrderOperator",
     "OpOverload",
-    "OptimizedModule",
     "compiler_failed",
     "conv_forward",
     "find_cpp_compiler",
     "in_backward",
+    "is_compiled",
     "mark_dynamic",
     "output_padding",
     "tree_flatten",
@@ -59,6 +57,15 @@ def in_backward() -> bool:
     Gone: raises where a network with attached quantizers runs; torch has no public question for it.
     """
     return torch._C._current_graph_task_id() != -1
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether this is what `torch.compile(model)` returned; asked without importing the compiler, which takes a second.
+
+    Gone: the answer is always no, and attaching to such a module fails later.
+    """
+    compiler = sys.modules.get("torch._dynamo.eval_frame")
+    return compiler is not None and isinstance(module, getattr(compiler, "OptimizedModule", ()))
 
 
 def find_cpp_compiler() -> str:
