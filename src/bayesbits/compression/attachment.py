@@ -30,7 +30,7 @@ from bayesbits.nn.exchange import Exchanged, check_restorable
 from bayesbits.nn.network import NAME, attach_to_network
 from bayesbits.records.topology import Layer, Topology
 from bayesbits.utils.naming import key_of, name_of
-from bayesbits.utils.torch_private import BatchNorm
+from bayesbits.utils.torch_private import BatchNorm, is_compiled
 
 
 class Attachment(nn.Module):
