@@ -181,24 +181,6 @@ def test_a_tensor_changed_in_place_is_read_as_it_is_then() -> None:
     assert all(reasons[:2])
 
 
-def test_layers_under_autocast_and_no_grad_are_found() -> None:
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.middle, self.last = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            with torch.autocast("cpu", enabled=False):
-                x = F.relu(self.first(x))
-            with torch.no_grad():
-                x = F.relu(self.middle(x))
-            return self.last(x)
-
-    topology = trace(Wrapped(), ROWS)
-    assert [layer.name for layer in topology.layers] == ["first", "middle", "last"]
-    assert removable(topology) == {"first": 6, "middle": 6}
-
-
 def test_an_output_of_an_unknown_class_is_read() -> None:
     class Result:
         def __init__(self, scores: Tensor, memory: list[Tensor]) -> None:
@@ -377,8 +359,14 @@ def test_a_network_without_layers_is_an_error_that_says_what_was_found() -> None
         trace(nn.Sequential(nn.Embedding(4, 4)), torch.zeros(2, dtype=torch.int64))
 
 
+def test_the_forms_of_inputs() -> None:
+    model = Residual()
+    expected = trace(model, IMAGES)
+    assert trace(model, (IMAGES,)) == trace(model, [IMAGES]) == trace(model, {"x": IMAGES}) == expected
+
+
 def test_wrong_inputs() -> None:
-    with pytest.raises(TypeError, match="example_inputs is a list"):
-        trace(Residual(), [IMAGES])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="example_inputs is a int; give a tensor, a tuple"):
+        trace(Residual(), 3)  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="channels"):  # what the network itself says
         trace(Residual(), IMAGES[:, :2])

@@ -28,11 +28,11 @@ from bayesbits.baselines.observing import (
 from bayesbits.baselines.reconstruction import AdaRoundConfig, Reconstruction
 from bayesbits.baselines.rounding import RoundingGrid
 from bayesbits.compression.compressor import Compressor
-from bayesbits.graph.exported_program import evaluation_form
-from bayesbits.graph.layer_pairs import Between, apply_functions, read_between
+from bayesbits.graph.layer_paths import Between, apply_functions, read_between
 from bayesbits.nn.attached import AttachedLayer, batch_norm_factor
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer
+from bayesbits.utils.modes import evaluation_mode
 
 WIDEST = 16  # in wider codes half a step is lost in the weight's own precision
 
@@ -98,7 +98,7 @@ def adaround(
     skipped: list[SkippedLayer] = []
     layers = compressor.topology.layers
     try:
-        with evaluation_form(reference):
+        with evaluation_mode(reference):
             for number, layer in enumerate(layers, start=1):
                 module = attached_layer(compressor, layer.name)
                 reason = _obstacle(compressor, layer, module, between)

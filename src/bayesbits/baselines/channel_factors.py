@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bayesbits.graph.channels import Channels
-from bayesbits.graph.layer_pairs import Between
+from bayesbits.graph.layer_paths import Between
 from bayesbits.graph.layers import FoundLayer, weight_of
 from bayesbits.records.topology import ChannelGroup
 from bayesbits.utils.torch_private import BatchNorm

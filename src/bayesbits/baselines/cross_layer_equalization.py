@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from bayesbits.baselines.channel_factors import Magnitudes, norm_of, rescale
 from bayesbits.compression.attachment import check_free
 from bayesbits.graph.channels import Channels
-from bayesbits.graph.layer_pairs import Between, read_between
+from bayesbits.graph.layer_paths import Between, read_between
 from bayesbits.records.topology import ChannelGroup
 
 TOLERANCE = 1e-3  # of the logarithm of a factor: below it nothing moves any more

@@ -15,7 +15,7 @@ from bayesbits.compression.compressor import Compressor
 from bayesbits.graph.channel_rules import MOVES, SAME
 from bayesbits.graph.channels import Channels
 from bayesbits.graph.exported_program import operation
-from bayesbits.graph.layer_pairs import Between, Way, apply_functions, is_function
+from bayesbits.graph.layer_paths import Between, Way, apply_functions, is_function
 from bayesbits.records.topology import Layer
 from bayesbits.utils.torch_private import BatchNorm
 

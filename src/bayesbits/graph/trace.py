@@ -1,7 +1,7 @@
 """Reading a live network into a `Topology`.
 
 `trace` lets torch.export read the network, finds the weighted layers, follows their channels, and writes down what it
-could not handle. Where torch.export cannot take the network, a plain run with hooks takes its place (see `fallback`).
+could not handle. Where torch.export cannot take the network, a plain run with hooks takes its place (see `hook_trace`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from torch import Tensor, fx, nn
 from bayesbits.graph.channel_rules import MOVES, PADS, SAME
 from bayesbits.graph.channels import Channels, follow
 from bayesbits.graph.exported_program import Program, export, is_float, operation
-from bayesbits.graph.fallback import trace_with_hooks
+from bayesbits.graph.hook_trace import trace_with_hooks
 from bayesbits.graph.layers import FoundLayer, find_layers, find_unsupported, layer_input, layer_kind, other_parameters
 from bayesbits.graph.residual import find_additions
 from bayesbits.records.topology import Activation, Layer, Topology, Unsupported
+from bayesbits.utils.batches import split_inputs
 
 UNTRACED = "Its layers can be quantized, but no channels can be removed, and it cannot be deployed"
 
@@ -44,22 +45,6 @@ def trace(model: nn.Module, example_inputs: Tensor | tuple[Any, ...] | Mapping[s
             f"convolutions and linear layers with the forward of torch.nn count. Found besides: {others or 'nothing'}"
         )
     return topology
-
-
-def split_inputs(
-    example_inputs: Tensor | tuple[Any, ...] | Mapping[str, Any],
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword inputs, from the three forms that users may give."""
-    if isinstance(example_inputs, Tensor):
-        return (example_inputs,), {}
-    if isinstance(example_inputs, tuple):
-        return example_inputs, {}
-    if isinstance(example_inputs, Mapping):
-        return (), dict(example_inputs)
-    raise TypeError(
-        f"example_inputs is a {type(example_inputs).__name__}; give a tensor, a tuple of positional inputs, "
-        "or a dict of keyword inputs"
-    )
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from bayesbits.graph.channels import Channels, Walk, number
 from bayesbits.graph.elementwise_rules import is_elementwise, passes_factor
 from bayesbits.graph.exported_program import Program, export, is_float, operation
 from bayesbits.graph.layers import BATCH_NORMS, FoundLayer, find_layers, find_unsupported, layer_input
-from bayesbits.graph.trace import split_inputs
+from bayesbits.utils.batches import split_inputs
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bayesbits.graph.exported_program import operation
-from bayesbits.graph.layer_pairs import apply_functions, read_between
+from bayesbits.graph.layer_paths import apply_functions, read_between
 
 
 class Pair(nn.Module):

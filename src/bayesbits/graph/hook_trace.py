@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
-from bayesbits.cost.macs import layer_macs
-from bayesbits.graph.exported_program import evaluation_form
-from bayesbits.graph.flattened import returned_tensors
+from bayesbits.cost.macs import MacCounter, layer_macs
+from bayesbits.graph.flat_network import returned_tensors
 from bayesbits.graph.layers import layer_kind, other_parameters, weight_of
 from bayesbits.records.topology import Activation, ChannelGroup, Layer, Topology, Unsupported
+from bayesbits.utils.modes import evaluation_mode
 from bayesbits.utils.pytree import tensors_in
 
 REASON = "the network could not be traced, so the ways of its channels are not known"
@@ -71,7 +70,7 @@ def trace_with_hooks(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def _run(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, _Seen], int]:
-    """Run the network once in evaluation form; which layers run, in that order, and all MACs that torch counts."""
+    """Run the network once in evaluation mode; which layers run, in that order, and all MACs that torch counts."""
     seen: dict[str, _Seen] = {}
     handles = []
     for name, module in model.named_modules():
@@ -92,16 +91,16 @@ def _run(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tup
     devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
     try:
         with (
-            evaluation_form(model),
+            evaluation_mode(model),
             torch.random.fork_rng(devices=list(devices)),
             torch.no_grad(),
-            FlopCounterMode(display=False) as counter,
+            MacCounter() as counter,
         ):
             returned_tensors(model(*args, **kwargs))
     finally:
         for handle in handles:
             handle.remove()
-    return seen, int(counter.get_total_flops()) // 2
+    return seen, counter.macs
 
 
 def _activations(seen: dict[str, _Seen], inputs: list[Tensor]) -> tuple[Activation, ...]:
