@@ -34,7 +34,7 @@ def test_nothing_is_removable_and_the_reason_is_what_export_said() -> None:
     assert topology.removable_groups == ()
     assert [channel for group in topology.groups for channel in group.channels] == list(range(topology.channels))
     assert {group.reason for group in topology.groups} == {
-        "the network could not be traced, so the ways of its channels are not known"
+        "the network could not be traced, so the paths of its channels are not known"
     }
     (entry,) = topology.unsupported
     assert (entry.what, entry.macs) == ("untraced network", 0)

@@ -32,7 +32,7 @@ from bayesbits.baselines.observing import (
 )
 from bayesbits.compression.compressor import Compressor
 from bayesbits.compression.observation import run_on
-from bayesbits.graph.layer_paths import read_between
+from bayesbits.graph.layer_paths import read_layer_paths
 from bayesbits.nn.attached import AttachedLayer
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer
@@ -116,7 +116,7 @@ def correct_biases_without_data(compressor: Compressor, example_inputs: Any) -> 
     check_uncorrected(compressor, "use correct_biases with data and reference=, a copy of the network made before")
     copied = detached_copy(compressor)
     try:
-        between = read_between(copied, example_inputs)
+        between = read_layer_paths(copied, example_inputs)
     except Exception as error:
         raise ValueError(
             "bias correction without data has to see what lies before a layer, and torch.export could not read this "

@@ -1,8 +1,9 @@
-"""What lies between two layers: functions of every element, and channels that a factor passes unchanged.
+"""The paths between layers: the operations on them, and the channels that pass a positive factor on.
 
-The methods that change weights without training need more than a `Topology` says. Equalization moves a factor from a
-layer's output channels to the input channels of the next; rounding by a layer's output looks behind its nonlinearity;
-a bias without data comes from the statistics of the batch norm before. All of them read the exported graph here.
+The methods that change weights without training need more than a `Topology` says. Cross-layer equalization moves a
+factor from a layer's output channels to the input channels of the next layer. Adaptive rounding compares outputs after
+the nonlinearity. Bias correction without data needs the statistics of the batch norm before a layer. All of them read
+the exported graph here.
 """
 
 from __future__ import annotations
@@ -13,25 +14,25 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from bayesbits.graph.channels import Channels, Walk, number
-from bayesbits.graph.elementwise_rules import is_elementwise, passes_factor
-from bayesbits.graph.exported_program import Program, export, is_float, operation
+from bayesbits.graph.channels import Channels, ChannelWalk, number_classes
+from bayesbits.graph.exported_program import Program, export, operation
 from bayesbits.graph.layers import BATCH_NORMS, FoundLayer, find_layers, find_unsupported, layer_input
+from bayesbits.graph.pointwise import is_function, passes_factor
 from bayesbits.utils.batches import split_inputs
 
 
 @dataclass(frozen=True)
-class Way:
-    """The way from a layer, its own batch norm included, to one that reads it, with no branch in between."""
+class LayerPath:
+    """The operations from a layer, after its own batch norm, to a layer that reads it, where no branch lies between."""
 
     producer: str
-    """The layer that it starts from."""
+    """The layer that the path starts from."""
     operations: tuple[fx.Node, ...]
-    """What lies on it, in running order."""
+    """The operations on the path, in running order."""
 
 
-class Between:
-    """What lies between the layers of a network."""
+class LayerPaths:
+    """The layers of a network, and the paths between them."""
 
     def __init__(self, program: Program) -> None:
         self._program, self.model = program, program.model
@@ -43,25 +44,25 @@ class Between:
                 self._ends[_first(node)] = norms[program.path(node)]
 
     def scalable_channels(self) -> Channels:
-        """The channels of all layers; the groups without a reason are those that a positive factor passes unchanged.
+        """The channels of all layers; the groups without a reason are those on which every path passes a factor on.
 
-        Unlike in a `Topology`, what comes out of a depthwise layer is not what went in.
+        Unlike in a `Topology`, the output channels of a depthwise layer are not the classes of its input channels.
         """
         layers = tuple(self.layers.values())
         walk = _ScalingWalk(self._program, layers, find_unsupported(self._program, layers))
-        walk.go()
-        return number(walk.classes, walk.inputs, walk.outputs)
+        walk.run()
+        return number_classes(walk.classes, walk.inputs, walk.outputs)
 
-    def functions_behind(self, name: str) -> tuple[fx.Node, ...]:
-        """The functions of every element that follow a layer and its batch norm, as far as nothing else reads between.
+    def functions_after(self, name: str) -> tuple[fx.Node, ...]:
+        """The pointwise operations that follow a layer and its batch norm, up to the first tensor with another reader.
 
-        None of them for a layer that runs several times and is followed by different ones.
+        They are none for a layer that runs several times and is followed by different operations.
         """
-        found = [self._functions_behind(node) for node, layer in self._ends.items() if layer == name]
+        found = [self._functions_after(node) for node, layer in self._ends.items() if layer == name]
         alike = {tuple(str((node.target, node.args[1:], node.kwargs)) for node in nodes) for nodes in found}
         return found[0] if len(alike) == 1 else ()
 
-    def _functions_behind(self, node: fx.Node) -> tuple[fx.Node, ...]:
+    def _functions_after(self, node: fx.Node) -> tuple[fx.Node, ...]:
         nodes: list[fx.Node] = []
         while node not in self._program.outputs:
             readers = [user for user in node.users if user.users or user in self._program.outputs]
@@ -71,8 +72,8 @@ class Between:
             nodes.append(node)
         return tuple(nodes)
 
-    def way_to(self, name: str) -> Way | None:
-        """The way to a layer; None where several tensors meet on it, or where it runs several times."""
+    def path_to(self, name: str) -> LayerPath | None:
+        """The path to a layer; None where several tensors meet on it, or where the layer runs several times."""
         layer = self.layers[name]
         if len(layer.calls) != 1:
             return None
@@ -82,47 +83,26 @@ class Between:
                 return None
             nodes.append(node)
             node = node.all_input_nodes[0]
-        return Way(self._ends[node], tuple(reversed(nodes)))
+        return LayerPath(self._ends[node], tuple(reversed(nodes)))
 
 
-class _ScalingWalk(Walk):
-    """Follows channels through what passes a positive factor on."""
+class _ScalingWalk(ChannelWalk):
+    """Follows channels through operations that pass a positive factor on."""
 
     def passes(self, node: fx.Node, operands: Sequence[fx.Node], foreign: Sequence[bool]) -> bool:
-        """Whether a factor of the channels comes out as it went in."""
+        """Whether the operation passes a positive factor of the channels on."""
         return passes_factor(node, operands, foreign)
 
     def couple(self, layer: FoundLayer, arrived: Tensor, made: Tensor) -> None:
-        """Factors of inputs and outputs are independent of each other, in groups too; tied weights would need both."""
+        """Keep the channels of tied weights; elsewhere the factors of inputs and outputs are independent."""
         if layer.shared_weight:
             for atoms in (arrived, made):
                 self.classes.keep(atoms, f"tied weights ({layer.parameter})")
 
 
-def read_between(model: nn.Module, example_inputs: Any) -> Between:
-    """Read what lies between the layers of a float network; raises what torch.export raises where it cannot."""
-    return Between(export(model, *split_inputs(example_inputs)))
-
-
-def is_function(node: fx.Node) -> bool:
-    """Whether a node is a function of every element of one tensor, and of nothing else."""
-    return (
-        node.op == "call_function"
-        and len(node.all_input_nodes) == 1
-        and is_elementwise(node, operation(node))
-        and is_float(node)
-        and is_float(node.all_input_nodes[0])
-        and isinstance(node.args[0], fx.Node)
-        and not any(isinstance(value, fx.Node) for value in (*node.args[1:], *node.kwargs.values()))
-    )
-
-
-def apply_functions(nodes: Sequence[fx.Node], x: Tensor) -> Tensor:
-    """What functions of every element make of a tensor, one after the other."""
-    for node in nodes:
-        target: Any = node.target
-        x = target(x, *node.args[1:], **node.kwargs)
-    return x
+def read_layer_paths(model: nn.Module, example_inputs: Any) -> LayerPaths:
+    """Read the paths between the layers of a float network; raises what torch.export raises."""
+    return LayerPaths(export(model, *split_inputs(example_inputs)))
 
 
 def _first(node: fx.Node) -> fx.Node:
