@@ -1,6 +1,6 @@
-"""Multiply-accumulates of weighted layers and of other operations, for the shapes that they really meet.
+"""Multiply-accumulates (MACs) of weighted layers and of other operations, for the shapes of the example inputs.
 
-Counted literally for the example inputs, batch included. One multiply-accumulate is one weight times one value; biases
+The batch is included. One multiply-accumulate is one weight times one value; biases
 are not counted.
 """
 

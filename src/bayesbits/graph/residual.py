@@ -50,10 +50,10 @@ def find_additions(
         additions.append(Addition(name, operands))
         for index, operand in enumerate(operands):
             if operand is None:
-                what = "what is pooled" if pools else f"side {index + 1} of the addition"
+                what = "the input of the max-pool" if pools else f"operand {index + 1} of the addition"
                 reason = (
-                    f"{what} stays in float: it is not what a module returns that runs once "
-                    "(a functional operation made it, or a module that is used several times)"
+                    f"{what} stays in float: it is not the output of a module that runs once "
+                    "(a functional operation computes it, or a module that is used several times)"
                 )
                 reason += "; the indices of equal values may then differ when deployed" if pools else ""
                 missing.append(Unsupported(name, "residual operand", 0, reason))
