@@ -14,14 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 from torch import Tensor
 
-from bayesbits.records.serialization import Record
+from bayesbits.records.serialization import Record, find_by_name
 from bayesbits.utils.pytree import Tree
-
-Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -186,11 +184,11 @@ class IntegerNetwork:
 
     def layer(self, name: str) -> IntegerLayer:
         """The layer of this name; a KeyError that says which names there are."""
-        return _find(self._layers, name, "layer")
+        return find_by_name(self._layers, name, "layer")
 
     def grid(self, name: str) -> Grid:
         """The grid of the tensor of this name; a KeyError that says which names there are."""
-        return _find(self._grids, name, "quantized tensor")
+        return find_by_name(self._grids, name, "quantized tensor")
 
     def codes(self, layer: str) -> Tensor:
         """The codes of a layer's weight."""
@@ -228,10 +226,3 @@ class IntegerNetwork:
 def _weight(network: IntegerNetwork, layer: IntegerLayer) -> Tensor:
     codes = network.tensors.get(f"{layer.name}.codes")
     return network.tensors[f"{layer.name}.weight"] if codes is None else codes
-
-
-def _find(records: Mapping[str, Part], name: str, what: str) -> Part:
-    try:
-        return records[name]
-    except KeyError:
-        raise KeyError(f"no {what} is called {name!r}; there are: {', '.join(records)}") from None

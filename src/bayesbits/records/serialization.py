@@ -71,7 +71,10 @@ class Record:
                 f"edited on purpose is read without its field {CHECKSUM!r}"
             )
         if data.get("version") != cls.VERSION:
-            raise ValueError(f"{name} version {data.get('version')!r} cannot be read; this library reads {cls.VERSION}")
+            raise ValueError(
+                f"{name} version {data.get('version')!r} cannot be read; this library reads {cls.VERSION}. "
+                "Make it anew with this version of the library, or read it with the version that wrote it"
+            )
         return _read_fields(cls, data, name)
 
     def save(self, path: str | Path) -> None:
@@ -87,6 +90,14 @@ class Record:
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is damaged, or not a {cls.__name__}: it is not text ({error})") from error
         return cls.from_json(text)
+
+
+def find_by_name(parts: Mapping[str, Part], name: str, what: str) -> Part:
+    """The part of this name; otherwise a KeyError that lists the names. `what` says what the parts are."""
+    try:
+        return parts[name]
+    except KeyError:
+        raise KeyError(f"no {what} is called {name!r}; there are: {', '.join(parts)}") from None
 
 
 def _checksum(data: Mapping[str, Any]) -> str:

@@ -11,15 +11,12 @@ reason why they cannot be removed, if there is one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
-from bayesbits.records.serialization import Record
+from bayesbits.records.serialization import Record, find_by_name
 from bayesbits.utils.tables import text_table
-
-Part = TypeVar("Part")
 
 POOLED_BITS = 8
 """The width of the input of a max-pool with indices, where no width of operands is chosen."""
@@ -183,15 +180,15 @@ class Topology(Record):
 
     def layer(self, name: str) -> Layer:
         """The layer of this name; otherwise a KeyError that lists the names."""
-        return _find(self._layers, name, "layer")
+        return find_by_name(self._layers, name, "layer")
 
     def activation(self, name: str) -> Activation:
         """The activation of this name; otherwise a KeyError that lists the names."""
-        return _find(self._activations, name, "activation")
+        return find_by_name(self._activations, name, "activation")
 
     def group(self, name: str) -> ChannelGroup:
         """The channel group of this name; otherwise a KeyError that lists the names."""
-        return _find(self._groups, name, "channel group")
+        return find_by_name(self._groups, name, "channel group")
 
     def group_of(self, channel: int) -> ChannelGroup:
         """The group that a channel class belongs to."""
@@ -274,10 +271,3 @@ class Topology(Record):
     @cached_property
     def _group_of_channel(self) -> dict[int, ChannelGroup]:
         return {channel: group for group in self.groups for channel in group.channels}
-
-
-def _find(records: Mapping[str, Part], name: str, what: str) -> Part:
-    try:
-        return records[name]
-    except KeyError:
-        raise KeyError(f"no {what} is called {name!r}; there are: {', '.join(records)}") from None
