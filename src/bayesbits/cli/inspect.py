@@ -19,7 +19,7 @@ from bayesbits.recipes.reading import options_from
 from bayesbits.recipes.trial import run_on
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Topology
-from bayesbits.report.numbers import size
+from bayesbits.report.formatting import format_bytes
 from bayesbits.training.step import call
 from bayesbits.zoo import models
 
@@ -107,6 +107,6 @@ def _costs(topology: Topology) -> Table:
         uniform: Any = Plan.uniform(topology, weights, activations, input_bits=min(32, max(8, activations)))
         cost = model.count(uniform)
         table.add_row(
-            f"{weights}/{activations}", f"{cost.bops:,}", f"{cost.relative_bops:.4g}%", size(cost.weight_bytes)
+            f"{weights}/{activations}", f"{cost.bops:,}", f"{cost.relative_bops:.4g}%", format_bytes(cost.weight_bytes)
         )
     return table

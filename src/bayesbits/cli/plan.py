@@ -13,7 +13,7 @@ from bayesbits.recipes.folder import PLAN, RESULT, TOPOLOGY, unfinished
 from bayesbits.recipes.result import layer_rows
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Topology
-from bayesbits.report.numbers import size
+from bayesbits.report.formatting import format_bytes
 
 
 def plan(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.")]) -> None:
@@ -28,7 +28,7 @@ def plan(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder 
     console.print(layer_table(layer_rows(cost, topology), console))
     console.print(
         f"{cost.macs:,} MACs, {cost.bops:,} BOPs: {cost.relative_bops:.3g}% of 32 x 32 bits "
-        f"({cost.paper_relative_bops:.3g}% in the paper's convention); {size(cost.weight_bytes)} of weights",
+        f"({cost.paper_relative_bops:.3g}% in the paper's convention); {format_bytes(cost.weight_bytes)} of weights",
         highlight=False,
     )
     if (folder / RESULT).is_file():

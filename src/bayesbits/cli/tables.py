@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bayesbits.recipes import Result
-from bayesbits.report.numbers import count, part_of, size, times
+from bayesbits.report.formatting import format_bytes, format_count, format_part, format_reduction
 
 _LEAST_NAME = 12
 _GAP = "..."
@@ -30,11 +30,11 @@ def _wide(names: Sequence[str], layers: Sequence[Mapping[str, Any]]) -> Table:
             name,
             str(layer["weight_bits"]),
             str(layer["activation_bits"]),
-            part_of(layer["kept_in"], layer["channels_in"]),
-            part_of(layer["kept_out"], layer["channels_out"]),
+            format_part(layer["kept_in"], layer["channels_in"]),
+            format_part(layer["kept_out"], layer["channels_out"]),
             f"{layer['macs']:,}",
             f"{layer['share']:.1f}%",
-            size(layer["weight_bytes"]),
+            format_bytes(layer["weight_bytes"]),
         )
     return table
 
@@ -46,11 +46,11 @@ def _narrow(names: Sequence[str], layers: Sequence[Mapping[str, Any]]) -> Table:
         table.add_row(
             name,
             f"{layer['weight_bits']}/{layer['activation_bits']}",
-            part_of(layer["kept_in"], layer["channels_in"], "/"),
-            part_of(layer["kept_out"], layer["channels_out"], "/"),
-            count(layer["macs"]),
+            format_part(layer["kept_in"], layer["channels_in"], "/"),
+            format_part(layer["kept_out"], layer["channels_out"], "/"),
+            format_count(layer["macs"]),
             f"{layer['share']:.1f}%",
-            size(layer["weight_bytes"]),
+            format_bytes(layer["weight_bytes"]),
         )
     return table
 
@@ -111,10 +111,10 @@ def result_table(result: Result) -> Table:
         table.add_column(heading, justify="right")
     for score in result.scores:
         table.add_row(f"test {score.name}", score.float_text or "-", score.text, score.change or score.direction)
-    table.add_row("relative BOPs", "100%", f"{result.relative_bops:.3g}%", times(100, result.relative_bops, "fewer"))
+    table.add_row("relative BOPs", "100%", f"{result.relative_bops:.3g}%", format_reduction(100, result.relative_bops, "fewer"))
     table.add_row(
-        "weights", size(result.float_weight_bytes), size(result.weight_bytes),
-        times(result.float_weight_bytes, result.weight_bytes, "smaller"),
+        "weights", format_bytes(result.float_weight_bytes), format_bytes(result.weight_bytes),
+        format_reduction(result.float_weight_bytes, result.weight_bytes, "smaller"),
     )  # fmt: skip
     return table
 
@@ -124,7 +124,7 @@ def file_table(folder: Path) -> Table:
     table = Table("file", title=f"Written to {folder}", title_justify="left")
     table.add_column("size", justify="right")
     for path in sorted(folder.iterdir()):
-        table.add_row(path.name + "/" * path.is_dir(), size(_bytes(path)))
+        table.add_row(path.name + "/" * path.is_dir(), format_bytes(_bytes(path)))
     return table
 
 
