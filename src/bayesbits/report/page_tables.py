@@ -76,7 +76,7 @@ def layer_bars(run: Run) -> list[LayerBars]:
 
 def layers(run: Run) -> list[Row]:
     """Name, weight bits, input bits, channels in, channels out, MACs, BOPs, share and bytes of every layer."""
-    rows = []
+    rows: list[Row] = []
     for entry in run.cost.layers:
         layer = run.topology.layer(entry.name)
         rows.append(
