@@ -70,6 +70,22 @@ POSTTRAIN |= {"gates": "hard_sigmoid", "budget": None, "device": None}
         (["export", "x"], "deploy.run_export", [Path("x")], {}),
         (["verify", "x"], "deploy.run_verify", [Path("x"), 1000], {}),
         (["verify", "x", "--num-examples", "9"], "deploy.run_verify", [Path("x"), 9], {}),
+        # Former names of options, which are still accepted.
+        (["demo", "--out", "x"], "search.run_demo", [Path("x")], {}),
+        (["verify", "x", "--inputs", "9"], "deploy.run_verify", [Path("x"), 9], {}),
+        (
+            ["posttrain", "r", "--within", "2.5", "--examples=7"],
+            "posttrain.run_posttrain",
+            [RecipeOptions("r"), None, None],
+            {**POSTTRAIN, "num_examples": 7, "budget": 2.5},
+        ),
+        (
+            ["sensitivity", "r", "--widths", "4"],
+            "sensitivity.run_sensitivity",
+            [RecipeOptions("r"), None, None],
+            {"labels": "given", "bits": (4,), "num_examples": 1024, "device": None},
+        ),
+        (["bench", "x"], "deploy.run_bench", [Path("x"), 20], {}),
         (["bench", "x", "--rounds", "3"], "deploy.run_bench", [Path("x"), 3], {}),
     ],
 )  # fmt: skip

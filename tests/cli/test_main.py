@@ -49,17 +49,7 @@ def test_a_shell_completes_commands_and_recipes():
 def test_the_version_and_the_help():
     assert bayesbits("--version").stdout == f"bayesbits {bb.__version__}\n"
     assert "--install-completion" in bayesbits("--help").stdout
-
-
-def test_former_names_of_options_are_accepted():
-    for command, *former in (
-        ["search", "--out", "x"],
-        ["posttrain", "--within", "2", "--examples", "9"],
-        ["sensitivity", "--widths", "4"],
-    ):
-        assert "no-recipe" in bayesbits(command, "no-recipe", *former, code=1).stderr
-    assert "holds no finished run" in bayesbits("verify", "nowhere", "--inputs", "2", code=1).stderr
-    assert "No such option" in bayesbits("verify", "nowhere", "--input", "2", code=2).stderr
+    assert "--resume" in bayesbits("search", "--help").stdout
 
 
 @pytest.mark.parametrize(
