@@ -59,6 +59,15 @@ def test_the_page_carries_what_makes_it_again(tmp_path):
     assert (folder / "recipe.toml").read_text() in text
 
 
+def test_a_posttrained_network_is_repeated_within_its_cost(tmp_path):
+    write_run(tmp_path)
+    run = read_run(tmp_path)
+    text = Page(page.render_page(replace(run, result=replace(run.result, method="posttraining")))).text
+    assert "the settings in posttrain.json of the folder are given as options" in text
+    found = re.search(r"bayesbits posttrain recipe.toml --output again --budget ([\d.]+)$", text, re.MULTILINE)
+    assert run.cost.relative_bops < float(found[1]) < 1.01 * run.cost.relative_bops
+
+
 def test_tables_and_figures_are_accessible(tmp_path):
     write_run(tmp_path)
     page = page_of(tmp_path)
@@ -71,6 +80,15 @@ def test_tables_and_figures_are_accessible(tmp_path):
     figures = page.all("svg", role="img")
     assert len(figures) == len(page.all("svg")) == 2
     assert all(set(figure["aria-labelledby"].split()) <= set(ids) for figure in figures)
+
+
+def test_columns_of_numbers_are_aligned_right(tmp_path):
+    write_run(tmp_path)
+    text = write_report(tmp_path).read_text(encoding="utf-8")
+    assert '<th scope="col">reason</th><th scope="col" class="number">channels</th>' in text
+    assert '<code>input</code></th><td>is a network input</td><td class="number">4</td></tr>' in text
+    assert '<th scope="row">MACs</th><td class="number">66</td><td class="number">52</td>' in text
+    assert '<th scope="row">Data</th><td>digits</td></tr>' in text
 
 
 def test_hostile_names_stay_text(tmp_path):
