@@ -86,7 +86,7 @@ def test_points_learned_in_another_way_are_not_overwritten(here):
     ):
         refused = bayesbits(*run, *changed, code=1).stderr
         assert difference in refused
-        assert "--output" in refused
+        assert "--out" in refused
     torch.save(models.create("lenet5").state_dict(), here / "trained.pth")
     assert "weights was" in bayesbits(*run, code=1).stderr
     (here / "run/posttrain.json").unlink()
