@@ -1,7 +1,8 @@
 """bayesbits learns how many bits every tensor of a network deserves, and which channels it can do without."""
 
 from bayesbits import baselines
-from bayesbits.compression.compressor import Compressor, attach
+from bayesbits.compression.attach import attach
+from bayesbits.compression.compressor import Compressor
 from bayesbits.compression.diagnosis import Diagnosis
 from bayesbits.compression.range_estimation import METHODS as CALIBRATION_METHODS
 from bayesbits.compression.spec import Rule, Spec

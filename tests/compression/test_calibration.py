@@ -11,8 +11,9 @@ from torch import nn
 
 import bayesbits as bb
 from bayesbits.compression.calibration import calibrate_activations, calibrate_weight
-from bayesbits.compression.observation import SAMPLE, evenly_spaced, run_on
+from bayesbits.compression.observers import run_on
 from bayesbits.compression.range_estimation import METHODS, round_to_bits
+from bayesbits.compression.sampling import SAMPLE, evenly_spaced
 from bayesbits.nn import GatedQuantizer
 
 
@@ -250,14 +251,14 @@ def test_the_largest_value_is_inside_whatever_its_size(logarithm):
 
 
 def test_a_long_calibration_keeps_a_bounded_sample_of_all_batches(monkeypatch):
-    monkeypatch.setattr("bayesbits.compression.calibration.SAMPLE", 64)
+    monkeypatch.setattr("bayesbits.compression.range_observer.SAMPLE", 64)
     kept = []
 
     def least_error(rows, largest, bits, signed):
         kept.append(rows)
         return largest
 
-    monkeypatch.setattr("bayesbits.compression.calibration.least_error", least_error)
+    monkeypatch.setattr("bayesbits.compression.range_observer.least_error", least_error)
     quantizer = GatedQuantizer(signed=True)
     calibrate_activations(
         quantizer, {"x": quantizer}, [torch.full((50,), float(number)) for number in range(1, 41)], method="mse"

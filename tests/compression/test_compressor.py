@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 import bayesbits as bb
 from bayesbits.functional import implementation
-from bayesbits.nn.attached import AttachedLayer
+from bayesbits.nn.layer import AttachedLayer
 from bayesbits.zoo import models
 from tests.graph.networks import OWN, TRANSFORMERS, Tied, randomize, transformer
 from tests.networks import dropping

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, kl_divergence
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bayesbits.compression.penalties import Objective
-from bayesbits.compression.spec import PENALTIES
+from bayesbits.compression.penalties import PENALTIES, make_penalty
+from bayesbits.compression.penalty_base import Penalty
 from bayesbits.cost import CostModel
 from bayesbits.functional.gates import HALF_LOGIT, probability_on, sample_hard_concrete
 from bayesbits.graph.trace import trace
@@ -65,8 +65,8 @@ class Gated(nn.Module):
     def logits(self) -> list[Tensor]:
         return [owner.gates.logits for owner in self.owners if owner.gates.logits.numel()]
 
-    def objective(self, kind: str = "paper", **options: Any) -> Objective:
-        return Objective(self.network, self.quantizers, self.channels, kind, **options)
+    def penalty(self, kind: str = "paper", **options: Any) -> Penalty:
+        return make_penalty(self.network, self.quantizers, self.channels, kind, **options)
 
     def on(self, name: str) -> Any:
         """P(z > 0) of a quantizer's or of a layer's gates, as numbers."""
@@ -90,7 +90,7 @@ def test_the_papers_penalty_by_hand() -> None:
     (v4, v8), (a4, a8) = gated.on("2.weight"), gated.on("2.input")
     first = channels * (2 + 4 * w4 + 8 * w4 * w8)
     second = (2 + 4 * v4 + 8 * v4 * v8 + 2 + 4 * a4 + 8 * a4 * a8) * SECOND / FIRST
-    assert close(gated.objective()(), first + second)
+    assert close(gated.penalty()(), first + second)
 
 
 def test_the_expected_bit_operations_by_hand() -> None:
@@ -100,7 +100,7 @@ def test_the_expected_bit_operations_by_hand() -> None:
     (w4, w8), channels, (a4, a8) = gated.on("0.weight"), mean(gated.on("0")), gated.on("2.input")
     first = FIRST * channels * (2 + 2 * w4 + 4 * w4 * w8) * 8
     second = SECOND * channels * 32 * (2 + 2 * a4 + 4 * a4 * a8)
-    assert close(gated.objective("expected_bops")(), 100 * (first + second) / ((FIRST + SECOND) * 1024))
+    assert close(gated.penalty("expected_bops")(), 100 * (first + second) / ((FIRST + SECOND) * 1024))
 
 
 def kl(on: float, exponent: float) -> float:
@@ -121,13 +121,13 @@ def test_the_variational_penalty_is_made_of_kl_divergences(examples: int) -> Non
     channels = gated.on("0")
     expected = mean([kl(on, 2 * examples) for on in channels]) + mean(channels) * higher("0.weight", examples)
     expected += 2 * ratio + higher("2.weight", ratio) + 2 * ratio + higher("2.input", ratio)
-    assert close(gated.objective("variational", num_examples=examples)(), expected / examples)
+    assert close(gated.penalty("variational", num_examples=examples)(), expected / examples)
 
 
 def test_the_variational_penalty_goes_to_the_papers_with_one_over_the_number_of_examples() -> None:
     gated = Gated(zoo("cifar_resnet8"))
-    paper = gated.objective()()
-    errors = [(gated.objective("variational", num_examples=10**power)() - paper).abs().item() for power in (4, 5, 6, 7)]
+    paper = gated.penalty()()
+    errors = [(gated.penalty("variational", num_examples=10**power)() - paper).abs().item() for power in (4, 5, 6, 7)]
     assert errors[0] > 1e-5
     for larger, smaller in pairwise(errors):
         assert smaller == pytest.approx(larger / 10, rel=1e-2)
@@ -136,11 +136,11 @@ def test_the_variational_penalty_goes_to_the_papers_with_one_over_the_number_of_
 @pytest.mark.parametrize("kind", PENALTIES)
 def test_gradients_are_those_of_the_numbers(kind: str) -> None:
     gated = Gated(topology("residual"), bits=(2, 3, 8, 16))
-    objective = gated.objective(kind, num_examples=3)
+    penalty = gated.penalty(kind, num_examples=3)
     operands = [gated.quantizers[name].gates.logits for name in gated.network.operand_tensors]
     logits = [value for value in gated.logits() if kind != "expected_bops" or all(value is not o for o in operands)]
-    assert torch.autograd.gradcheck(lambda *_: objective(), logits, fast_mode=True)
-    gradients = torch.autograd.grad(objective(), logits)
+    assert torch.autograd.gradcheck(lambda *_: penalty(), logits, fast_mode=True)
+    gradients = torch.autograd.grad(penalty(), logits)
     assert all((gradient != 0).all() for gradient in gradients)
 
 
@@ -150,7 +150,7 @@ def test_gates_that_are_certain_leave_penalty_and_gradient_finite(logit: float) 
         gated = Gated(two_layers(), dtype=torch.float32)
         for values in gated.logits():
             nn.init.constant_(values, logit)
-        penalty = gated.objective("variational", num_examples=examples)()
+        penalty = gated.penalty("variational", num_examples=examples)()
         penalty.backward()
         assert penalty.isfinite()
         assert all(values.grad is not None and values.grad.isfinite().all() for values in gated.logits())
@@ -168,7 +168,7 @@ def only(gated: Gated, name: str) -> float:
     layers = gated.network.weight_tensors.get(name, ())
     for layer, channels in gated.channels.items():
         channels.learn() if layer in layers else channels.fix()
-    return gated.objective()().item()
+    return gated.penalty()().item()
 
 
 def charged(gated: Gated, name: str, first: float = 1.0) -> float:
@@ -214,7 +214,7 @@ def test_with_widths_decided_it_is_the_expected_number_of_channels_that_stay(sta
         quantizer.turn_off() if state == "off" else quantizer.fix(state if isinstance(state, int) else None)
         if state == "missing":
             del gated.quantizers[name]
-    penalty = gated.objective()()
+    penalty = gated.penalty()()
     assert close(penalty, price * mean(gated.on("0")))
     uniform = torch.rand(200_000, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     samples = sample_hard_concrete(gated.channels["0"].gates.logits.detach(), uniform)
@@ -230,7 +230,7 @@ def test_what_is_decided_multiplies_what_is_not_and_costs_nothing_itself(kind: s
     gated = Gated(two_layers())
     gated.channels["0"].fix([True, False, True, True])
     gated.quantizers["2.weight"].turn_off()
-    objective = gated.objective(kind, num_examples=10**12)
+    penalty = gated.penalty(kind, num_examples=10**12)
     (w4, w8), (x4, x8), (a4, a8) = (gated.on(name) for name in ("0.weight", "0.input", "2.input"))
     if kind == "expected_bops":
         first = FIRST * 0.75 * (2 + 2 * w4 + 4 * w4 * w8) * (2 + 2 * x4 + 4 * x4 * x8)
@@ -239,11 +239,11 @@ def test_what_is_decided_multiplies_what_is_not_and_costs_nothing_itself(kind: s
     else:
         expected = 0.75 * (2 + 4 * w4 + 8 * w4 * w8) + 2 + 4 * x4 + 8 * x4 * x8
         expected += (2 + 4 * a4 + 8 * a4 * a8) * SECOND / FIRST
-    assert close(objective(), expected)
+    assert close(penalty(), expected)
     for quantizer in gated.quantizers.values():
         quantizer.fix(8)
-    assert close(objective(), 6.25 * 0.75 if kind == "expected_bops" else 0.0)
-    assert not objective().requires_grad
+    assert close(penalty(), 6.25 * 0.75 if kind == "expected_bops" else 0.0)
+    assert not penalty().requires_grad
 
 
 def test_a_first_gate_of_the_quantizer_can_switch_the_tensor_off() -> None:
@@ -254,7 +254,7 @@ def test_a_first_gate_of_the_quantizer_can_switch_the_tensor_off() -> None:
     assert only(gated, "2.weight") == pytest.approx((2 * on2 + 8 * on2 * on8) * SECOND / FIRST, rel=1e-6)
     gated.quantizers["2.input"].fix(8)
     bops = FIRST * 64 + SECOND * 8 * (2 * on2 + 6 * on2 * on8)
-    assert close(gated.objective("expected_bops")(), 100 * bops / ((FIRST + SECOND) * 1024))
+    assert close(gated.penalty("expected_bops")(), 100 * bops / ((FIRST + SECOND) * 1024))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -274,8 +274,8 @@ def test_with_certain_gates_expected_and_counted_costs_agree(name: str, dtype: t
                 kept[list(plan.kept.get(layer, range(kept.numel())))] = True
                 channels.gates.logits.copy_(torch.where(kept, 50.0, -50.0))
         plan = Plan(plan.bits, {layer: kept for layer, kept in plan.kept.items() if layer in gated.channels})
-        objective = gated.objective("expected_bops", cost_model=model)
-        assert objective().item() == pytest.approx(model.count(plan).relative_bops, rel=1e-6)
+        penalty = gated.penalty("expected_bops", cost_model=model)
+        assert penalty().item() == pytest.approx(model.count(plan).relative_bops, rel=1e-6)
 
 
 class Operations(TorchDispatchMode):
@@ -296,16 +296,16 @@ def test_a_training_step_compiles_whole_and_asks_the_device_nothing(kind: str) -
     next(iter(gated.channels.values())).fix()
     gated.quantizers["head.weight"].fix(8)
     gated.quantizers["outer.input"].turn_off()
-    objective = gated.objective(kind, num_examples=100)
+    penalty = gated.penalty(kind, num_examples=100)
     with Operations() as operations:
-        plain = objective()
+        plain = penalty()
         plain.backward()
     expected = [value.grad for value in gated.logits()]
     waiting = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "prod", "cumprod"}
     assert not waiting & operations.names
     for value in gated.logits():
         value.grad = None
-    compiled = torch.compile(objective, backend="aot_eager", fullgraph=True)()
+    compiled = torch.compile(penalty, backend="aot_eager", fullgraph=True)()
     compiled.backward()
     torch.testing.assert_close(compiled, plain)
     torch.testing.assert_close([value.grad for value in gated.logits()], expected)
@@ -314,17 +314,17 @@ def test_a_training_step_compiles_whole_and_asks_the_device_nothing(kind: str) -
 @pytest.mark.parametrize("kind", PENALTIES)
 def test_it_owns_nothing_and_a_copy_reads_the_copied_gates(kind: str) -> None:
     gated = Gated(two_layers())
-    both = nn.ModuleDict({"network": gated, "objective": gated.objective(kind, num_examples=10)})
-    assert both["objective"].state_dict() == {}
-    assert list(both["objective"].parameters()) == []
-    before = both["objective"]().item()
+    both = nn.ModuleDict({"network": gated, "penalty": gated.penalty(kind, num_examples=10)})
+    assert both["penalty"].state_dict() == {}
+    assert list(both["penalty"].parameters()) == []
+    before = both["penalty"]().item()
     copied = copy.deepcopy(both)
     with torch.no_grad():
         for logits in copied["network"].logits():
             logits.add_(1.0)
-    assert copied["objective"]().item() > before
-    assert both["objective"]().item() == before
-    copied["objective"]().backward()
+    assert copied["penalty"]().item() > before
+    assert both["penalty"]().item() == before
+    copied["penalty"]().backward()
     assert copied["network"].channels["0"].gates.logits.grad is not None
     assert gated.channels["0"].gates.logits.grad is None
 
@@ -334,32 +334,32 @@ def test_half_precision_gates_are_charged_in_single_precision() -> None:
     exact = Gated(two_layers())
     for half, double in zip(gated.logits(), exact.logits(), strict=True):
         double.data.copy_(half.data)
-    assert gated.objective()().dtype == torch.float32
-    assert gated.objective()().item() == pytest.approx(exact.objective()().item(), rel=1e-6)
+    assert gated.penalty()().dtype == torch.float32
+    assert gated.penalty()().item() == pytest.approx(exact.penalty()().item(), rel=1e-6)
 
 
 @pytest.mark.parametrize("kind", PENALTIES)
 def test_a_network_without_gates_costs_nothing_but_its_bits(kind: str) -> None:
     expected = 100.0 if kind == "expected_bops" else 0.0
-    assert Objective(two_layers(), {}, {}, kind, num_examples=10)().item() == expected
+    assert make_penalty(two_layers(), {}, {}, kind, num_examples=10)().item() == expected
 
 
 def test_errors_name_what_was_wrong_and_the_way_out() -> None:
     gated, filtered = Gated(two_layers()), topology("depthwise")
     with pytest.raises(ValueError, match=r"'l0'; it is one of paper, expected_bops, variational"):
-        gated.objective("l0")
+        gated.penalty("l0")
     for examples in (None, 0):
         with pytest.raises(ValueError, match=r"examples is (None|0): give num_examples=len\(dataset\)"):
-            gated.objective("variational", num_examples=examples)
+            gated.penalty("variational", num_examples=examples)
     with pytest.raises(ValueError, match=r"called 'nine.weight'; there are: 0.weight"):
-        Objective(two_layers(), {"nine.weight": gated.quantizers["0.weight"]}, {})
+        make_penalty(two_layers(), {"nine.weight": gated.quantizers["0.weight"]}, {})
     with pytest.raises(KeyError, match="no layer is called 'nine'"):
-        Objective(two_layers(), {}, {"nine": ChannelGate(4)})
+        make_penalty(two_layers(), {}, {"nine": ChannelGate(4)})
     with pytest.raises(ValueError, match=r"'filter' has a gate for 8 channels; .* depthwise layer has none"):
-        Objective(filtered, {}, {"filter": ChannelGate(8)})
+        make_penalty(filtered, {}, {"filter": ChannelGate(8)})
     with pytest.raises(ValueError, match="'0' has a gate for 5 channels"):
-        Objective(two_layers(), {}, {"0": ChannelGate(5)}, "expected_bops")
+        make_penalty(two_layers(), {}, {"0": ChannelGate(5)}, "expected_bops")
     gated.quantizers["0.weight"] = GatedQuantizer(signed=True, zero=True).double()
     with pytest.raises(ValueError, match=r"channel gates of '0' are the first gate of '0.weight'.* zero=False"):
-        gated.objective()
-    gated.objective("expected_bops")
+        gated.penalty()
+    gated.penalty("expected_bops")

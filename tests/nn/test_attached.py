@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 import bayesbits as bb
-from bayesbits.nn.attached import AttachedLayer, AttachedNorm, QuantizedOutput, observe_output
+from bayesbits.nn.batch_norm import AttachedBatchNorm
+from bayesbits.nn.layer import AttachedLayer
+from bayesbits.nn.quantized_output import QuantizedOutput, observe_output
 from tests.graph.networks import transformer
 
 
@@ -93,7 +95,7 @@ def test_quantizing_an_output_nests_with_what_else_is_attached():
     model, compressor, x = made()
     norm, way = model.block.norm, model.block.way
     assert isinstance(norm, QuantizedOutput)
-    assert isinstance(norm, AttachedNorm)
+    assert isinstance(norm, AttachedBatchNorm)
     assert isinstance(norm, nn.BatchNorm2d)
     assert isinstance(way, QuantizedOutput)
     assert isinstance(way, AttachedLayer)

@@ -31,10 +31,10 @@ from bayesbits.baselines.observing import (
     watching_layers,
 )
 from bayesbits.compression.compressor import Compressor
-from bayesbits.compression.observation import run_on
+from bayesbits.compression.observers import run_on
 from bayesbits.graph.exported_program import evaluation_form
 from bayesbits.graph.layer_pairs import read_between
-from bayesbits.nn.attached import AttachedLayer
+from bayesbits.nn.layer import AttachedLayer
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer
 

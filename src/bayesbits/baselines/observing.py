@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.compression.compressor import Compressor, check_compressor
-from bayesbits.compression.observation import run_on
+from bayesbits.compression.observers import run_on
 from bayesbits.nn import GatedQuantizer
-from bayesbits.nn.attached import AttachedLayer, observe_output
+from bayesbits.nn.layer import AttachedLayer
+from bayesbits.nn.quantized_output import observe_output
 from bayesbits.records.topology import Layer
 from bayesbits.utils.torch_private import tree_leaves
 

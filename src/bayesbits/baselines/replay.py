@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bayesbits.compression.observation import run_on
+from bayesbits.compression.observers import run_on
 from bayesbits.utils.torch_private import tree_leaves
 
 

@@ -12,7 +12,8 @@ from bayesbits.baselines.measurement import digest_of
 from bayesbits.cli.console import results, say
 from bayesbits.cli.options import file_name
 from bayesbits.cli.tables import fitted
-from bayesbits.compression.compressor import Compressor, attach
+from bayesbits.compression.attach import attach
+from bayesbits.compression.compressor import Compressor
 from bayesbits.posttraining.examples import count_examples
 from bayesbits.recipes import Recipe, TrainedNetwork, trained_network
 from bayesbits.recipes.accuracy import measure

@@ -1,4 +1,4 @@
-"""The methods: where a range ends for given values.
+"""Range estimation: where a range ends for given values, by one of four methods.
 
 - `minmax`: at the largest magnitude; nothing is clipped;
 - `moving_average`: at the exponential moving average of each batch's largest magnitude;
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesbits.compression.observation import SAMPLE, evenly_spaced
+from bayesbits.compression.sampling import SAMPLE, evenly_spaced
 from bayesbits.functional import reference
 from bayesbits.functional.grid import check_bits
 from bayesbits.functional.operation import SMALLEST_RANGE
@@ -26,8 +26,8 @@ _FRACTIONS = [0.95**power for power in range(100)]  # of the largest magnitude, 
 
 
 @dataclass(frozen=True)
-class Options:
-    """A method and its numbers."""
+class RangeOptions:
+    """A method and its options, checked."""
 
     method: str
     """One of METHODS."""
@@ -59,7 +59,7 @@ def round_to_bits(rows: Tensor, beta: Tensor, bits: int, signed: bool) -> Tensor
 
 
 def least_error(rows: Tensor, largest: Tensor, bits: int, signed: bool) -> Tensor:
-    """Of fractions of each row's largest magnitude, the one with the least squared error of rounding."""
+    """For each row the fraction of its largest magnitude at which rounding has the least squared error."""
     ends = largest
     least = torch.full_like(largest, torch.inf)
     for fraction in _FRACTIONS:
@@ -70,9 +70,9 @@ def least_error(rows: Tensor, largest: Tensor, bits: int, signed: bool) -> Tenso
 
 
 def set_range(quantizer: GatedQuantizer, ends: Tensor, largest: Tensor, *, signed: bool) -> str | None:
-    """Give the quantizer its range, usable in any case; in words, what is odd about it.
+    """Give the quantizer a range that is usable in any case; returns what is odd about it, if anything is.
 
-    `ends` and `largest` have one value for each row. Rows that are zero take what the whole tensor has.
+    `ends` and `largest` have one value for each row. Rows of zeros take the range of the whole tensor.
     """
     problem = None
     dead = largest < SMALLEST_RANGE

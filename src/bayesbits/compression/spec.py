@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any, Literal
 
+from bayesbits.compression.penalties import PENALTIES
 from bayesbits.functional.gates import KINDS as GATE_KINDS
 from bayesbits.functional.grid import MAX_BITS, MIN_BITS
 from bayesbits.utils.checks import check_choice, check_flag, check_integer, is_integer
 
-PENALTIES = ("paper", "expected_bops", "variational")
 BACKENDS = ("onnxruntime",)
 
 
@@ -83,7 +83,7 @@ class Spec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "bits", _check_widths(self.bits))
         check_choice(self, "gates", GATE_KINDS)
-        check_choice(self, "penalty", PENALTIES)
+        check_choice(self, "penalty", tuple(PENALTIES))
         if self.penalty == "variational" and self.num_examples is None:
             raise ValueError("Spec.num_examples is None; the variational penalty needs the number of training examples")
         if self.num_examples is not None:

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bayesbits.compression.compressor import Compressor
-from bayesbits.compression.observation import run_on
-from bayesbits.nn.attached import observe_output
+from bayesbits.compression.observers import run_on
+from bayesbits.nn.quantized_output import observe_output
 from bayesbits.posttraining.modes import in_float
 
 LossFunction = Callable[[Any, Any], Tensor]

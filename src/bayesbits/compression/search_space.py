@@ -18,8 +18,8 @@ from bayesbits.records.topology import POOLED_BITS, Topology
 
 
 @dataclass(frozen=True)
-class Choices:
-    """What may be chosen for a network."""
+class SearchSpace:
+    """The decisions that are open for a network."""
 
     widths: Mapping[str, tuple[int, ...]]
     """For every weight and activation, and for the operands with a quantizer, the widths it may take, by its name.
@@ -37,7 +37,7 @@ class Choices:
         return widths[0] if len(widths) == 1 else None
 
 
-def resolve_rules(spec: Spec, topology: Topology) -> Choices:
+def find_search_space(spec: Spec, topology: Topology) -> SearchSpace:
     """Hold the rules against a network; a ValueError names a pattern that matches nothing, and rules that disagree."""
     owners: dict[str, tuple[str, ...]] = dict(topology.weight_tensors)
     owners.update({activation.name: activation.consumers for activation in topology.activations})
@@ -49,7 +49,7 @@ def resolve_rules(spec: Spec, topology: Topology) -> Choices:
         if found and not (tensor in topology.operand_tensors and found == (MAX_BITS,)):
             widths[tensor] = found
     skipped = frozenset(name for name, rule in layers.items() if rule.skip)
-    return Choices(widths, _prunable(spec, topology, layers) - skipped, skipped)
+    return SearchSpace(widths, _prunable(spec, topology, layers) - skipped, skipped)
 
 
 def _collect(

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from bayesbits.compression.diagnose import diagnose
 from bayesbits.compression.diagnosis import Diagnosis, TensorDiagnosis
+from bayesbits.compression.diagnosis_measurement import diagnose
 from bayesbits.nn import ChannelGate, GateBank, GatedQuantizer
 
 

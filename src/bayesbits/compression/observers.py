@@ -1,6 +1,5 @@
-"""Looking at a running network: calling it with any form of batch, watching its quantizers, leaving it as it was."""
+"""Observing a live network: hooks on its quantizers, first statistics of batch norms, and restoring it afterwards."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -8,13 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesbits.functional.grid import arithmetic_dtype
 from bayesbits.nn import GatedQuantizer
 from bayesbits.utils.torch_private import BatchNorm
 
 Hook = Callable[[nn.Module, tuple[Tensor, ...]], None]
-
-SAMPLE = 2**16  # values of one tensor from which errors are computed
 
 
 def run_on(model: nn.Module, batch: Any) -> Any:
@@ -102,21 +98,3 @@ def watching(quantizers: Mapping[str, GatedQuantizer], observers: Mapping[str, H
     finally:
         for handle in handles:
             handle.remove()
-
-
-def in_rows(x: Tensor, count: int) -> Tensor:
-    """x without its graph, as a matrix with one row for each of `count` ranges, in the arithmetic's precision."""
-    return x.detach().reshape(count, -1).to(arithmetic_dtype(x.dtype))
-
-
-def evenly_spaced(rows: Tensor, limit: int) -> Tensor:
-    """Evenly spaced columns, with about `limit` values in all and at least one in each row.
-
-    The spacing has no factor in common with the number of columns: otherwise it could fall in step with the rows of an
-    image or with channels, and some of them would never be seen.
-    """
-    columns = rows.shape[1]
-    spacing = max(1, math.ceil(rows.numel() / limit))
-    while math.gcd(spacing, columns) > 1:
-        spacing += 1
-    return rows[:, ::spacing]

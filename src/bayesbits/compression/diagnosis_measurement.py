@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.compression.diagnosis import Diagnosis, TensorDiagnosis
-from bayesbits.compression.observation import SAMPLE, evenly_spaced, in_rows, restored, run_on, watching
+from bayesbits.compression.observers import restored, run_on, watching
 from bayesbits.compression.range_estimation import round_to_bits
+from bayesbits.compression.sampling import SAMPLE, evenly_spaced, in_rows
 from bayesbits.nn import GatedQuantizer, Gates
 
 
