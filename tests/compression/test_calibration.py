@@ -11,7 +11,6 @@ from torch import nn
 
 import bayesbits as bb
 from bayesbits.compression.calibration import calibrate_activations, calibrate_weight
-from bayesbits.compression.observers import run_on
 from bayesbits.compression.range_estimation import METHODS, round_to_bits
 from bayesbits.compression.sampling import SAMPLE, evenly_spaced
 from bayesbits.nn import GatedQuantizer
@@ -144,11 +143,11 @@ def test_batches_may_be_tuples_lists_or_dicts(form):
 
 def test_a_batch_with_labels_is_refused_with_the_way_out():
     with pytest.raises(TypeError, match=r"2 elements.*\(x for x, _ in loader\)"):
-        run_on(nn.Linear(2, 2), (torch.ones(1, 2), torch.ones(1)))
-    with pytest.raises(TypeError, match="got str"):
-        run_on(nn.Linear(2, 2), "batch")
+        calibrate_activations(nn.Linear(2, 2), {}, [(torch.ones(1, 2), torch.ones(1))])
+    with pytest.raises(TypeError, match="a batch is a str"):
+        calibrate_activations(nn.Linear(2, 2), {}, ["batch"])
     with pytest.raises(TypeError, match="must be Tensor"):
-        run_on(nn.Linear(2, 2), ("batch",))
+        calibrate_activations(nn.Linear(2, 2), {}, [("batch",)])
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

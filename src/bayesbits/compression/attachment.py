@@ -16,7 +16,6 @@ from bayesbits.compression.search_space import SearchSpace, find_search_space
 from bayesbits.compression.spec import Spec
 from bayesbits.cost import CostModel
 from bayesbits.cost.bops import FLOAT_BITS
-from bayesbits.graph.trace import split_inputs
 from bayesbits.nn import ChannelFollower, ChannelGate, GatedQuantizer
 from bayesbits.nn.batch_norm import AttachedBatchNorm
 from bayesbits.nn.class_exchange import check_restorable, restore_class
@@ -24,6 +23,7 @@ from bayesbits.nn.layer import AttachedLayer
 from bayesbits.nn.network_quantizers import NetworkQuantizers
 from bayesbits.nn.quantized_output import QuantizedOutput
 from bayesbits.records.topology import Topology
+from bayesbits.utils.batches import split_inputs
 from bayesbits.utils.torch_private import tree_map_only
 
 

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.compression.attachment import Attachment
-from bayesbits.compression.observers import restored, run_on, taking_first_statistics, watching
+from bayesbits.compression.observers import restored, taking_first_statistics, watching
 from bayesbits.compression.range_estimation import RangeOptions, least_error, percentile_of_magnitudes, set_range
 from bayesbits.compression.range_observer import RangeObserver, SeenValues
 from bayesbits.compression.sampling import SAMPLE, evenly_spaced, in_rows
 from bayesbits.functional.operation import LARGEST_RANGE
 from bayesbits.nn import GatedQuantizer
 from bayesbits.nn.layer import AttachedLayer
+from bayesbits.utils.batches import call_model
 
 
 def calibrate(
@@ -60,7 +61,7 @@ def calibrate_activations(
 ) -> None:
     """Set range and sign of the activation quantizers inside of `model` from what the float network computes.
 
-    `quantizers` maps names of tensors to quantizers. A batch is anything that `run_on` takes, on the model's device. A
+    `quantizers` maps names of tensors to quantizers. A batch holds the inputs of the model, on its device. A
     range is signed where a value below zero was seen. Whether a quantizer learns, is fixed or off stays as it was.
     Batch norms that have never run take their statistics from these batches too: those they start with would mislead.
     """
@@ -77,7 +78,7 @@ def calibrate_activations(
             if isinstance(module, GatedQuantizer):
                 module.turn_off()
         for batch in batches:
-            run_on(model, batch)
+            _call_without_labels(model, batch)
             count += 1
             for observer in observers.values():
                 observer.end_batch()
@@ -164,3 +165,16 @@ def _check_values(seen: Mapping[str, SeenValues]) -> None:
             f"{name}: batch {batch} (the first is 0) has values that are NaN, infinite or larger than {LARGEST_RANGE}; "
             "no range was changed"
         )
+
+
+def _call_without_labels(model: nn.Module, batch: Any) -> None:
+    """Run the model on a batch; where it refuses several positional inputs, some of them may be labels."""
+    try:
+        call_model(model, batch)
+    except TypeError as error:
+        if not isinstance(batch, tuple | list) or len(batch) < 2:
+            raise
+        raise TypeError(
+            f"the model did not take the {len(batch)} elements of a batch as its positional inputs ({error}); "
+            "where batches hold labels too, pass only the inputs: `(x for x, _ in loader)`"
+        ) from error

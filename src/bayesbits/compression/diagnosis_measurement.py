@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.compression.diagnosis import Diagnosis, TensorDiagnosis
-from bayesbits.compression.observers import restored, run_on, watching
+from bayesbits.compression.observers import restored, watching
 from bayesbits.compression.range_estimation import round_to_bits
 from bayesbits.compression.sampling import SAMPLE, evenly_spaced, in_rows
 from bayesbits.nn import GatedQuantizer, Gates
+from bayesbits.utils.batches import call_model
 
 
 def diagnose(
@@ -32,7 +33,7 @@ def diagnose(
     """Look at every quantizer inside of `model`, of weights and activations, by its tensor's name.
 
     `penalty` gives the penalty as the loss has it, its weight included. `batches` yields pairs of inputs (in any form
-    that `run_on` takes) and targets, and `loss_fn(output, targets)` the task's loss. Each batch runs `draws` times.
+    that `call_model` takes) and targets, and `loss_fn(output, targets)` the task's loss. Each batch runs `draws` times.
     """
     if draws < 1:
         raise ValueError(f"at least one draw is needed, got draws={draws}")
@@ -50,7 +51,9 @@ def diagnose(
                     observer.looking = draw == 0
                 for member in gates:
                     member._drawn = None  # a draw of an earlier pass belongs to the graph of that pass
-                loss = _checked(loss_fn(run_on(model, inputs), targets), f"the loss of batch {number} (the first is 0)")
+                loss = _checked(
+                    loss_fn(call_model(model, inputs), targets), f"the loss of batch {number} (the first is 0)"
+                )
                 totals = [total + one for total, one in zip(totals, _gradients(loss, quantizers), strict=True)]
                 count += 1
         if count == 0:

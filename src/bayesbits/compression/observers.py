@@ -2,59 +2,34 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bayesbits.nn import GatedQuantizer
+from bayesbits.utils.modes import gradient_flags_restored, modes_restored
 from bayesbits.utils.torch_private import BatchNorm
 
 Hook = Callable[[nn.Module, tuple[Tensor, ...]], None]
 
 
-def run_on(model: nn.Module, batch: Any) -> Any:
-    """The output of the model for one batch: a tensor, a tuple or list of positional inputs, or a dict of keyword ones.
-
-    Labels are not inputs: of a loader that yields pairs, pass `(x for x, _ in loader)`.
-    """
-    if isinstance(batch, Tensor):
-        return model(batch)
-    if isinstance(batch, Mapping):
-        return model(**batch)
-    if not isinstance(batch, tuple | list):
-        raise TypeError(f"a batch must be a tensor, a tuple of inputs or a dict of inputs, got {type(batch).__name__}")
-    try:
-        return model(*batch)
-    except TypeError as error:
-        if len(batch) < 2:
-            raise
-        raise TypeError(
-            f"the model did not take the {len(batch)} elements of a batch as its positional inputs ({error}); "
-            "where batches hold labels too, pass only the inputs: `(x for x, _ in loader)`"
-        ) from error
-
-
 @contextmanager
 def restored(model: nn.Module) -> Iterator[None]:
     """Afterwards training flags, buffers, and modes and gradient flags of quantizers are what they were before."""
-    flags = [(module, module.training) for module in model.modules()]
-    modes = [(module, module.mode, module.fixed_bits) for module, _ in flags if isinstance(module, GatedQuantizer)]
-    asked = [(parameter, parameter.requires_grad) for module, *_ in modes for parameter in module.parameters()]
+    quantizers = [module for module in model.modules() if isinstance(module, GatedQuantizer)]
+    modes = [(quantizer, quantizer.mode, quantizer.fixed_bits) for quantizer in quantizers]
+    parameters = [parameter for quantizer in quantizers for parameter in quantizer.parameters()]
     buffers = [(buffer, buffer._version, buffer.detach().clone()) for buffer in model.buffers()]
-    try:
-        yield
-    finally:
-        for module, training in flags:
-            module.training = training
-        for quantizer, mode, fixed_bits in modes:
-            quantizer.enter(mode, fixed_bits)
-        for parameter, requires_grad in asked:
-            parameter.requires_grad_(requires_grad)
-        with torch.no_grad():
-            for buffer, version, value in buffers:
-                if buffer._version != version:  # others may be part of a user's graph, which writing would break
-                    buffer.copy_(value)
+    with modes_restored(model), gradient_flags_restored(parameters):
+        try:
+            yield
+        finally:
+            for quantizer, mode, fixed_bits in modes:
+                quantizer.enter(mode, fixed_bits)
+            with torch.no_grad():
+                for buffer, version, value in buffers:
+                    if buffer._version != version:  # others may be part of a user's graph, which writing would break
+                        buffer.copy_(value)
 
 
 @contextmanager
