@@ -1,4 +1,4 @@
-"""Under autocast quantizers write what the layers read, with the result of writing float32 and casting that."""
+"""The attached layer: its weight and bias by hand, and what it reads under autocast."""
 
 import pytest
 import torch
