@@ -38,6 +38,27 @@ def test_the_kernel_runs_on_the_gpu(kernels, dtype):
     assert not dispatch.has_kernel(like(dtype), 1)
 
 
+@pytest.mark.parametrize(
+    ("elements", "rows", "fits"),
+    [
+        (2**31 - 2**24 - 1, 1, True),
+        (2**31 - 2**24, 1, False),
+        (2**31 - 1, 1, False),
+        (2**31, 1, True),  # counted in 64 bits
+        (3 * (2**31 - 2**24 - 1), 3, True),
+        (3 * (2**31 - 2**24), 3, False),
+        (3 * 2**31 - 1, 3, False),
+        (3 * 2**31, 3, True),
+        (65_535, 65_535, True),
+        (65_536, 65_536, False),
+        (0, 1, True),
+    ],
+)
+def test_no_kernel_runs_where_the_block_ahead_would_overflow_its_offsets(kernels, elements, rows, fits):
+    assert dispatch.kernel_can_count(elements, rows) == fits
+    assert (dispatch.choose(like(cuda=True, elements=elements), rows) is kernels) == fits
+
+
 def test_float64_is_left_to_the_definition(kernels):
     assert dispatch.choose(like(torch.float64, cuda=True, elements=2**20)) is reference
     assert not dispatch.has_kernel(like(torch.float64, cuda=True), 1)

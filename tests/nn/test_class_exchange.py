@@ -1,10 +1,22 @@
 """Exchanged classes: names stay, and new objects of such a class are float ones."""
 
+import copy
+import pickle
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import bayesbits as bb
+from bayesbits.nn.class_exchange import (
+    AttachedModule,
+    check_restorable,
+    exchange_class,
+    float_class,
+    mixins_of,
+    restore_class,
+)
 from tests.nn.networks import Stem, attached
 
 
@@ -37,3 +49,54 @@ def test_classes_keep_their_names():
     compressor = attached(model, torch.randn(5, 8))
     mine = set(compressor.attachment.modules())
     assert [str(type(module)) for module in model.modules() if module not in mine] == before
+
+
+class Doubling(AttachedModule):
+    """Multiplies what the float class computes."""
+
+    factor: float
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * super().forward(x)
+
+    def release(self) -> None:
+        del self.factor
+
+
+class Shifting(AttachedModule):
+    @classmethod
+    def members(cls, original: type[nn.Module]) -> dict[str, Any]:
+        return {"forward": lambda self, x: original.forward(self, x) + 1.0}
+
+
+def test_mixins_lie_over_each_other_and_are_copied_pickled_and_released():
+    module, x = nn.Linear(2, 2), torch.randn(3, 2)
+    expected = 2.0 * module(x) + 1.0
+    module.factor = 2.0
+    exchange_class(module, Doubling)
+    exchange_class(module, Shifting)
+    assert isinstance(module, nn.Linear)
+    assert mixins_of(type(module)) == (Shifting, Doubling)
+    assert float_class(type(module)) is nn.Linear
+    other = nn.Linear(2, 2)
+    exchange_class(other, Doubling)
+    exchange_class(other, Shifting)
+    made = type(module)
+    assert type(other) is made  # once for both
+    for copied in (module, copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert type(copied) is made
+        torch.testing.assert_close(copied(x), expected)
+        restore_class(copied)
+        assert type(copied) is nn.Linear
+        assert not hasattr(copied, "factor")
+        torch.testing.assert_close(copied(x), (expected - 1.0) / 2.0)
+        check_restorable(copied)
+
+
+def test_a_class_that_was_made_later_is_not_restored():
+    module = nn.Linear(2, 2)
+    exchange_class(module, Shifting)
+    check_restorable(module)
+    module.__class__ = type("Later", (type(module),), {})
+    with pytest.raises(ValueError, match="the class Later of a module was made after attaching"):
+        check_restorable(module)

@@ -2,8 +2,11 @@
 
 import copy
 import io
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -264,3 +267,30 @@ def test_the_fused_transformer_layer_cannot_pass_the_quantizers_by():
         torch.testing.assert_close(model(x), with_gradients)
     compressor.detach()
     assert not layer._forward_pre_hooks
+
+
+LOWER_ROOMS = ("nn", "functional", "utils")
+
+
+def test_a_running_network_calls_nothing_above_nn():
+    """No import shows a call through an attribute: here every function of the package that runs is looked at."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
+    x, package = torch.randn(2, 3, 4, 4), Path(bb.__file__).parent
+    attached(model, x)
+    called: set[Path] = set()
+
+    def look(frame: FrameType, event: str, argument: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(package):
+            called.add(path.relative_to(package))
+
+    sys.setprofile(look)
+    try:
+        model(x).sum().backward()
+        model.eval()
+        model.load_state_dict(copy.deepcopy(model).state_dict())
+        model.to(torch.float64)(x.double())
+    finally:
+        sys.setprofile(None)
+    assert {Path("nn/network.py"), Path("nn/layer.py"), Path("nn/batch_norm.py"), Path("nn/gates.py")} <= called
+    assert {path.parts[0] for path in called} == set(LOWER_ROOMS)

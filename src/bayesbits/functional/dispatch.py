@@ -20,6 +20,10 @@ IMPLEMENTATIONS = ("torch", "compiled", "triton", "traced", "opaque")
 KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MOST_ROWS = 65_535
 
+# A kernel counts the elements of a row in int32 up to 2^31 - 1 of them, and loads a block of up to 2^24 elements ahead.
+_INT32_END = 2**31
+_AHEAD = 2**24
+
 _TRITON_FOUND = importlib.util.find_spec("triton") is not None
 
 _ran: Counter[str] = Counter()
@@ -68,13 +72,19 @@ def has_kernel(x: Tensor, rows: int) -> bool:
     return _TRITON_FOUND and x.is_cuda and x.dtype in KERNEL_DTYPES and rows <= MOST_ROWS and x.numel() > 0
 
 
+def kernel_can_count(elements: int, rows: int) -> bool:
+    """Whether the kernels' offsets fit: rows into a launch, and the block ahead in a row into the row's integers."""
+    return rows <= MOST_ROWS and not _INT32_END - _AHEAD <= elements // rows < _INT32_END
+
+
 def choose(x: Tensor, rows: int = 1) -> ModuleType:
     """Triton for eager CUDA, the compiled definition for large tensors on the CPU, the definition for the rest."""
     name = None if _forced.get() == "opaque" else _forced.get()
     if name == "triton" and _triton() is None:
         raise RuntimeError("implementation 'triton' was asked for, and triton cannot be imported")
     wanted = name == "triton" or (name is None and x.is_cuda)
-    if wanted and x.dtype in KERNEL_DTYPES and rows <= MOST_ROWS and (triton := _triton()) is not None:
+    takes = x.dtype in KERNEL_DTYPES and kernel_can_count(x.numel(), rows)
+    if wanted and takes and (triton := _triton()) is not None:
         return triton
     if name == "compiled" or (name is None and x.device.type == "cpu" and x.numel() >= compiled.SMALLEST):
         return compiled if compiled.available() else reference
