@@ -150,3 +150,16 @@ def test_the_range_of_the_input_learns_only_with_its_width(input_bits):
     assert learns == quantizer.log_beta.requires_grad == (input_bits == "learned")
     compressor.fix()
     assert quantizer.log_beta.requires_grad == learns  # fine-tuning would pay for the gradient just the same
+
+
+def test_notes_go_with_copies_of_the_network_and_not_with_its_state():
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(8, 4)
+    compressor = bb.attach(model, x)
+    compressor.attachment.notes["mine"] = torch.ones(2)
+    assert torch.equal(bb.Compressor(model).attachment.notes["mine"], torch.ones(2))
+    copied = bb.Compressor(copy.deepcopy(model)).attachment
+    copied.notes["mine"].zero_()
+    assert compressor.attachment.notes["mine"].sum() == 2
+    assert not any("mine" in key for key in model.state_dict())
+    compressor.detach()
+    assert bb.attach(model, x).attachment.notes == {}

@@ -6,6 +6,7 @@ from torch import nn
 
 import bayesbits as bb
 from bayesbits.compression.calibration import calibrate_activations
+from bayesbits.compression.observers import watching
 from bayesbits.compression.range_estimation import METHODS
 from bayesbits.nn import GatedQuantizer
 from tests.compression.calibrated import Net, batch
@@ -66,3 +67,15 @@ def test_statistics_that_were_loaded_without_their_counter_are_kept():
     compressor.calibrate([torch.randn(8, 3, 4, 4)])
     for name, value in trained.items():
         assert torch.equal(model.state_dict()[name], value)
+
+
+def test_observers_see_what_their_quantizers_get_and_are_gone_afterwards():
+    quantizers = {"a": GatedQuantizer(signed=True), "b": GatedQuantizer(signed=True)}
+    seen: dict[str, list[float]] = {"a": [], "b": []}
+    hooks = {name: lambda _, inputs, name=name: seen[name].append(inputs[0].item()) for name in quantizers}
+    with pytest.raises(ZeroDivisionError), watching(quantizers, hooks):
+        quantizers["a"](torch.tensor(3.0))
+        quantizers["b"](torch.tensor(0.5))
+        raise ZeroDivisionError
+    quantizers["a"](torch.tensor(7.0))
+    assert seen == {"a": [3.0], "b": [0.5]}

@@ -10,7 +10,9 @@ from torch import nn
 from torch.distributions import Bernoulli, kl_divergence
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import bayesbits as bb
 from bayesbits.compression.penalties import PENALTIES, make_penalty
+from bayesbits.compression.penalty_base import Penalty
 from bayesbits.cost import CostModel
 from bayesbits.functional.gates import HALF_LOGIT, probability_on
 from bayesbits.nn import ChannelGate, GatedQuantizer
@@ -171,3 +173,26 @@ def test_errors_name_what_was_wrong_and_the_way_out() -> None:
     with pytest.raises(ValueError, match=r"channel gates of '0' are the first gate of '0.weight'.* zero=False"):
         gated.penalty()
     gated.penalty("expected_bops")
+
+
+class OnesPenalty(Penalty):
+    """Every gate in use is charged its probability alone, whatever its width."""
+
+    @staticmethod
+    def prices(widths: tuple[int, ...], mac_share: float) -> list[float]:
+        return [1.0] * len(widths)
+
+
+def test_a_penalty_that_is_named_in_the_table_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(PENALTIES) == ["paper", "expected_bops", "variational"]
+    monkeypatch.setitem(PENALTIES, "ones", OnesPenalty)
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    spec = bb.Spec(bits=(2, 4), penalty="ones", prune=False, input_bits=32, rules={"0": {"bits": 8}})
+    compressor = bb.attach(model, torch.randn(2, 4), spec)
+    on = 1 / (1 + math.exp(-6.0 - 2 / 3 * math.log(11)))
+    # The weight and the input of the last layer: a first gate that is always open, and one that is on with P(z > 0).
+    assert compressor.penalty().item() == pytest.approx(2 * (1 + on), rel=1e-6)
+    with pytest.raises(
+        ValueError, match="Spec.penalty is 'twos'; it is one of paper, expected_bops, variational, ones"
+    ):
+        bb.Spec(penalty="twos")

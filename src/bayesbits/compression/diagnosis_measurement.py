@@ -1,4 +1,4 @@
-"""The diagnosis: run the network as a search does, look at the values, and ask for the gradients of the gates alone.
+"""Measuring a diagnosis: run the network as a search does, look at the values, and take the gradients of the gates.
 
 Gates draw as in training; everything else is in evaluation mode, so that batch norm uses its statistics without moving
 them and dropout adds no noise. Gradients are asked for by name, so that no `.grad` is touched, and training flags,

@@ -33,10 +33,23 @@ _forced: ContextVar[str | None] = ContextVar("bayesbits_implementation", default
 
 @contextmanager
 def implementation(name: str) -> Iterator[None]:
-    """Run `gated_quantize` inside the block with one implementation, of `IMPLEMENTATIONS`.
+    """Run `gated_quantize` with one implementation inside of a `with` block; for tests and measurements.
 
-    "traced" is what exporters and compilers for the CPU get to see: plain operations under autograd. "opaque" is what
-    compilers for the GPU get to see: one operation that they leave as it is.
+    Args:
+        name: "torch" (the definition), "compiled" (the definition compiled for the CPU), "triton" (the kernels),
+            "traced" (plain operations under autograd, as exporters and compilers for the CPU see them) or "opaque" (one
+            operation, as compilers for the GPU see it).
+
+    Raises:
+        ValueError: There is no such implementation.
+
+    Example::
+
+        >>> import torch
+        >>> from bayesbits.functional import gated_quantize, implementation
+        >>> with implementation("torch"):
+        ...     gated_quantize(torch.tensor([0.4]), 1.5, [1.0], signed=True, bits=(2,))
+        tensor([0.])
     """
     if name not in IMPLEMENTATIONS:
         raise ValueError(f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, got {name!r}")
