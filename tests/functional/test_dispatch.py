@@ -74,14 +74,14 @@ def test_without_triton_the_definition_runs_on_the_gpu(kernels, monkeypatch):
 
 
 def test_large_tensors_on_the_cpu_are_compiled(kernels, monkeypatch):
-    assert dispatch.choose(like(elements=compiled.SMALLEST - 1)) is reference
-    assert dispatch.choose(like(elements=compiled.SMALLEST)) is compiled
+    assert dispatch.choose(like(elements=compiled.MIN_ELEMENTS - 1)) is reference
+    assert dispatch.choose(like(elements=compiled.MIN_ELEMENTS)) is compiled
     monkeypatch.setattr(compiled, "available", lambda: False)
-    assert dispatch.choose(like(elements=compiled.SMALLEST)) is reference
+    assert dispatch.choose(like(elements=compiled.MIN_ELEMENTS)) is reference
 
 
 def test_what_is_asked_for_is_chosen_inside_of_the_block_only(kernels):
-    large, small = like(elements=compiled.SMALLEST), like()
+    large, small = like(elements=compiled.MIN_ELEMENTS), like()
     for name, expected in {"torch": reference, "compiled": compiled, "triton": kernels, "traced": reference}.items():
         with implementation(name):
             assert dispatch.forced() == name

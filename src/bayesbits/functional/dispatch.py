@@ -1,4 +1,4 @@
-"""Which implementation runs `gated_quantize`, and the layout in which it gets its tensors."""
+"""The choice of the implementation that runs `gated_quantize`, and the layout in which it gets its tensors."""
 
 import functools
 import importlib.util
@@ -55,7 +55,7 @@ def implementation(name: str) -> Iterator[None]:
         raise ValueError(f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, got {name!r}")
     token = _forced.set(name)
     try:
-        with compiled.expecting(compiled.WORTH + 1) if name == "compiled" else nullcontext():
+        with compiled.expecting(compiled.MIN_RUNS + 1) if name == "compiled" else nullcontext():
             yield
     finally:
         _forced.reset(token)
@@ -63,7 +63,7 @@ def implementation(name: str) -> Iterator[None]:
 
 @contextmanager
 def watching() -> Iterator[Counter[str]]:
-    """Afterwards, how often each implementation has run inside the block: what compilers took apart is not there."""
+    """After the block, how often each implementation has run in it; runs inside of compiled code are not counted."""
     before, seen = _ran.copy(), Counter[str]()
     try:
         yield seen
@@ -81,7 +81,7 @@ def _triton() -> ModuleType | None:
 
 
 def has_kernel(x: Tensor, rows: int) -> bool:
-    """Whether there is a kernel for x on its device. Compilers read this too: it asks nothing but attributes."""
+    """Whether there is a kernel for x on its device. Compilers trace this function: it reads attributes only."""
     return _TRITON_FOUND and x.is_cuda and x.dtype in KERNEL_DTYPES and rows <= MOST_ROWS and x.numel() > 0
 
 
@@ -99,7 +99,7 @@ def choose(x: Tensor, rows: int = 1) -> ModuleType:
     takes = x.dtype in KERNEL_DTYPES and kernel_can_count(x.numel(), rows)
     if wanted and takes and (triton := _triton()) is not None:
         return triton
-    if name == "compiled" or (name is None and x.device.type == "cpu" and x.numel() >= compiled.SMALLEST):
+    if name == "compiled" or (name is None and x.device.type == "cpu" and x.numel() >= compiled.MIN_ELEMENTS):
         return compiled if compiled.available() else reference
     return reference
 
@@ -132,7 +132,7 @@ def _matrix(dense: Tensor, rows: int) -> Tensor:
 
 
 def _shaped_like(matrix: Tensor, dense: Tensor) -> Tensor:
-    """A matrix back in the shape and strides of `dense`; not as a view, which in-place operations would refuse."""
+    """A matrix in the shape and strides of `dense`; not as a view, which in-place operations would refuse."""
     return matrix.new_empty(0).set_(matrix.untyped_storage(), 0, dense.shape, dense.stride())
 
 

@@ -15,7 +15,7 @@ from bayesbits.functional.dispatch import choose, forced, has_kernel, run_backwa
 
 
 def _as_one_operation(x: Tensor, rows: int) -> bool:
-    """A compiler for the GPU takes the kernel as it is.
+    """Whether the kernel is one operation, into which the compiler does not look: that of `torch.compile` for the GPU.
 
     `torch.compiler.is_exporting` must not be asked: on torch 2.11 it is a constant True inside of dynamo.
     """
@@ -25,7 +25,7 @@ def _as_one_operation(x: Tensor, rows: int) -> bool:
 
 
 def _as_plain_operations(x: Tensor) -> bool:
-    """Where another compiler or an exporter looks, it shall see the definition; and no kernel takes no elements."""
+    """Whether the definition runs as plain operations: for exporters and other compilers, and for empty tensors."""
     if torch.compiler.is_compiling() or type(x) not in (Tensor, torch.nn.Parameter) or x.numel() == 0:
         return True
     return forced() == "traced"
