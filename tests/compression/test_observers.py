@@ -6,7 +6,7 @@ from torch import nn
 
 import bayesbits as bb
 from bayesbits.compression.calibration import calibrate_activations
-from bayesbits.compression.observers import watching
+from bayesbits.compression.observers import observing
 from bayesbits.compression.range_estimation import METHODS
 from bayesbits.nn import GatedQuantizer
 from tests.compression.calibrated import Net, batch
@@ -73,10 +73,10 @@ def test_observers_see_what_their_quantizers_get_and_are_gone_afterwards():
     quantizers = {"a": GatedQuantizer(signed=True), "b": GatedQuantizer(signed=True)}
     seen: dict[str, list[float]] = {"a": [], "b": []}
     hooks = {name: lambda _, inputs, name=name: seen[name].append(inputs[0].item()) for name in quantizers}
-    with watching(quantizers, hooks):
+    with observing(quantizers, hooks):
         quantizers["a"](torch.tensor(3.0))
         quantizers["b"](torch.tensor(0.5))
-    with pytest.raises(ZeroDivisionError), watching(quantizers, hooks):
+    with pytest.raises(ZeroDivisionError), observing(quantizers, hooks):
         raise ZeroDivisionError
     quantizers["a"](torch.tensor(7.0))
     assert seen == {"a": [3.0], "b": [0.5]}

@@ -1,4 +1,4 @@
-"""Exchanged classes: names stay, and new objects of such a class are float ones."""
+"""Classes that are exchanged keep their names, and new objects of such a class are float ones."""
 
 import copy
 import pickle

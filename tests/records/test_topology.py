@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bayesbits.records.topology import Activation, Addition, ChannelGroup, Layer, Topology, Unsupported
+from bayesbits.records.topology import Activation, Addition, ChannelGroup, Layer, Topology, Unsupported, output_axis
 
 
 def example() -> Topology:
@@ -97,3 +97,8 @@ def test_a_different_layer_is_a_different_topology() -> None:
     topology = example()
     changed = replace(topology, layers=(replace(topology.layers[0], macs=5), *topology.layers[1:]))
     assert Topology.from_json(changed.to_json()) != topology
+
+
+def test_the_axis_of_a_weights_output_channels() -> None:
+    assert [output_axis(kind, 1) for kind in ("conv", "linear", "conv_transpose")] == [0, 0, 1]
+    assert [output_axis(kind, 4) for kind in ("conv", "conv_transpose")] == [0, 0]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.compression.attachment import Attachment
-from bayesbits.compression.observers import restored, taking_first_statistics, watching
+from bayesbits.compression.observers import first_statistics_taken, network_restored, observing
 from bayesbits.compression.range_estimation import RangeOptions, least_error, percentile_of_magnitudes, set_range
 from bayesbits.compression.range_observer import RangeObserver, SeenValues
 from bayesbits.compression.sampling import SAMPLE, evenly_spaced, in_rows
@@ -69,9 +69,9 @@ def calibrate_activations(
     observers = {name: RangeObserver(_at_own_width(options, quantizer)) for name, quantizer in quantizers.items()}
     count = 0
     with (
-        restored(model),
-        taking_first_statistics(model) as fresh,
-        watching(quantizers, observers),
+        network_restored(model),
+        first_statistics_taken(model) as fresh,
+        observing(quantizers, observers),
         torch.no_grad(),
     ):
         for module in model.modules():

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.compression.diagnosis import Diagnosis, TensorDiagnosis
-from bayesbits.compression.observers import restored, watching
+from bayesbits.compression.observers import network_restored, observing
 from bayesbits.compression.range_estimation import round_to_bits
 from bayesbits.compression.sampling import SAMPLE, evenly_spaced, in_rows
 from bayesbits.nn import GatedQuantizer, Gates
@@ -40,7 +40,7 @@ def diagnose(
     observers = {name: _Observer(quantizer) for name, quantizer in quantizers.items()}
     totals = [torch.zeros_like(quantizer.gates.logits) for quantizer in quantizers.values()]
     count = 0
-    with _as_found(model) as gates, watching(quantizers, observers), torch.enable_grad():
+    with _as_found(model) as gates, observing(quantizers, observers), torch.enable_grad():
         model.eval()
         for member in gates:
             member.train()
@@ -73,7 +73,7 @@ def _as_found(model: nn.Module) -> Iterator[list[Gates]]:
     gates = [module for module in model.modules() if isinstance(module, Gates)]
     drawn = [member._drawn for member in gates]
     devices = {tensor.device.index for tensor in (*model.parameters(), *model.buffers()) if tensor.is_cuda}
-    with restored(model), torch.random.fork_rng(devices=sorted(devices)):
+    with network_restored(model), torch.random.fork_rng(devices=sorted(devices)):
         try:
             yield gates
         finally:

@@ -20,6 +20,7 @@ from bayesbits.functional.operation import SMALLEST_RANGE
 from bayesbits.nn import GatedQuantizer
 
 METHODS = ("minmax", "moving_average", "percentile", "mse")
+"""The methods that `Compressor.calibrate` takes; public as `bayesbits.CALIBRATION_METHODS`."""
 
 _PERCENTILE_SAMPLE = 4 * SAMPLE  # 26 values lie beyond a percentile of 99.99
 _FRACTIONS = [0.95**power for power in range(100)]  # of the largest magnitude, from all of it down to 0.6%
