@@ -49,7 +49,11 @@ TESTS: dict[str, list[str]] = {
     "functional/custom_ops.py": ["tests/functional/test_custom_ops.py", _CONFORMANCE],
     "compression/penalties.py": ["tests/compression/test_penalties.py"],
     "cost/bops.py": ["tests/cost/test_bops.py", "tests/cost/test_size.py"],
-    "deploy/rewrite/remove_channels.py": ["tests/deploy/test_pipeline.py", "tests/deploy/test_random_networks.py"],
+    "deploy/rewrite/remove_channels.py": [
+        "tests/deploy/rewrite/test_remove_channels.py",
+        "tests/deploy/test_pipeline.py",
+        "tests/deploy/test_random_networks.py",
+    ],
     "deploy/rewrite/fuse_quantizers.py": ["tests/deploy/rewrite/test_fuse_quantizers.py"],
     "deploy/modules.py": ["tests/deploy/test_modules.py"],
 }

@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.test_integer import STRUCTURE, layer
 
 from bayesbits.deploy.modules import (
     EXACT_IN_FLOAT32,
@@ -19,6 +18,7 @@ from bayesbits.deploy.modules import (
     make_layer,
 )
 from bayesbits.records.integer_network import Grid, IntegerNetwork
+from tests.records.test_integer_network import STRUCTURE, layer
 
 
 def network(codes, bias, steps, grids, **more) -> IntegerNetwork:

@@ -5,11 +5,11 @@ import pickle
 
 import pytest
 import torch
-from tests.deploy.test_deploying import compress, deployed
 
 import bayesbits as bb
 from bayesbits.zoo import models
 from tests.deploy.comparison import call
+from tests.deploy.networks import compress, deployed
 from tests.graph.networks import Residual
 
 
@@ -112,17 +112,6 @@ def test_a_newer_version(copied):
 def test_only_deployed_networks_are_saved(tmp_path):
     with pytest.raises(TypeError, match=r"save takes what bayesbits\.deploy returns"):
         bb.save(torch.nn.Linear(2, 2), tmp_path)
-
-
-def test_the_exported_program_has_plain_operations_only(tmp_path):
-    _, small, inputs = deployed("residual")
-    program = small.export_program()
-    torch.export.save(program, tmp_path / "small.pt2")
-    loaded = torch.export.load(tmp_path / "small.pt2")
-    targets = [node.target for node in loaded.graph.nodes if node.op == "call_function"]
-    assert all(target.namespace == "aten" for target in targets if isinstance(target, torch._ops.OpOverload))
-    assert torch.equal(loaded.module()(inputs), call(small, inputs))
-    assert loaded.module()(inputs[:1]).shape[0] == 1
 
 
 def test_a_network_of_sixteen_bits(tmp_path):
