@@ -1,10 +1,13 @@
 """What is read from a compressor: refused where it is not final, and rounded up to multiples of channels."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
 
 import bayesbits as bb
+from bayesbits.deploy.decision import read_decision, stored_decision
 from tests.deploy.calls import check_close, rows, run
 from tests.deploy.comparison import call, check_equal, mixed_plan
 from tests.deploy.networks import SPEC, deployed, make
@@ -76,3 +79,27 @@ def test_fixed_channels_are_deployed_as_they_are_whatever_multiple_was_asked_for
     assert compressor.plan() == plan
     with torch.no_grad():
         torch.testing.assert_close(bb.deploy(compressor)(inputs), model(inputs), rtol=1e-4, atol=1e-5)
+
+
+def test_a_stored_network_has_the_decision_that_it_was_deployed_by():
+    compressor, small, _ = deployed("depthwise")
+    read, stored = read_decision(compressor), stored_decision(compressor.model, small.integer)
+    assert stored.removed == read.removed
+    assert read.removed
+    assert stored.grids == read.grids
+    assert list(stored.weights) == list(read.weights)
+    for name, weights in read.weights.items():
+        assert stored.weights[name].bits == weights.bits
+        assert torch.equal(stored.weights[name].codes, weights.codes)
+        assert torch.equal(stored.weights[name].steps, weights.steps)
+        grid = read.grids[compressor.topology.layer(name).activation]
+        assert torch.equal(stored.weights[name].bias_codes(grid).double(), weights.bias_codes(grid))
+
+
+def test_a_layer_is_zero_without_bits_or_without_weights():
+    compressor, small, _ = deployed("depthwise")
+    stored = stored_decision(compressor.model, small.integer)
+    assert not stored.is_zero("expand")
+    assert stored.is_zero("removed")
+    stored.weights["expand"] = dataclasses.replace(stored.weights["expand"], bits=0)
+    assert stored.is_zero("expand")

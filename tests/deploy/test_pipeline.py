@@ -1,6 +1,8 @@
 """Deploying: channels are gone, integers are final, and the codes are those of the simulation."""
 
 import copy
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,12 @@ from torch import Tensor
 
 import bayesbits as bb
 from bayesbits.cost.macs import layer_macs
+from bayesbits.deploy import rewrite
+from bayesbits.deploy.decision import stored_decision
+from bayesbits.deploy.graph_json import graph_to_data
 from bayesbits.deploy.modules import ExactLayer
+from bayesbits.deploy.pipeline import PASSES, rebuild, run_passes
+from bayesbits.deploy.rewrite.export_float_network import export_float_network
 from tests.deploy.comparison import call, check_equal
 from tests.deploy.networks import TRANSFORMERS, ZOO, compress, deployed, make
 from tests.graph.networks import OWN, Tied, randomize
@@ -77,3 +84,24 @@ def test_tied_weights():
     small = bb.deploy(compressor)
     assert small.parameter_count == compressor.cost().parameters
     check_equal(compressor, small, inputs)
+
+
+def test_every_pass_lies_in_the_file_of_its_name_and_imports_no_other_pass():
+    folder = Path(rewrite.__file__).parent
+    names = [export_float_network.__name__, *(run_pass.__name__ for run_pass in PASSES)]
+    shared = {"program", "operations", "index_masks", "size_arguments"}
+    assert {path.stem for path in folder.glob("*.py")} == {*names, *shared, "__init__"}
+    for path in folder.glob("*.py"):
+        imported = set(re.findall(r"from bayesbits\.deploy\.rewrite\.(\w+) import", path.read_text()))
+        assert imported <= shared, path.name
+
+
+@pytest.mark.parametrize("name", ["shuffled", "residual"])
+def test_rebuilding_writes_the_stored_record_again(name):
+    _, small, _ = deployed(name)
+    float_model = make(name)[0]
+    program = run_passes(stored_decision(float_model, small.integer))
+    assert program.record is not None
+    assert program.record.structure == small.integer.structure
+    assert all(torch.equal(tensor, small.integer.tensors[key]) for key, tensor in program.record.tensors.items())
+    assert graph_to_data(rebuild(float_model, small.integer)) == graph_to_data(small.program.graph)

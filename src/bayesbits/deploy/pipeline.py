@@ -35,7 +35,7 @@ PASSES: tuple[Callable[[RewrittenProgram], None], ...] = (
 )
 
 
-def rewrite(decision: Decision) -> RewrittenProgram:
+def run_passes(decision: Decision) -> RewrittenProgram:
     """Export the float network of a decision, and run all passes."""
     program = export_float_network(decision)
     for run_pass in PASSES:
@@ -79,11 +79,11 @@ def deploy(compressor: Compressor, *, channel_multiple: int = 1) -> DeployedNetw
     check_compressor(compressor, "deploy")
     if not isinstance(channel_multiple, int) or channel_multiple < 1:
         raise ValueError(f"channel_multiple is {channel_multiple!r}; it is an integer of at least 1")
-    program = rewrite(read_decision(compressor, channel_multiple))
+    program = run_passes(read_decision(compressor, channel_multiple))
     assert program.record is not None
     return DeployedNetwork(program.record, program.graph, program.floats)
 
 
 def rebuild(model: nn.Module, network: IntegerNetwork) -> fx.Graph:
     """The graph of a stored network, made again from the code of its float network."""
-    return rewrite(stored_decision(model, network)).graph
+    return run_passes(stored_decision(model, network)).graph

@@ -145,15 +145,20 @@ def _read_body(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is truncated or altered: it is not JSON ({error})") from error
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         raise ValueError(f"{path} is not a {FORMAT}")
-    version = body.get("version")
-    if version != VERSION:
-        newer = isinstance(version, int) and version > VERSION
-        way = "a newer bayesbits wrote it; upgrade to read it" if newer else "deploy and save it once more"
-        raise ValueError(f"{path} has version {version!r}, and this library reads {VERSION}: {way}")
+    _check_version(f"{path} has", body.get("version"), VERSION)
     rest = {name: value for name, value in body.items() if name not in ("format", "version", "checksum")}
     if body.get("checksum") != _checksum(_canonical(rest)):
         raise ValueError(f"{path} was altered: its content does not have the checksum that it names. Save it again")
+    _check_version(f"the structure in {path} has", rest["structure"].get("version"), Structure.VERSION)
     return rest
+
+
+def _check_version(subject: str, version: Any, expected: int) -> None:
+    """Raise where a file has another version than the one that is read, and say what to do."""
+    if version != expected:
+        newer = isinstance(version, int) and version > expected
+        way_out = "a newer bayesbits wrote it; upgrade to read it" if newer else "deploy and save it once more"
+        raise ValueError(f"{subject} version {version!r}, and this library reads {expected}: {way_out}")
 
 
 def _read_tensors(path: Path, checksum: str) -> dict[str, Tensor]:
