@@ -54,6 +54,8 @@ TESTS: dict[str, list[str]] = {
         "tests/deploy/test_pipeline.py",
         "tests/deploy/test_random_networks.py",
     ],
+    "deploy/rewrite/index_masks.py": ["tests/deploy/rewrite/test_index_masks.py"],
+    "deploy/rewrite/size_arguments.py": ["tests/deploy/rewrite/test_size_arguments.py"],
     "deploy/rewrite/fuse_quantizers.py": ["tests/deploy/rewrite/test_fuse_quantizers.py"],
     "deploy/modules.py": ["tests/deploy/test_modules.py"],
 }

@@ -25,6 +25,7 @@ def test_a_dimension_of_channels_has_a_mask_and_the_others_have_none():
 def test_labels_that_are_no_atoms_remain():
     assert lists(masks_from_labels(torch.tensor([-1, 1, -3]), REMOVED)) == [[True, False, True]]
     assert masks_from_labels(torch.tensor([[0, -1], [2, -2]]), REMOVED) == (None, None)
+    assert lists(masks_from_labels(torch.tensor([-1, 1]), torch.tensor([True, True, False]))) == [[True, False]]
 
 
 def test_two_dimensions_of_channels_have_a_mask_each():
