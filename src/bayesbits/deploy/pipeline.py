@@ -46,7 +46,7 @@ def run_passes(decision: Decision) -> RewrittenProgram:
 def deploy(compressor: Compressor, *, channel_multiple: int = 1) -> DeployedNetwork:
     """Turns a fixed network into a smaller one that computes with integers.
 
-    Removed channels are really gone, and the weights are final integer codes. The deployed network is called as the
+    Its weights have no removed channels any more and are final integer codes. The deployed network is called as the
     network itself is and returns the same containers; objects of other classes come as dicts of their attributes. It is
     on the CPU. The compressor and its network are not changed.
 

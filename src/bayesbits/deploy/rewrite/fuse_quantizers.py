@@ -44,17 +44,17 @@ def fuse_quantizers(program: RewrittenProgram) -> None:
 
 
 class _Fusion:
-    """The way up from one quantizer to the layers that feed it."""
+    """The search from one quantizer upstream for the layers that feed it."""
 
     def __init__(self, grid: Grid, emitters: Mapping[fx.Node, LayerNode]) -> None:
         self.grid, self.emitters = grid, emitters
         self.emits: dict[fx.Node, EmittedCodes] = {}
         """The calls of the layers that were reached, with the codes that they would emit."""
         self.clips: list[fx.Node] = []
-        """The clipping operations on the way, which become bounds of the codes."""
+        """The clipping operations that were passed; they become bounds of the codes."""
 
     def follow(self, node: Any, codes: EmittedCodes) -> bool:
-        """Go up from a node that would make these codes; False where an operation does not let the quantizer pass."""
+        """Search upstream of a node that would make these codes; False where the quantizer cannot pass an operation."""
         assert isinstance(node, fx.Node)
         if len(node.users) != 1:
             return False
