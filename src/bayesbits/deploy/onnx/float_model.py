@@ -11,7 +11,7 @@ from torch import nn
 from bayesbits.deploy.onnx.export import check_loads
 from bayesbits.deploy.onnx.packages import require
 from bayesbits.deploy.onnx.torch_graph import OPSET, quiet
-from bayesbits.deploy.signature import in_order, name_tensors, read_arguments
+from bayesbits.deploy.signature import name_tensors, read_arguments, sort_keyword_inputs
 from bayesbits.graph.export import export_dynamic_batch, export_flat
 from bayesbits.graph.flat_network import FlatNetwork
 from bayesbits.utils.batches import split_inputs
@@ -28,7 +28,7 @@ def export_float_onnx(model: nn.Module, example_inputs: Any, path: str | Path) -
     from bayesbits.deploy.onnx.inputs_outputs import name_ends
 
     args, kwargs = split_inputs(example_inputs)
-    kwargs = in_order(model, args, kwargs)
+    kwargs = sort_keyword_inputs(model, args, kwargs)
     flat = FlatNetwork(model, args, kwargs)
     with quiet(), evaluation_mode(flat), torch.no_grad():
         returns = flat.returns()

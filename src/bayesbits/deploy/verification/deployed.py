@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from bayesbits.deploy.modules import DEQUANTIZERS, QUANTIZERS
 from bayesbits.deploy.network import DeployedNetwork
-from bayesbits.deploy.rewrite.fuse_quantizers import AVERAGES
-from bayesbits.deploy.rewrite.insert_quantizers import DEQUANTIZERS, QUANTIZERS
+from bayesbits.deploy.rewrite.operations import AVERAGES
 from bayesbits.deploy.verification.exact import InDouble
 from bayesbits.graph.exported_program import operation
 from bayesbits.utils.naming import name_of

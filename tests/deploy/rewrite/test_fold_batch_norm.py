@@ -1,18 +1,16 @@
-"""Kinds of layers, one after the other, in the smallest networks that have them."""
+"""Layers of every kind, with and without a batch norm, in the smallest networks that have them."""
 
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.deploy.test_deploying import check_equal, compress
 from torch import Tensor, nn
 
 import bayesbits as bb
-from tests.deploy.comparison import call
+from tests.deploy.comparison import call, check_equal
+from tests.deploy.networks import IMAGES, chain, compress
 from tests.graph.networks import randomize
-
-IMAGES = (2, 3, 8, 8)
 
 
 class TwiceNormed(nn.Module):
@@ -27,10 +25,6 @@ class TwiceNormed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(F.relu(self.other(self.second(F.relu(self.norm(self.first(x)))))))
-
-
-def chain(*layers: nn.Module) -> nn.Sequential:
-    return nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), *layers, nn.Flatten(), nn.LazyLinear(3))
 
 
 NETWORKS: dict[str, tuple[Any, tuple[int, ...]]] = {
@@ -80,64 +74,3 @@ def test_other_forms_of_layers_at_eight_bits(layers):
     assert all(layer.arithmetic == "integer" for layer in small.integer.layers)
     expected, actual = call(compressor.model, inputs), call(small, inputs)
     assert ((actual - expected).norm() / expected.norm()).item() < 1e-2  # biases are rounded
-
-
-def test_layers_that_rules_leave_in_float():
-    torch.manual_seed(0)
-    model, inputs = chain(nn.Conv2d(6, 4, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU()), torch.randn(IMAGES)
-    model(inputs)
-    compressor = bb.attach(randomize(model).eval(), inputs, bb.Spec(bits=(8,), rules={"2": {"skip": True}}))
-    compressor.calibrate([inputs])
-    compressor.fix()
-    small = bb.deploy(compressor)
-    assert [layer.arithmetic for layer in small.integer.layers] == ["integer", "float", "integer"]
-    assert "2 computes in float: its weight has 32 bits" in small.integer.notes
-    expected, actual = call(compressor.model, inputs), call(small, inputs)
-    assert ((actual - expected).norm() / expected.norm()).item() < 2e-2  # biases of the others are rounded
-
-
-def test_several_inputs_by_name_and_a_mapping_of_outputs():
-    class Named(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.left, self.right = nn.Linear(3, 4), nn.Linear(5, 4)
-
-        def forward(self, a: Tensor, b: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
-            return {"sum": self.left(a) + self.right(b), "left": self.left(a) * scale}
-
-    inputs = {"b": torch.randn(2, 5), "a": torch.randn(2, 3)}
-    compressor = compress(Named(), inputs, bb.Spec(bits=(8,)), bits=(8,))
-    small = bb.deploy(compressor)
-    output = small(**inputs)
-    assert list(output) == ["sum", "left"]
-    assert torch.equal(small(inputs["a"], inputs["b"])["sum"], output["sum"])
-
-
-class OwnNorm(nn.BatchNorm2d):
-    """A user's own batch norm."""
-
-
-@pytest.mark.parametrize("norm", [nn.BatchNorm2d, OwnNorm, nn.SyncBatchNorm])
-def test_every_class_of_batch_norm_rounds_the_folded_bias(norm):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 6, 3), norm(6), nn.ReLU(), nn.Conv2d(6, 4, 3), nn.Flatten(), nn.Linear(64, 4))
-    nn.init.uniform_(model[1].bias)
-    inputs = torch.randn(8, 3, 8, 8)
-    compressor = bb.attach(model.eval(), inputs[:1])
-    compressor.calibrate([inputs])
-    compressor.fix(bb.Plan.uniform(compressor.topology, 4, 4))
-    with torch.no_grad():
-        torch.testing.assert_close(bb.deploy(compressor)(inputs), model(inputs), rtol=1e-5, atol=1e-5)
-
-
-def test_fixed_channels_are_deployed_as_they_are_whatever_multiple_was_asked_for():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 36, 4))
-    inputs = torch.randn(8, 3, 8, 8)
-    compressor = bb.attach(model.eval(), inputs[:1], bb.Spec.for_backend("onnxruntime"))
-    compressor.calibrate([inputs])
-    plan = bb.Plan(bb.Plan.uniform(compressor.topology).bits, {"0": (0, 1, 2, 3, 4)})
-    compressor.fix(plan)
-    assert compressor.plan() == plan
-    with torch.no_grad():
-        torch.testing.assert_close(bb.deploy(compressor)(inputs), model(inputs), rtol=1e-4, atol=1e-5)
