@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from bayesbits import recipes
-from bayesbits.cli import extras
 from bayesbits.records.front import Front
+from bayesbits.utils import optional_packages
 from tests.cli.test_commands import bayesbits
 
 MODULE = """
@@ -154,7 +154,9 @@ def test_a_search_that_compresses_nothing_says_so_with_the_way_out(here):
 
 
 def test_packages_that_the_end_needs_are_asked_for_at_the_start(here, monkeypatch):
-    monkeypatch.setattr(extras, "find_spec", lambda name: None if name in ("onnx", "onnxruntime", "sklearn") else name)
+    monkeypatch.setattr(
+        optional_packages, "find_spec", lambda name: None if name in ("onnx", "onnxruntime", "sklearn") else name
+    )
     told = bayesbits("demo", code=1).stderr.replace("\n", " ")
     assert "bayesbits demo needs onnx, onnxruntime, scikit-learn" in told
     assert 'install with: pip install "bayesbits[onnx,data]"' in told

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 import bayesbits as bb
-from bayesbits.deploy.onnx import nodes
-from bayesbits.deploy.onnx.float_model import export_float_onnx
+from bayesbits.deploy.onnx import standard_nodes
+from bayesbits.deploy.onnx.export import export_float_onnx
 from bayesbits.deploy.onnx.latency import measure_latencies
-from bayesbits.deploy.verification.runtime import Session
+from bayesbits.deploy.onnx.runtime import Session
 from bayesbits.graph.trace import split_inputs
 from bayesbits.utils.pytree import describe, tensors_in
 
@@ -401,7 +401,7 @@ def test_a_file_that_does_not_load_is_not_written(tmp_path, monkeypatch):
     _, small = deployed(nn.Sequential(nn.Linear(4, 2)), rows())
     bb.export_onnx(small, rows(), tmp_path / "small.onnx")
     before = (tmp_path / "small.onnx").read_bytes()
-    monkeypatch.setattr(nodes, "other_node", lambda name: "the same")
+    monkeypatch.setattr(standard_nodes, "auxiliary_node", lambda name: "the same")
     with pytest.raises(RuntimeError, match=r"onnxruntime cannot load what was exported.*the same"):
         bb.export_onnx(small, rows(), tmp_path / "small.onnx")
     assert (tmp_path / "small.onnx").read_bytes() == before

@@ -7,11 +7,11 @@ import typer
 
 from bayesbits.cli.console import say
 from bayesbits.cli.deployed import verify
-from bayesbits.cli.extras import require_extras
 from bayesbits.cli.search import finish, run_with_way_on, show
 from bayesbits.recipes import load
 from bayesbits.recipes.folder import RECIPE as RUN_RECIPE
 from bayesbits.recipes.folder import REPORT, clear
+from bayesbits.utils.optional_packages import require_extras
 
 RECIPE = "digits-lenet5"
 INPUTS = 359  # the whole test set

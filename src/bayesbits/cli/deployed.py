@@ -8,16 +8,15 @@ import typer
 from rich.table import Table
 
 from bayesbits.cli.console import results, say
-from bayesbits.cli.extras import require_extras
 from bayesbits.deploy import DeployedNetwork, VerificationError, deploy, export_onnx, save
 from bayesbits.deploy import verify as verify_file
-from bayesbits.deploy.onnx.export import FORMS
-from bayesbits.deploy.onnx.float_model import export_float_onnx
+from bayesbits.deploy.onnx.export import FORMS, export_float_onnx
 from bayesbits.deploy.onnx.latency import measure_latencies
 from bayesbits.recipes.finished import FinishedRun, restore
 from bayesbits.recipes.folder import VERIFICATION
 from bayesbits.recipes.loaders import first_examples
 from bayesbits.training.batches import to_device
+from bayesbits.utils.optional_packages import require_extras
 
 DEPLOYED, FLOAT = "deployed", "float.onnx"
 

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from bayesbits.cli.console import errors
-from bayesbits.deploy.verification.record import VerificationError
+from bayesbits.deploy.verification.result import VerificationError
 from bayesbits.training import Interrupted, TrainingError
 
 _EXPECTED = (ValueError, TypeError, OSError, ImportError, TrainingError)

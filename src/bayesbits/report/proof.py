@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from shlex import quote
 
-from bayesbits.deploy.verification.record import Place, Verification
+from bayesbits.deploy.verification.result import RuntimeTensor, Verification
 from bayesbits.report.elements import code, facts, paragraph, section, table
 from bayesbits.report.markup import Markup
 
@@ -44,8 +44,8 @@ def proof_section(verification: Verification | None, folder: Path) -> Markup:
 
 def _found(verification: Verification) -> list[tuple[str, str]]:
     machine, simulated = verification.machine, verification.simulated
-    exact = [place for place in verification.places if place.exact]
-    close = [place for place in verification.places if not place.exact]
+    exact = [place for place in verification.runtime_tensors if place.exact]
+    close = [place for place in verification.runtime_tensors if not place.exact]
     wrong = sum(tensor.wrong for tensor in verification.wrong)
     pairs = [
         ("Derived anew from plan and weights", str(verification.derived)),
@@ -54,7 +54,7 @@ def _found(verification: Verification) -> list[tuple[str, str]]:
          f"{simulated.ties:,} of {simulated.codes:,} activation codes differ beside a tie, {wrong:,} elsewhere"),
         ("End to end", f"{simulated.differing_end_to_end:,} activation codes differ"),
         *((f"Output {output.name}, end to end", f"off by {output.relative_error_end_to_end:.1e} of the largest"
-           f"{output.decisions_end_to_end}") for output in simulated.outputs),
+           f"{output.predictions_end_to_end}") for output in simulated.outputs),
         ("Runtime against integer network", f"{_differing(exact)} where all have to be equal bit by bit"),
     ]  # fmt: skip
     if close:
@@ -63,7 +63,7 @@ def _found(verification: Verification) -> list[tuple[str, str]]:
     pairs += [
         (
             f"Output {place.output} of the file, end to end",
-            f"off by {place.relative_error_end_to_end:.1e} of the largest{place.decisions_end_to_end}",
+            f"off by {place.relative_error_end_to_end:.1e} of the largest{place.predictions_end_to_end}",
         )
         for place in verification.outputs
     ]
@@ -75,6 +75,6 @@ def _found(verification: Verification) -> list[tuple[str, str]]:
     ]
 
 
-def _differing(places: list[Place]) -> str:
+def _differing(places: list[RuntimeTensor]) -> str:
     differing, values = sum(place.differing for place in places), sum(place.values for place in places)
     return f"{differing:,} of {values:,} values differ"

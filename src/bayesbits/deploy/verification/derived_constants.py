@@ -1,8 +1,9 @@
-"""The constants of a network derived once more, from the plan and the trained weights.
+"""The constants of a network, derived a second time from the plan and the trained weights.
 
-Nothing of `deploy` is called here. Arithmetic is numpy's, in float32 operation by operation as the trained network
-rounds, and biases are rounded in float64. So what is deployed has to be equal exactly: a bias that is off by one step
-may change no code on the inputs at hand, and is found all the same.
+This is independent code: it imports nothing that `deploy` computes constants with, so that an error there cannot repeat
+itself here. The arithmetic is numpy's, in float32 operation by operation as the trained network rounds; biases are
+rounded in float64. The deployed constants have to be exactly equal: a bias that is off by one step is found even if it
+changes no code on the inputs of the verification.
 """
 
 from __future__ import annotations
@@ -26,41 +27,43 @@ Array = NDArray[Any]
 
 _FLOAT32 = np.float32
 _EDGE = np.float32(1 - 1e-7)
-"""Values are clipped a hair inside of the range."""
+"""Values are clipped to this part of the range."""
 _LARGEST_BIAS = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class Constants:
-    """What a layer computes with, batch norm folded, with all of its channels."""
+class LayerConstants:
+    """The constants of a layer with its batch norm folded; channels that the plan removes are still there, as zeros."""
 
     weight: Array
-    """The numbers, in float64: code times step where there are codes."""
+    """The weight in float64: code times step where there are codes."""
     bias: Array | None
-    """The numbers, in float64: on their grid where the layer computes with integers."""
+    """The bias in float64: a multiple of its step where the layer computes with integers."""
     codes: Array | None
+    """The codes of the weight; None where it stays in float."""
     steps: Array | None
-    """One, or one for each output channel."""
+    """The step of the weight, or one for each output channel; None where it stays in float."""
     bias_codes: Array | None
-    """None where the layer computes in float, or has no bias."""
+    """The codes of the bias; None where the layer computes in float, or has no bias."""
     bits: int
-    reads: int
-    """The width of the tensor that the layer reads; 32 where it is float."""
+    """The width of the weight."""
+    input_bits: int
+    """The width of the layer's input; 32 where it is float."""
 
     @property
     def integer(self) -> bool:
         """Whether the layer can compute with integers."""
         fits = self.bias_codes is None or bool((np.abs(self.bias_codes) <= _LARGEST_BIAS).all())
-        return self.codes is not None and self.bits <= 8 and self.reads <= 8 and fits
+        return self.codes is not None and self.bits <= 8 and self.input_bits <= 8 and fits
 
 
-def derive_layers(fixed: Compressor, plan: Plan, grids: Mapping[str, Grid]) -> dict[str, Constants]:
-    """The constants of every layer of a network whose plan is final."""
-    return {layer.name: _Deriving(fixed, plan, layer, grids).constants() for layer in fixed.topology.layers}
+def derive_layers(fixed: Compressor, plan: Plan, grids: Mapping[str, Grid]) -> dict[str, LayerConstants]:
+    """The constants of every layer, by name; `fixed` is the trained network with its plan fixed."""
+    return {layer.name: _LayerDerivation(fixed, plan, layer, grids).constants() for layer in fixed.topology.layers}
 
 
 def derive_grids(fixed: Compressor, plan: Plan) -> dict[str, Grid]:
-    """The grids of the activations that are quantized, by the tensor's name."""
+    """The grid of every quantized activation, by the tensor's name."""
     found = {}
     for name, quantizer in fixed.attachment.quantizers.items():
         if name in plan.bits and name not in fixed.topology.weight_tensors:
@@ -72,7 +75,7 @@ def derive_grids(fixed: Compressor, plan: Plan) -> dict[str, Grid]:
     return found
 
 
-class _Deriving:
+class _LayerDerivation:
     def __init__(self, fixed: Compressor, plan: Plan, layer: Layer, grids: Mapping[str, Grid]) -> None:
         self.layer, self.topology, self.plan = layer, fixed.topology, plan
         self.module = fixed.model.get_submodule(layer.name)
@@ -88,9 +91,9 @@ class _Deriving:
         tied = len(fixed.topology.weight_tensors[layer.parameter]) > 1
         self.factor = None if norm is None else _factor(norm)
         self.rounded_folded = self.factor is not None and not tied and (not transposed or layer.groups == 1)
-        """Whether it is the weight times the factor of its batch norm that is rounded."""
+        """Whether the weight is multiplied by the factor of its batch norm before it is rounded."""
 
-    def constants(self) -> Constants:
+    def constants(self) -> LayerConstants:
         weight, keep = _array(self.module.weight), self._keep()
         bias = self._bias(keep)
         if self.quantizer is None or self.bits > 16:
@@ -98,7 +101,7 @@ class _Deriving:
             numbers = numbers if self.factor is None else numbers * self._along(self.factor)
             numbers = np.where(self._along(keep), numbers, _FLOAT32(0))
             wide = None if bias is None else bias.astype(np.float64)
-            return Constants(numbers.astype(np.float64), wide, None, None, None, self.bits, self._reads())
+            return LayerConstants(numbers.astype(np.float64), wide, None, None, None, self.bits, self._input_bits())
         codes, steps = self._codes(weight)
         codes = np.where(self._along(keep), codes, 0)
         spread = steps if steps.size == 1 else self._along(steps)
@@ -111,22 +114,23 @@ class _Deriving:
                 bias_codes = np.rint(wide / step)
                 if (np.abs(bias_codes) <= _LARGEST_BIAS).all():
                     wide = bias_codes * step
-        return Constants(numbers, wide, codes, steps, bias_codes, self.bits, self._reads())
+        return LayerConstants(numbers, wide, codes, steps, bias_codes, self.bits, self._input_bits())
 
-    def _reads(self) -> int:
+    def _input_bits(self) -> int:
         return 32 if self.input is None else self.input.bits
 
     def _along(self, values: Array) -> Array:
+        """Values of the output channels in a shape that broadcasts over the weight."""
         return values.reshape(*[1] * self.axis, -1, *[1] * (len(self.layer.weight_shape) - self.axis - 1))
 
     def _keep(self) -> Array:
-        """The output channels that the layer emits."""
+        """For every output channel whether the plan keeps it."""
         channels, removed = self.layer.out_channels, self.plan.removed(self.topology)
         kept = self.plan.kept.get(self.layer.name, range(len(channels)))
         return np.array([index in set(kept) and channel not in removed for index, channel in enumerate(channels)])
 
     def _range(self) -> Array:
-        """The end of the weight's range, or of each output channel's, in the weight's own units."""
+        """The upper end of the range, of the weight or of each output channel, before batch norm is folded."""
         assert self.quantizer is not None
         beta = _array(self.quantizer.beta)
         if self.rounded_folded:
@@ -137,7 +141,7 @@ class _Deriving:
     def _clipped(self, weight: Array) -> Array:
         beta = self._range()
         numbers = np.clip(weight, -(beta * _EDGE), beta * _EDGE)
-        if self.bits <= 24:  # float32 can tell the codes apart
+        if self.bits <= 24:  # the codes are exact in float32
             step = _step(beta, self.bits, True)
             numbers = np.rint(numbers / step) * step
         return numbers
@@ -168,7 +172,7 @@ class _Deriving:
 
 
 def _factor(norm: BatchNorm) -> Array:
-    """gamma / sqrt(var + eps). How exactly a reciprocal root is rounded is up to the machine: torch's is taken."""
+    """gamma / sqrt(var + eps); torch computes the reciprocal root, because its rounding depends on the machine."""
     assert norm.running_var is not None
     factor = _array(torch.rsqrt(norm.running_var + norm.eps))
     return factor if norm.weight is None else factor * _array(norm.weight)

@@ -1,4 +1,4 @@
-"""Opaque nodes of an ONNX graph become what they stand for."""
+"""Step 2 of the export: standard ONNX nodes replace the custom nodes; tensors get readable names."""
 
 from __future__ import annotations
 
@@ -7,39 +7,37 @@ from dataclasses import replace
 
 from onnx import GraphProto, ModelProto, NodeProto
 
-from bayesbits.deploy.onnx.inputs_outputs import name_ends
-from bayesbits.deploy.onnx.nodes import Writer, other_node
-from bayesbits.deploy.onnx.tensor_names import Checkpoint, write_checkpoints
-from bayesbits.deploy.onnx.torch_graph import DOMAIN
+from bayesbits.deploy.onnx.custom_nodes import DOMAIN
+from bayesbits.deploy.onnx.standard_nodes import NodeWriter, auxiliary_node
+from bayesbits.deploy.onnx.tensor_names import MappedTensor, name_inputs_and_outputs, write_tensor_map
 from bayesbits.records.integer_network import IntegerNetwork
 
 SUFFIX = {"Layer": "numbers", "Quantize": "quantized", "Dequantize": "dequantized", "Scale": "dequantized"}
 
 
-def expand(model: ModelProto, network: IntegerNetwork, *, compact: bool) -> None:
-    """Replace the opaque nodes, in place, name inputs and outputs as the user does, and note where everything is."""
-    expansion = _Expansion(model.graph, network, compact)
+def replace_custom_nodes(model: ModelProto, network: IntegerNetwork, *, compact: bool) -> None:
+    """Replace the custom nodes in place, name inputs and outputs, and store the map of tensors in the model."""
+    replacement = _Replacement(model.graph, network, compact)
     for node in model.graph.node:
-        expansion.visit(node)
-    graph, writer = model.graph, expansion.writer
+        replacement.visit(node)
+    graph, writer = model.graph, replacement.writer
     del graph.node[:]
     graph.node.extend(writer.nodes)
     graph.initializer.extend(writer.constants.values())
-    del graph.value_info[:]  # shapes of opaque nodes; the runtime finds them by itself
+    del graph.value_info[:]  # shapes of custom nodes; the runtime infers them itself
     for index, opset in reversed(list(enumerate(model.opset_import))):
         if opset.domain == DOMAIN:
             del model.opset_import[index]
-    names = name_ends(graph, network.structure.inputs, network.structure.outputs)
-    write_checkpoints(
-        model, [replace(found, value=names.get(found.value, found.value)) for found in expansion.checkpoints]
-    )
+    names = name_inputs_and_outputs(graph, network.structure.inputs, network.structure.outputs)
+    mapped = [replace(tensor, value=names.get(tensor.value, tensor.value)) for tensor in replacement.mapped]
+    write_tensor_map(model, mapped)
 
 
-class _Expansion:
+class _Replacement:
     def __init__(self, graph: GraphProto, network: IntegerNetwork, compact: bool) -> None:
         self.network = network
-        self.writer = Writer(network, compact)
-        self.checkpoints: list[Checkpoint] = []
+        self.writer = NodeWriter(network, compact)
+        self.mapped: list[MappedTensor] = []
         self._outputs = {value.name for value in graph.output}
         self._shapes = {
             value.name: [d.dim_value if d.HasField("dim_value") else None for d in value.type.tensor_type.shape.dim]
@@ -54,12 +52,12 @@ class _Expansion:
         self._sums: set[str] = set()
 
     def visit(self, node: NodeProto) -> None:
-        """Copy a node, or write what an opaque one stands for."""
+        """Copy a standard node, or write the nodes that replace a custom one."""
         inputs = [self._names.get(name, name) for name in node.input]
         if node.domain != DOMAIN:
             copied = NodeProto()
             copied.CopyFrom(node)
-            copied.name = other_node(node.name)
+            copied.name = auxiliary_node(node.name)
             del copied.input[:]
             copied.input.extend(inputs)
             if self._sums.intersection(node.output):
@@ -70,7 +68,7 @@ class _Expansion:
         output = self._output(node, of)
         self._write(node, of, inputs[0], output)
         if node.op_type in ("Layer", "Quantize"):
-            self.checkpoints.append(Checkpoint(program_node, node.op_type, of, output, self._zero_point(node, of)))
+            self.mapped.append(MappedTensor(program_node, node.op_type, of, output, self._zero_point(node, of)))
 
     def _write(self, node: NodeProto, of: str, x: str, output: str) -> None:
         writer = self.writer
@@ -85,13 +83,13 @@ class _Expansion:
             writer.dequantize(grid, x, output, for_additions=self._only_added(node))
         elif node.op_type == "Scale":
             writer.scale(grid, x, output)
-        elif node.op_type == "Center":
-            writer.center(grid, x, output)
+        elif node.op_type == "ToFloat":
+            writer.to_float_codes(grid, x, output)
         else:
-            writer.carry(grid, x, output)
+            writer.to_uint8_codes(grid, x, output)
 
     def _only_added(self, node: NodeProto) -> bool:
-        """Whether numbers are operands of additions, and quantized again at most; the additions become sums."""
+        """Whether only additions and quantizers read these numbers; such additions are written as Sum."""
         readers = self._readers.get(node.output[0], [])
         added = [reader for reader in readers if reader.op_type == "Add"]
         if not added or any(reader.op_type not in ("Add", "Quantize") for reader in readers):
@@ -100,7 +98,7 @@ class _Expansion:
         return True
 
     def _output(self, node: NodeProto, of: str) -> str:
-        """A name that says what the tensor is, but where it is an output of the network."""
+        """A readable name of the tensor; outputs of the network are named later."""
         name: str = node.output[0]
         if name not in self._outputs and node.op_type in SUFFIX:
             codes = node.op_type == "Layer" and self.network.layer(of).output is not None

@@ -1,4 +1,7 @@
-"""Copies of the trained network whose quantizers ask what to return."""
+"""The trained network with its plan fixed, where the output of every activation quantizer can be replaced.
+
+`Simulation` runs in float32 as it was trained, `Float64Simulation` in float64 with the derived constants.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,21 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.compression.compressor import Compressor
-from bayesbits.deploy.verification.derived import Constants
-from bayesbits.deploy.verification.exact import InDouble
+from bayesbits.deploy.verification.derived_constants import LayerConstants
+from bayesbits.deploy.verification.float64_mode import Float64Mode
 from bayesbits.deploy.verification.inputs import Batch
 from bayesbits.nn.attached import AttachedLayer, AttachedNorm, Parts
 from bayesbits.records.plan import Plan
 from bayesbits.utils.pytree import Tree, describe
 from bayesbits.utils.torch_private import BatchNorm, tree_map_only
 
-FAR = 1e30
-"""Beyond the end of every range."""
+BEYOND_ALL_RANGES = 1e30
+"""A value that every quantizer clips."""
 
 
 @dataclass(frozen=True)
-class Call:
-    """One call of a quantizer."""
+class QuantizerCall:
+    """One call of an activation quantizer."""
 
     tensor: str
     """The quantizer's name."""
@@ -38,98 +41,97 @@ class Call:
     """Which of the reader's calls it is."""
 
 
-Answer = Callable[[Call, Tensor], Tensor | None]
-"""What a quantizer returns for the numbers that arrive at it; None: what it was trained to return."""
+Replace = Callable[[QuantizerCall, Tensor], Tensor | None]
+"""A function of a quantizer's call and input that returns its output; None: the quantizer computes it itself."""
 
 
 def fixed_copy(compressor: Compressor, plan: Plan) -> Compressor:
-    """The trained network as it is evaluated, with its plan final, on the CPU."""
+    """A copy of the trained network in evaluation mode, with its plan fixed, on the CPU."""
     fixed = Compressor(copy.deepcopy(compressor.model).cpu().float().eval())
     fixed.fix(plan)
     return fixed
 
 
-class Copy:
+class Simulation:
     """The trained network, in float32 as it was trained."""
 
     def __init__(self, compressor: Compressor, plan: Plan) -> None:
         self.fixed = fixed_copy(compressor, plan)
         topology = self.fixed.topology
         self._reader, self._calls = "", Counter[tuple[str, str]]()
-        self._answer: Answer | None = None
-        self.form: Tree | None = None
-        """What the network returned when it ran last."""
+        self._replace: Replace | None = None
+        self.returned: Tree | None = None
+        """The containers that the network returned when it ran last."""
         for name, quantizer in self.fixed.attachment.quantizers.items():
             if quantizer.mode != "off" and name not in topology.weight_tensors:
-                quantizer.forward = partial(self._arrived, name, quantizer.forward)  # type: ignore[method-assign]
+                quantizer.forward = partial(self._quantize, name, quantizer.forward)  # type: ignore[method-assign]
         for layer in topology.layers:
             module = self.fixed.model.get_submodule(layer.name)
-            module.register_forward_pre_hook(partial(self._entered, layer.name))
+            module.register_forward_pre_hook(partial(self._enter_layer, layer.name))
 
-    def run(self, batch: Batch, answer: Answer) -> list[Tensor]:
-        """The outputs, of copies of the inputs."""
-        self._answer = answer
+    def run(self, batch: Batch, replace: Replace) -> list[Tensor]:
+        """The outputs for a batch, with the outputs of quantizers replaced; the inputs are copied."""
+        self._replace = replace
         self._calls.clear()
-        args, kwargs = tree_map_only(Tensor, self._input, (batch.args, batch.kwargs))
+        args, kwargs = tree_map_only(Tensor, self._copy_input, (batch.args, batch.kwargs))
         with torch.no_grad(), self._arithmetic():
             output = self.fixed.model(*args, **kwargs)
         tensors: list[Tensor] = []
-        self.form = describe(output, tensors)
+        self.returned = describe(output, tensors)
         return tensors
 
-    def _input(self, x: Tensor) -> Tensor:
+    def _copy_input(self, x: Tensor) -> Tensor:
         return x.clone()
 
     def _arithmetic(self) -> Any:
         return nullcontext()
 
-    def _entered(self, layer: str, module: nn.Module, args: Any) -> None:
+    def _enter_layer(self, layer: str, module: nn.Module, args: Any) -> None:
         self._reader = layer
 
-    def _arrived(self, tensor: str, quantize: Callable[..., Tensor], x: Tensor, **options: Any) -> Tensor:
+    def _quantize(self, tensor: str, quantize: Callable[..., Tensor], x: Tensor, **options: Any) -> Tensor:
         reader = tensor if tensor in self.fixed.topology.operand_tensors else self._reader
-        call = Call(tensor, reader, self._calls[tensor, reader])
+        call = QuantizerCall(tensor, reader, self._calls[tensor, reader])
         self._calls[tensor, reader] += 1
-        assert self._answer is not None
-        answer = self._answer(call, x)
-        return quantize(x, **options) if answer is None else answer
+        assert self._replace is not None
+        replaced = self._replace(call, x)
+        return quantize(x, **options) if replaced is None else replaced
 
 
-class ExactCopy(Copy):
-    """The same network in float64: its code as it is, its layers with the constants that were derived.
+class Float64Simulation(Simulation):
+    """The same network in float64: the user's code, with the derived constants in its layers.
 
-    A layer has its batch norm folded, as codes times steps are only then what they are deployed as; the batch norm
-    stays where it is, with nothing left to do.
+    The derived constants have batch norm folded; the batch norm modules stay in the network, as the identity.
     """
 
-    def __init__(self, compressor: Compressor, plan: Plan, constants: Mapping[str, Constants]) -> None:
+    def __init__(self, compressor: Compressor, plan: Plan, constants: Mapping[str, LayerConstants]) -> None:
         super().__init__(compressor, plan)
         model = self.fixed.model.double()
         for layer in self.fixed.topology.layers:
             module = model.get_submodule(layer.name)
             if isinstance(module, AttachedLayer):
                 module.parts = Parts(input=module.parts.input)
-                _set(module, constants[layer.name].weight, constants[layer.name].bias)
+                _set_constants(module, constants[layer.name].weight, constants[layer.name].bias)
                 if layer.norm is not None:
                     norm = model.get_submodule(layer.norm)
                     assert isinstance(norm, BatchNorm)
-                    _silence(norm)
+                    _make_identity(norm)
 
     def _arithmetic(self) -> Any:
-        return InDouble()
+        return Float64Mode()
 
-    def _input(self, x: Tensor) -> Tensor:
+    def _copy_input(self, x: Tensor) -> Tensor:
         return x.double() if x.dtype == torch.float32 else x.clone()
 
     @contextmanager
     def emitting(self, layers: list[str], value: float) -> Iterator[None]:
-        """Let these layers emit one number everywhere."""
+        """Let these layers emit one value everywhere."""
         before = {}
         for name in layers:
             module: Any = self.fixed.model.get_submodule(name)
             before[name] = module.weight, module.bias
             size = len(self.fixed.topology.layer(name).out_channels)
-            _set(module, torch.zeros_like(module.weight), torch.full((size,), value, dtype=torch.float64))
+            _set_constants(module, torch.zeros_like(module.weight), torch.full((size,), value, dtype=torch.float64))
         try:
             yield
         finally:
@@ -138,12 +140,12 @@ class ExactCopy(Copy):
                 module.weight, module.bias = weight, bias
 
 
-def _set(module: Any, weight: Any, bias: Any) -> None:
+def _set_constants(module: Any, weight: Any, bias: Any) -> None:
     module.weight = nn.Parameter(torch.as_tensor(weight), requires_grad=False)
     module.bias = None if bias is None else nn.Parameter(torch.as_tensor(bias), requires_grad=False)
 
 
-def _silence(norm: BatchNorm) -> None:
+def _make_identity(norm: BatchNorm) -> None:
     """Make a batch norm the identity."""
     assert norm.running_mean is not None
     assert norm.running_var is not None

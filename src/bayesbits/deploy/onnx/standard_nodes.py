@@ -1,17 +1,19 @@
-"""What layers and quantizers are in an ONNX file: quantize and dequantize nodes that onnxruntime turns into kernels.
+"""The standard ONNX nodes of layers and quantizers, which onnxruntime fuses into integer kernels.
 
-All of it was measured bit by bit, and chosen so that two things hold at once: with default options the runtime runs
-the layer in integers, and what it computes can be said exactly.
+Every pattern was chosen by experiment so that two things hold at once: with default options the runtime runs the layer
+in integers, and its result is known bit by bit. Another runtime that fuses other patterns needs another writer.
 
 - A layer that emits codes is DequantizeLinear -> Conv or Gemm -> QuantizeLinear -> integer Clip, which becomes
-  QLinearConv or QGemm. A float Clip in front of QuantizeLinear would prevent that; the integer Clip does it all.
-- A linear layer that emits numbers is the same without QuantizeLinear (QGemm with float output); a convolution would
-  then run in float, so ConvInteger, the addition of the bias, and the scale are written out. So are linear layers that
-  are called several times: a quantizer behind one call would be fused with it and round differently.
-- Codes that float operations read become numbers by Cast, Sub and Mul. Behind DequantizeLinear the runtime would make
-  QLinearAdd and the like of them, whose rounding depends on the machine. Residual additions alone have it, because it
-  is faster, and are written as Sum, of which the runtime makes nothing else.
-- Narrow weights are stored as such and cast to int8, which the runtime does once, when it loads the file.
+  QLinearConv or QGemm. A float Clip in front of QuantizeLinear would prevent the fusion.
+- A layer that emits numbers is ConvInteger or MatMulInteger, an Add of the bias, a Cast and a Mul by the scale. As Conv
+  or Gemm, followed by a float function, it would become a float kernel.
+- Codes that float operations read are dequantized by Cast, Sub and Mul. After DequantizeLinear the runtime would fuse
+  those operations to QLinearAdd and the like, whose rounding depends on the CPU. Only residual additions read
+  DequantizeLinear, because it is faster; they are written as Sum, which the runtime does not fuse.
+- In the compact form, weights of 2 and 4 bits are stored as int2 and int4 and cast to int8; the runtime computes the
+  cast once, when it loads the file.
+
+"uint8 codes" are code plus zero point, "float codes" are whole numbers in float32, centered at zero.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
 Array = NDArray[Any]
 
 
-class Writer:
-    """Collects the nodes and constants that take the place of opaque nodes."""
+class NodeWriter:
+    """Collects the nodes and constants that replace custom nodes."""
 
     def __init__(self, network: IntegerNetwork, compact: bool) -> None:
         self.network, self.compact = network, compact
@@ -40,8 +42,8 @@ class Writer:
     def add(
         self, operation: str, inputs: Sequence[str], output: str, name: str | None = None, **attributes: Any
     ) -> str:
-        """Add a node, a layer's with a name; returns its output."""
-        name = other_node(output) if name is None else name
+        """Add a node and return its output; the node that computes a layer is given the layer's name."""
+        name = auxiliary_node(output) if name is None else name
         self.nodes.append(helper.make_node(operation, list(inputs), [output], name=name, **attributes))
         return output
 
@@ -52,9 +54,9 @@ class Writer:
         return name
 
     def quantize(self, grid: Grid, x: str, output: str) -> None:
-        """Numbers to the codes of a grid: carried where they have at most 8 bits, and otherwise numbers again."""
+        """Numbers to the codes of a grid: uint8 codes up to 8 bits, float codes above."""
         if grid.carrier == "uint8":
-            self._carried_codes(grid, x, output, grid.low, grid.high, grid.name)
+            self._quantize_linear(grid, x, output, grid.low, grid.high, grid.name)
             return
         step = self.constant(f"{grid.name}.step", np.float32(grid.step))
         codes = self.add("Round", [self.add("Div", [x, step], f"{output}/divided")], f"{output}/rounded")
@@ -65,32 +67,32 @@ class Writer:
         self.add("Clip", [codes, *bounds], output)
 
     def dequantize(self, grid: Grid, x: str, output: str, *, for_additions: bool) -> None:
-        """Carried codes to numbers."""
+        """Uint8 codes to numbers."""
         if for_additions:
             self.add("DequantizeLinear", [x, *self._grid(grid)], output)
         else:
-            self.scale(grid, self.center(grid, x, f"{output}/codes"), output)
+            self.scale(grid, self.to_float_codes(grid, x, f"{output}/codes"), output)
 
-    def center(self, grid: Grid, x: str, output: str) -> str:
-        """Carried codes to codes that are numbers."""
+    def to_float_codes(self, grid: Grid, x: str, output: str) -> str:
+        """Uint8 codes to float codes."""
         if not grid.zero_point:
             return self.add("Cast", [x], output, to=TensorProto.FLOAT)
         number = self.add("Cast", [x], f"{output}/cast", to=TensorProto.FLOAT)
         zero = self.constant(f"{grid.name}.zero_point.float", np.float32(grid.zero_point))
         return self.add("Sub", [number, zero], output)
 
-    def carry(self, grid: Grid, x: str, output: str) -> None:
-        """Codes that are numbers to carried codes."""
+    def to_uint8_codes(self, grid: Grid, x: str, output: str) -> None:
+        """Float codes to uint8 codes."""
         zero = self.constant(f"{grid.name}.zero_point.float", np.float32(grid.zero_point))
         self.add("Cast", [self.add("Add", [x, zero], f"{output}/added")], output, to=TensorProto.UINT8)
 
     def scale(self, grid: Grid, x: str, output: str) -> None:
-        """Codes that are numbers to the numbers that they stand for."""
+        """Float codes to numbers: code times step."""
         self.add("Mul", [x, self.constant(f"{grid.name}.step", np.float32(grid.step))], output)
 
     def layer(self, layer: IntegerLayer, x: str, output: str, name: str, shape: Sequence[int | None]) -> None:
-        """A layer: of `shape` is what it returns, with None for the size of the batch."""
-        if layer.kind != "linear" and len(shape) < len(layer.weight_shape):  # one image without a batch around it
+        """A layer whose output has this shape; None stands for the batch size."""
+        if layer.kind != "linear" and len(shape) < len(layer.weight_shape):  # an image without a batch axis
             first = self.constant("first axis", np.array([0]))
             x = self.add("Unsqueeze", [x, first], f"{name}/batch")
             self.layer(layer, x, f"{name}/batch/output", name, [1, *shape])
@@ -98,16 +100,16 @@ class Writer:
         elif layer.arithmetic == "float":
             self._float_layer(layer, x, output, name, shape)
         elif layer.kind == "conv_transpose":
-            self._transposed(layer, x, output, name)
+            self._transposed_convolution(layer, x, output, name)
         elif layer.output is None:
-            self._written_out(layer, x, output, name)
+            self._integer_sum(layer, x, output, name)
         else:
-            self._fused(layer, x, output, name, shape)
+            self._fused_layer(layer, x, output, name, shape)
 
-    def _fused(self, layer: IntegerLayer, x: str, output: str, name: str, shape: Sequence[int | None]) -> None:
-        """What the runtime turns into one kernel."""
-        folded = layer.kind == "linear" and len(shape) != 2  # Gemm takes matrices
-        if folded:
+    def _fused_layer(self, layer: IntegerLayer, x: str, output: str, name: str, shape: Sequence[int | None]) -> None:
+        """A layer that emits codes, which the runtime fuses into one kernel."""
+        flat = layer.kind == "linear" and len(shape) != 2  # Gemm takes matrices
+        if flat:
             rows = self.constant(f"{layer.name}.rows", np.array([-1, layer.weight_shape[1]]))
             x = self.add("Reshape", [x, rows], f"{name}/rows")
         grid = self._input(layer)
@@ -119,22 +121,15 @@ class Writer:
         operation, attributes = ("Conv", _window(layer)) if layer.kind == "conv" else ("Gemm", {"transB": 1})
         result = self.add(operation, operands, f"{name}/sum", name=name, **attributes)
         assert layer.output is not None
-        target = f"{name}/codes" if folded else output
+        target = f"{name}/codes" if flat else output
         grid = self.network.grid(layer.output)
-        self._carried_codes(grid, result, target, layer.output_low, layer.output_high, f"{layer.name}.codes")
-        if folded:
-            self._unfold(layer, target, output, shape)
+        self._quantize_linear(grid, result, target, layer.output_low, layer.output_high, f"{layer.name}.codes")
+        if flat:
+            sizes = np.array([-1 if size is None else size for size in shape])
+            self.add("Reshape", [target, self.constant(f"{layer.name}.shape", sizes)], output)
 
-    def _unfold(self, layer: IntegerLayer, x: str, output: str, shape: Sequence[int | None]) -> None:
-        sizes = np.array([-1 if size is None else size for size in shape])
-        self.add("Reshape", [x, self.constant(f"{layer.name}.shape", sizes)], output)
-
-    def _written_out(self, layer: IntegerLayer, x: str, output: str, name: str) -> None:
-        """Sums of products as integers, and then numbers.
-
-        For layers whose numbers are not quantized at once: of a Conv or Gemm with a function behind it the runtime
-        makes a float kernel before it looks at what was dequantized.
-        """
+    def _integer_sum(self, layer: IntegerLayer, x: str, output: str, name: str) -> None:
+        """A layer that emits numbers: the integer sum of products, converted to float and scaled."""
         operands = [x, self._weight(layer), self._grid(self._input(layer))[1]]
         if layer.kind == "conv":
             total = self.add("ConvInteger", operands, f"{name}/sum", name=name, **_window(layer))
@@ -150,9 +145,9 @@ class Writer:
         steps = steps.reshape(axes if steps.size > 1 else ())
         self.add("Mul", [number, self.constant(f"{layer.name}.scale", steps)], output)
 
-    def _transposed(self, layer: IntegerLayer, x: str, output: str, name: str) -> None:
-        """Whole numbers in float, which are exact; the runtime has no integer kernel for it."""
-        codes = self.center(self._input(layer), x, f"{name}/input")
+    def _transposed_convolution(self, layer: IntegerLayer, x: str, output: str, name: str) -> None:
+        """A transposed convolution of float codes, which is exact; the runtime has no integer kernel for it."""
+        codes = self.to_float_codes(self._input(layer), x, f"{name}/input")
         weight = self.add("Cast", [self._weight(layer)], f"{name}/weight", to=TensorProto.FLOAT)
         total = self.add("ConvTranspose", [codes, weight], f"{name}/sum", name=name, **_window(layer))
         axes = (-1,) + (1,) * (len(layer.weight_shape) - 2)
@@ -173,10 +168,10 @@ class Writer:
             ]
             rounded = self.add("Round", [scaled], f"{name}/rounded")
             clipped = self.add("Clip", [rounded, *bounds], f"{name}/clipped")
-            self.carry(self.network.grid(layer.output), clipped, output)
+            self.to_uint8_codes(self.network.grid(layer.output), clipped, output)
 
     def _float_layer(self, layer: IntegerLayer, x: str, output: str, name: str, shape: Sequence[int | None]) -> None:
-        """Numbers in, numbers out; codes of the weight are multiplied by their steps when the file is loaded."""
+        """A layer in float; codes of its weight are multiplied by their steps, once, when the file is loaded."""
         if f"{layer.name}.codes" in self.network.tensors:
             codes = self.add("Cast", [self._weight(layer)], f"{name}/codes", to=TensorProto.FLOAT)
             steps = self._tensor(layer, "steps")
@@ -200,8 +195,8 @@ class Writer:
             if bias:
                 self.add("Add", [last, *bias], output)
 
-    def _carried_codes(self, grid: Grid, x: str, output: str, low: int, high: int, owner: str) -> None:
-        """Numbers to carried codes inside bounds; a Clip where the type does not end there by itself."""
+    def _quantize_linear(self, grid: Grid, x: str, output: str, low: int, high: int, owner: str) -> None:
+        """Numbers to uint8 codes inside bounds; without a Clip where the bounds are those of uint8."""
         low, high = low + grid.zero_point, high + grid.zero_point
         if (low, high) == (0, 255):
             self.add("QuantizeLinear", [x, *self._grid(grid)], output)
@@ -229,7 +224,7 @@ class Writer:
         return steps.reshape(()) if steps.size == 1 else steps
 
     def _accumulator_steps(self, layer: IntegerLayer) -> Array:
-        """The step of sums of products, in float32 as the runtime multiplies it."""
+        """The step of the accumulator, multiplied in float32 as the runtime does."""
         return np.asarray(np.float32(self._input(layer).step) * self._steps(layer), dtype=np.float32)
 
     def _dequantized(self, layer: IntegerLayer, what: str, codes: str, output: str, steps: Array) -> str:
@@ -239,7 +234,7 @@ class Writer:
         return self.add("DequantizeLinear", [codes, step, zero], output, axis=0)
 
     def _weight(self, layer: IntegerLayer) -> str:
-        """The codes of a weight, as int8 or int16, whatever they are stored as."""
+        """The codes of a weight as int8 or int16; the compact form stores narrower types and casts them."""
         name, codes = f"{layer.name}.weight", self._tensor(layer, "codes")
         stored = storage_type(layer.bits)
         if not self.compact or stored is None:
@@ -251,18 +246,18 @@ class Writer:
         return widened
 
 
-def other_node(name: str) -> str:
-    """The name of a node that computes no layer: those of layers are the layers' own."""
+def auxiliary_node(name: str) -> str:
+    """The name of a node that computes no layer; a node that computes a layer has the layer's name."""
     return f"node/{name}"
 
 
 def storage_type(bits: int) -> int | None:
-    """The narrow type that weights are packed into; None where a whole byte or more is needed."""
+    """The narrow type that weights are packed into; None where they need a byte or more."""
     return TensorProto.INT2 if bits <= 2 else TensorProto.INT4 if bits <= 4 else None
 
 
 def _packed(name: str, codes: Array, stored: int) -> TensorProto:
-    """Codes of 2 or 4 bits, the first in the lowest bits of a byte."""
+    """Codes of 2 or 4 bits as a packed tensor; the first code is in the lowest bits of a byte."""
     width = 2 if stored == TensorProto.INT2 else 4
     each = 8 // width
     fields = codes.reshape(-1).astype(np.uint8) & (2**width - 1)
