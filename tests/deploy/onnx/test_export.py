@@ -52,7 +52,7 @@ def test_every_kind_of_layer_is_equal(form, mixture, files):
     assert {name for name, kernel in kernels.items() if kernel.integer} >= {"first", "twice", "head"}
     assert "no integer kernel for transposed" in kernels["up"].reason
     assert kernels["free"].reason is not None
-    assert next(place for place in found.runtime_tensors if place.name == "up").exact
+    assert next(tensor for tensor in found.runtime_tensors if tensor.name == "up").exact
 
 
 def test_batches_of_any_size(mixture, files):

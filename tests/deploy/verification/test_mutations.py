@@ -47,7 +47,7 @@ def file(case: Exported, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_all_outputs_are_compared_by_name_and_decide_along_their_own_axes(case: Exported, file: Path) -> None:
     found = case.verify(file)
     assert found.failure is None
-    assert [place.output for place in found.outputs] == ["classes", "points"]
+    assert [tensor.output for tensor in found.outputs] == ["classes", "points"]
     for outputs in (found.simulated.outputs, found.outputs):
         assert [(output.name, output.predictions_end_to_end.classes) for output in outputs] in (
             [("classes", 4), ("points", 3)],

@@ -51,18 +51,17 @@ def export_onnx(small: DeployedNetwork, example_inputs: Any, path: str | Path, f
 
     Example::
 
-        >>> import tempfile
-        >>> from pathlib import Path
+        >>> import os, tempfile
         >>> import torch
         >>> import bayesbits as bb
         >>> inputs = torch.linspace(-1, 1, 8).reshape(2, 4)
         >>> compressor = bb.attach(torch.nn.Linear(4, 2).eval(), inputs)
         >>> compressor.calibrate([inputs])
         >>> compressor.fix(bb.Plan.uniform(compressor.topology, 8, 8))
-        >>> path = Path(tempfile.mkdtemp()) / "small.onnx"
-        >>> bb.export_onnx(bb.deploy(compressor), inputs, path)
-        >>> path.exists()
-        True
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     bb.export_onnx(bb.deploy(compressor), inputs, f"{folder}/small.onnx")
+        ...     os.listdir(folder)
+        ['small.onnx']
     """
     require_extras("export_onnx", "onnx")
     if not isinstance(small, DeployedNetwork):
@@ -100,8 +99,9 @@ def export_float_onnx(model: nn.Module, example_inputs: Any, path: str | Path) -
         exported = export_any_batch(flat, lambda examples, marks: export_flat(flat, examples, marks)[0])
         translated = torch.onnx.export(exported, dynamo=True, opset_version=OPSET, verbose=False)
     assert translated is not None
-    name_inputs_and_outputs(translated.model_proto.graph, *name_tensors(read_arguments(model, args, kwargs), returns))
-    _write(translated.model_proto, path)
+    proto = translated.model_proto  # torch builds it anew at every access
+    name_inputs_and_outputs(proto.graph, *name_tensors(read_arguments(model, args, kwargs), returns))
+    _write(proto, path)
 
 
 def _write(model: ModelProto, path: str | Path) -> None:

@@ -80,7 +80,7 @@ def largest(tensor: Tensor) -> float:
 
 
 def differences(one: Tensor, other: Tensor) -> Tensor:
-    """The absolute differences; 0 where both are NaN or the same infinity, infinite where only one is."""
+    """The absolute differences; 0 where both are NaN or the same infinity, huge where only one is."""
     same = (one == other) | (one.isnan() & other.isnan())
     return torch.where(same, 0.0, torch.nan_to_num((one.double() - other.double()).abs(), nan=torch.inf))
 

@@ -57,16 +57,16 @@ def verify(compressor: Compressor, small: DeployedNetwork, path: str | Path, inp
     Example::
 
         >>> import tempfile
-        >>> from pathlib import Path
         >>> import torch
         >>> import bayesbits as bb
         >>> inputs = torch.linspace(-1, 1, 8).reshape(2, 4)
         >>> compressor = bb.attach(torch.nn.Linear(4, 2).eval(), inputs)
         >>> compressor.calibrate([inputs])
         >>> compressor.fix(bb.Plan.uniform(compressor.topology, 8, 8))
-        >>> small, path = bb.deploy(compressor), Path(tempfile.mkdtemp()) / "small.onnx"
-        >>> bb.export_onnx(small, inputs, path)
-        >>> found = bb.verify(compressor, small, path, inputs)
+        >>> small = bb.deploy(compressor)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     bb.export_onnx(small, inputs, f"{folder}/small.onnx")
+        ...     found = bb.verify(compressor, small, f"{folder}/small.onnx", inputs)
         >>> print(found.derived)
         8 weights, 2 biases and 1 grid, all equal
         >>> found.failure is None
