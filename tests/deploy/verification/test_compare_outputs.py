@@ -1,4 +1,4 @@
-"""The deployed network takes and returns what the network itself does."""
+"""The outputs are compared, and the deployed network takes and returns what the network itself does."""
 
 import copy
 from dataclasses import replace
@@ -8,9 +8,11 @@ import pytest
 import torch
 
 import bayesbits as bb
+from bayesbits.deploy.verification.compare_outputs import OutputComparison, class_axes, compare_predictions
+from bayesbits.deploy.verification.result import Predictions
 from bayesbits.records.integer_network import IntegerNetwork
 from bayesbits.utils.pytree import Tree
-from tests.deploy.exported import Exported, Several, exported
+from tests.deploy.exported import Exported, Function, Several, exported
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +59,47 @@ def test_the_deployed_network_takes_and_returns_what_the_network_does(change, me
 def export(small: bb.DeployedNetwork, case: Exported, folder: Path) -> Path:
     bb.export_onnx(small, case.example, folder / "same.onnx")
     return folder / "same.onnx"
+
+
+def test_predictions_that_differ_are_counted_over_batches() -> None:
+    one, other = torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.tensor([[2.0, 1.0], [3.0, 2.0]])
+    found = compare_predictions(one, other, -1, Predictions())
+    assert found == Predictions(classes=2, compared=2, flipped=1)
+    assert compare_predictions(one, one, -1, found) == Predictions(2, 4, 1)
+    for nothing in ((one, other, None), (one.long(), other.long(), -1), (one[:, :1], other[:, :1], -1)):
+        assert compare_predictions(*nothing, found) == found
+
+
+def test_classes_lie_along_the_channels_of_the_last_layer_unless_they_are_moved() -> None:
+    image = torch.zeros(1, 3, 5, 5)
+    for forward, axis in (
+        (lambda self, x: self.c(x), -3),
+        (lambda self, x: self.c(x).sigmoid() * 2, -3),
+        (lambda self, x: self.b(self.c(x).mean((2, 3))), -1),
+        (lambda self, x: self.c(x).mT, None),
+        (lambda self, x: self.c(x).flatten(1), None),
+    ):
+        network = Function(forward, c=torch.nn.Conv2d(3, 4, 3), b=torch.nn.Linear(4, 2))
+        assert class_axes(exported(network, image, bits=(8,), drop=0.0, count=2).small) == [axis]
+
+
+def test_outputs_are_compared_with_their_tolerance(several: Exported) -> None:
+    outputs = OutputComparison(several.small)
+    exact = [torch.linspace(1, 2, 32).reshape(8, 4).double(), torch.ones(8, 4).double()]
+    rounded = [x.float() for x in exact]
+    rounded[0][0, 0] += 1e-3
+    deployed = [rounded[0] + 3e-3, exact[1].float()]
+    end_to_end = [rounded[0] + 0.5, exact[1].float()]
+    outputs.compare(end_to_end, exact, rounded, deployed)
+    one, two = outputs.result()
+    assert (one.name, one.values, two.name) == ("one", 32, "two")
+    assert one.relative_error == pytest.approx(4e-3 / 2, rel=1e-3)
+    assert one.tolerance == pytest.approx(4e-3 / 2, rel=1e-3)
+    assert one.relative_error_end_to_end == pytest.approx((0.5 - 3e-3) / 2, rel=1e-3)
+    assert two.relative_error == two.relative_error_end_to_end == 0.0
+    with pytest.raises(bb.VerificationError, match=r"^two: off by 1\.0e-04, where 1 is the largest .* own codes$"):
+        outputs.compare(end_to_end, exact, rounded, [deployed[0], deployed[1] + 1e-4])
+    with pytest.raises(bb.VerificationError, match=r"^two: shape \(8, 4\) when trained, \(8, 3\) deployed"):
+        outputs.compare(end_to_end, exact, rounded, [deployed[0], deployed[1][:, :3]])
+    with pytest.raises(bb.VerificationError, match="the simulation returns 2 tensors, and the deployed network 1"):
+        outputs.compare(end_to_end, exact, rounded, deployed[:1])
