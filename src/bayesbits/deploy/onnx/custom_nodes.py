@@ -120,7 +120,7 @@ def _moves(node: fx.Node) -> bool:
 
 
 def _mixed(uint8: list[bool], node: fx.Node) -> bool:
-    """Whether an operation reads other tensors beside uint8 codes; the indices of index_select do not count."""
+    """Whether an operation reads other tensors than uint8 codes; the indices of index_select do not count."""
     return operation(node) != "index_select" and not all(uint8)
 
 

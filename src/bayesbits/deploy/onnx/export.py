@@ -99,7 +99,7 @@ def export_float_onnx(model: nn.Module, example_inputs: Any, path: str | Path) -
         exported = export_any_batch(flat, lambda examples, marks: export_flat(flat, examples, marks)[0])
         translated = torch.onnx.export(exported, dynamo=True, opset_version=OPSET, verbose=False)
     assert translated is not None
-    proto = translated.model_proto  # torch builds it anew at every access
+    proto = translated.model_proto  # torch builds a new one at every access
     name_inputs_and_outputs(proto.graph, *name_tensors(read_arguments(model, args, kwargs), returns))
     _write(proto, path)
 

@@ -22,7 +22,7 @@ class MappedTensor:
     node: str
     """The node of the deployed program that computes it."""
     kind: str
-    """What that node calls: "Layer" or "Quantize"."""
+    """The kind of module that this node calls: "Layer" or "Quantize"."""
     of: str
     """The name of the layer or grid."""
     value: str

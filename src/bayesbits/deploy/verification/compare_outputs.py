@@ -35,7 +35,7 @@ _MOVES_AXES = frozenset((
 
 @dataclass
 class _Counts:
-    """What was counted of one output so far."""
+    """The counts of one output so far."""
 
     values: int = 0
     largest: float = 0.0

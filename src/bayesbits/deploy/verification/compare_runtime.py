@@ -52,7 +52,7 @@ _END_TO_END = ArrayComparison(f"in {NAME}", "in the deployed network")
 
 @dataclass
 class _Counts:
-    """What was counted of one tensor so far; the fields are those of `RuntimeTensor`."""
+    """The counts of one tensor so far; the fields are those of `RuntimeTensor`."""
 
     values: int = 0
     differing: int = 0
@@ -77,7 +77,7 @@ class _BatchValues:
 
 
 class RuntimeComparison:
-    """Runs an ONNX file, whole and by subgraph, beside the deployed network."""
+    """Runs an ONNX file, whole and by subgraph, and compares it with the deployed network, batch by batch."""
 
     def __init__(self, small: DeployedNetwork, model: ModelProto) -> None:
         self.small = small

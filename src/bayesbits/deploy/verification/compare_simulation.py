@@ -7,9 +7,9 @@ it computes itself and not by differences in front of it. Three runs of the simu
 2. on the deployed network's codes in float32: its rounding error sets the tolerance after float operations;
 3. on the deployed network's codes in float64: the exact values.
 
-A deployed code is right if it is the code of some number within the tolerance of the exact value: behind an integer
-layer a few roundings, behind float operations what `differences.tolerance` allows. Where it still differs from the code
-of the exact value, that value lies next to a rounding tie. Outputs are compared in the same way.
+A deployed code is right if it is the code of some number within a tolerance of the exact value. The tolerance is a few
+roundings after an integer layer, and `differences.tolerance` after float operations. A right code can differ from the
+code of the exact value only next to a rounding tie. Outputs are compared with the same tolerance.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class SimulationComparison:
         self._matches: Matches = {}
         self._counts: dict[str, Counter[str]] = {}
         self._failures: dict[str, str] = {}
-        """By tensor what is wrong with it."""
+        """The failure of each tensor, in words."""
 
     def compare(self, batch: Batch, values: Mapping[str, Tensor], deployed: Sequence[Tensor]) -> None:
         """Compare one batch with values and outputs of the deployed network; raises where they disagree."""

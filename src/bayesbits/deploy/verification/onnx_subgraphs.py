@@ -24,7 +24,7 @@ MOVES = frozenset((
     "Cast", "Concat", "Expand", "Flatten", "Gather", "Identity", "MaxPool", "Pad", "ReduceMax", "Reshape", "Shape",
     "Slice", "Split", "Squeeze", "Sub", "Transpose", "Unsqueeze",
 ))
-# Element-wise operations whose result IEEE arithmetic defines bit by bit, beside those that move values.
+# Operations that move values, and element-wise operations whose result IEEE arithmetic defines bit by bit.
 EXACT = MOVES | frozenset((
     "Add", "Clip", "Div", "DequantizeLinear", "Max", "Min", "Mul", "Neg", "QuantizeLinear", "Relu", "Round", "Sum",
 ))

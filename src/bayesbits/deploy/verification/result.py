@@ -159,9 +159,9 @@ class SimulationCounts:
 
 @dataclass(frozen=True)
 class Verification(Record):
-    """What :func:`bayesbits.verify` compared, and how much of it differed; ``print`` shows a table.
+    """The result of :func:`bayesbits.verify`: everything that was compared, and how much of it differed.
 
-    It is data: ``save(path)`` writes it as JSON, ``Verification.load(path)`` reads it.
+    ``print`` shows it as a table, ``save(path)`` writes it as JSON, and ``Verification.load(path)`` reads it.
 
     Args:
         machine: The processor and the runtime.

@@ -44,7 +44,7 @@ def verify(compressor: Compressor, small: DeployedNetwork, path: str | Path, inp
         inputs: Inputs as for :func:`bayesbits.attach`, with as many examples as are to be compared.
 
     Returns:
-        What was compared and counted, as a :class:`bayesbits.Verification`.
+        The :class:`bayesbits.Verification`: all counts and errors.
 
     Raises:
         VerificationError: If they disagree. The message names the first tensor that differs; the attribute ``found``
