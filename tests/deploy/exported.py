@@ -1,4 +1,4 @@
-"""What the tests of exporting and verifying share: networks with final plans, deployed and written to a file."""
+"""Networks with fixed plans, deployed and written to a file, for the tests of export and verification."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from tests.graph.networks import randomize
 
 @dataclass
 class Exported:
-    """A compressor, what it was deployed to, and inputs that reach beyond both ends of every range."""
+    """A compressor, its deployed network, and inputs that exceed both ends of every range."""
 
     compressor: bb.Compressor
     small: bb.DeployedNetwork

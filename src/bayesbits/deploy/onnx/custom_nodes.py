@@ -24,6 +24,7 @@ from torch.export import Dim
 from bayesbits.graph.channel_rules import MOVES, PADS, SAME
 from bayesbits.graph.exported_program import operation
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
+from bayesbits.utils.batches import at_least_two_examples
 from bayesbits.utils.naming import name_of
 
 if TYPE_CHECKING:
@@ -158,9 +159,7 @@ def export_with_custom_nodes(
     """
     structure = network.structure
     inputs = tuple(x.detach().clone() for x in inputs)  # torch would merge one tensor that is given twice
-    inputs = tuple(
-        torch.cat([x, x]) if own and len(x) == 1 else x for x, own in zip(inputs, structure.batched, strict=True)
-    )
+    inputs = tuple(at_least_two_examples(x) if own else x for x, own in zip(inputs, structure.batched, strict=True))
     marks = tuple({0: Dim.AUTO} if own else None for own in structure.batched)
     module = _CustomNodeModule(program, network).eval()
     with quiet_exporter(), torch.no_grad():

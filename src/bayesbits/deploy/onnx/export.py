@@ -18,8 +18,8 @@ from bayesbits.deploy.onnx.runtime import check_loads
 from bayesbits.deploy.signature import in_order, name_tensors, read_arguments
 from bayesbits.graph.exported_program import evaluation_form, export_flat
 from bayesbits.graph.flattened import FlatNetwork, export_any_batch
-from bayesbits.graph.trace import split_inputs
 from bayesbits.records.integer_network import IntegerNetwork
+from bayesbits.utils.batches import split_inputs
 from bayesbits.utils.files import write_atomically
 from bayesbits.utils.optional_packages import require_extras
 

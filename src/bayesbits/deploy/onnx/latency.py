@@ -10,7 +10,7 @@ from typing import Any
 
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.onnx.runtime import Session
-from bayesbits.graph.trace import split_inputs
+from bayesbits.utils.batches import split_inputs
 from bayesbits.utils.optional_packages import require_extras
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.signature import bind
-from bayesbits.graph.trace import split_inputs
 from bayesbits.records.integer_network import Structure
+from bayesbits.utils.batches import split_inputs
 from bayesbits.utils.torch_private import tree_leaves, tree_map_only
 
 LARGEST_BATCH = 64
@@ -36,9 +36,8 @@ class Inputs:
     """
 
     def __init__(self, inputs: Any, small: DeployedNetwork) -> None:
-        whole = tree_map_only(
-            Tensor, lambda x: x.detach().cpu(), split_inputs(inputs)
-        )  # a tensor that is given twice becomes two objects
+        call = split_inputs(inputs, "inputs")
+        whole = tree_map_only(Tensor, lambda x: x.detach().cpu(), call)  # a tensor that is given twice becomes two
         structure = small.integer.structure
         tensors = [leaf for leaf in tree_leaves(whole) if isinstance(leaf, Tensor)]
         if not tensors or not all(tensor.numel() for tensor in tensors):

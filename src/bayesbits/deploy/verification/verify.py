@@ -73,6 +73,7 @@ def verify(compressor: Compressor, small: DeployedNetwork, path: str | Path, inp
         True
     """
     _check_arguments(compressor, small)
+    # Imported here because they import onnx, which is optional.
     from bayesbits.deploy.verification.compare_onnx_constants import check_onnx_constants
     from bayesbits.deploy.verification.compare_runtime import RuntimeComparison
 
