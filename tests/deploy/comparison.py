@@ -1,4 +1,4 @@
-"""What the tests of deployment share: plans with dropped channels, and comparing a simulation with what is deployed."""
+"""Plans with removed channels, and the codes of simulation and deployed network, for the tests of deployment."""
 
 import random
 from typing import Any
