@@ -14,13 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bayesbits.zoo.data.augmentation import augment
 from bayesbits.zoo.data.cifar import cifar10
 from bayesbits.zoo.data.dataset import Data, Dataset
 from bayesbits.zoo.data.digits import digits
 from bayesbits.zoo.data.image_folder import FolderData, ImageFolder, image_folder
 from bayesbits.zoo.data.mnist import fashion_mnist, mnist
-from bayesbits.zoo.data.normalization import mean_and_std, normalize
+from bayesbits.zoo.data.transforms import augment, mean_and_std, normalize
 
 __all__ = [
     "Data",

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bayesbits.zoo.data.dataset import Dataset
-from bayesbits.zoo.data.optional import from_data_extra
+from bayesbits.zoo.data.sources import from_data_extra
 
 _CLASSES = 10
 _BRIGHTEST = 16

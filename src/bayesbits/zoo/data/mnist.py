@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bayesbits.zoo.data.dataset import Dataset
-from bayesbits.zoo.data.places import find, not_found, places
+from bayesbits.zoo.data.sources import candidate_folders, find_files, not_found
 
 _UNSIGNED_BYTE = 0x08
 _GZIP = b"\x1f\x8b"
@@ -58,8 +58,8 @@ def read_idx(path: Path) -> Tensor:
 
 def _load(name: str, folder: Path | str | None) -> tuple[Dataset, Dataset]:
     missing: dict[Path, str] = {}
-    for place in places(name, folder):
-        found = find(_NAMES, [place], endings=(".gz", ""))
+    for place in candidate_folders(name, folder):
+        found = find_files(_NAMES, [place], endings=(".gz", ""))
         if len(found) == len(_NAMES):
             train_images, train_labels, test_images, test_labels = (found[name] for name in _NAMES)
             return _split(train_images, train_labels), _split(test_images, test_labels)
