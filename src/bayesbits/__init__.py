@@ -14,7 +14,7 @@ from bayesbits.records.integer_network import IntegerNetwork
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Topology
 from bayesbits.training import (
-    Feed,
+    DeviceLoader,
     FinetuneConfig,
     Interrupted,
     OptimizerConfig,
@@ -31,8 +31,8 @@ __all__ = [
     "Compressor",
     "Cost",
     "DeployedNetwork",
+    "DeviceLoader",
     "Diagnosis",
-    "Feed",
     "FinetuneConfig",
     "Front",
     "IntegerNetwork",

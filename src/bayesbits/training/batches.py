@@ -1,8 +1,8 @@
-"""Any user's loader as the engine sees it: batches on the network's device, from a given position on.
+"""The user's loader as the engine reads it: batches on the network's device, from a given position on.
 
-A loader is anything that can be gone through once an epoch: a DataLoader, a `Feed`, a list, an iterable without a
-length. Its batches are pairs of inputs and targets. Of an epoch that was begun before, the batches that are done are
-skipped: a `Feed` does not even make them, others make them again and they are thrown away.
+A loader is anything that can be iterated once for every epoch: a DataLoader, a `DeviceLoader`, a list, an iterable
+without a length. Its batches are pairs of inputs and targets. When an interrupted epoch resumes, the batches that are
+done are skipped: a `DeviceLoader` does not make them, and other loaders make them once more.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,21 +16,21 @@ Batch = tuple[Any, Any]
 
 
 class Batches:
-    """The batches of a loader, epoch by epoch. `epoch_steps` cuts epochs off after so many batches."""
+    """The batches of a loader, epoch by epoch; `epoch_steps` ends an epoch after so many batches."""
 
     def __init__(self, loader: Iterable[Any], device: torch.device, epoch_steps: int | None = None) -> None:
         if isinstance(loader, Iterator):
             raise TypeError(
-                f"the loader is an iterator ({type(loader).__name__}), which is empty after one epoch: pass what can "
-                "be gone through again, such as a DataLoader, a list or an object with __iter__"
+                f"the loader is an iterator ({type(loader).__name__}), which is empty after one epoch: pass something "
+                "that can be iterated again, such as a DataLoader, a list or an object with __iter__"
             )
         if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
-            raise TypeError(f"the loader is a {type(loader).__name__}, which cannot be gone through")
+            raise TypeError(f"the loader is a {type(loader).__name__}, which cannot be iterated")
         self.loader, self.device, self.epoch_steps = loader, device, epoch_steps
 
     @property
     def length(self) -> int | None:
-        """How many batches an epoch has; None where the loader does not say."""
+        """The number of batches in an epoch; None where the loader has no length."""
         try:
             length = len(self.loader)  # type: ignore[arg-type]
         except (TypeError, NotImplementedError):
