@@ -28,8 +28,8 @@ from torch.nn import functional as F
 
 import bayesbits as bb
 from bayesbits.baselines import AdaRoundConfig, adaround, sensitivity, uniform
-from bayesbits.posttraining.modes import kept
-from bayesbits.posttraining.points import read_point
+from bayesbits.posttraining.front_points import read_point
+from bayesbits.posttraining.quantizer_state import quantizers_restored
 from bayesbits.recipes.accuracy import accuracy
 from bayesbits.records.front import Point
 from bayesbits.zoo import data, models
@@ -124,7 +124,7 @@ def front(bench: Bench, method: str, seed: int) -> tuple[list[Point], list[dict[
     points = thinned(points, options.points) if options.points else points
     rows = []
     for point in points:
-        with kept(compressor.attachment):
+        with quantizers_restored(compressor.attachment):
             bb.restore(compressor, point)
             rows.append(row_of(point, bench.accuracy(compressor.model)))
     return points, rows, seconds

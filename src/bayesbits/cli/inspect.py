@@ -20,7 +20,7 @@ from bayesbits.recipes.trial import run_on
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Topology
 from bayesbits.report.numbers import size
-from bayesbits.training.step import call
+from bayesbits.utils.batches import call_model
 from bayesbits.zoo import models
 
 
@@ -53,7 +53,7 @@ def _check_runs(model: str, network: nn.Module, example: Any) -> None:
     shape = f" of shape {'x'.join(map(str, example.shape[1:]))}" if isinstance(example, torch.Tensor) else ""
     made_for = f"; {model} was made for {'x'.join(map(str, models.input_shape(model)))}" if ":" not in model else ""
     with run_on(f"an example{shape}", made_for), torch.no_grad():
-        call(network, example)
+        call_model(network, example)
 
 
 def _shape(model: str, text: str | None) -> tuple[int, ...]:

@@ -13,7 +13,6 @@ from bayesbits.cli.console import results, say
 from bayesbits.cli.options import file_name
 from bayesbits.cli.tables import fitted
 from bayesbits.compression.compressor import Compressor, attach
-from bayesbits.posttraining.examples import count_examples
 from bayesbits.recipes import Recipe, TrainedNetwork, trained_network
 from bayesbits.recipes.accuracy import measure
 from bayesbits.recipes.folder import CHECKPOINTS
@@ -21,7 +20,7 @@ from bayesbits.recipes.loaders import first_batches, inputs_of
 from bayesbits.recipes.metrics import change_of
 from bayesbits.records.front import Front
 from bayesbits.training import Interrupted, TrainingError
-from bayesbits.training.batches import to_device
+from bayesbits.utils.batches import count_examples, to_device
 
 Out = Annotated[Path | None, typer.Option(help="The folder to write to; runs/posttrain-RECIPE by default.")]
 Checkpoint = Annotated[Path | None, typer.Option(help="Trained weights; without them the recipe's float training.")]

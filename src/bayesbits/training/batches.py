@@ -5,12 +5,13 @@ without a length. Its batches are pairs of inputs and targets. When an interrupt
 done are skipped: a `DeviceLoader` does not make them, and other loaders make them once more.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor
+
+from bayesbits.utils.batches import to_device
 
 Batch = tuple[Any, Any]
 
@@ -69,14 +70,3 @@ class Batches:
             )
         inputs, targets = batch
         return to_device(inputs, self.device), to_device(targets, self.device)
-
-
-def to_device(value: Any, device: torch.device) -> Any:
-    """Tensors, and tensors in tuples, lists and dicts, on a device; anything else as it is."""
-    if isinstance(value, Tensor):
-        return value.to(device, non_blocking=True)
-    if isinstance(value, Mapping):
-        return {key: to_device(entry, device) for key, entry in value.items()}
-    if isinstance(value, tuple | list):
-        return tuple(to_device(entry, device) for entry in value)
-    return value

@@ -8,11 +8,10 @@ network, gates, optimizers, states of random generators, and the position in the
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
 
 from bayesbits.functional import compiled
 from bayesbits.training import randomness
@@ -26,6 +25,7 @@ from bayesbits.training.optimizers import make_optimizers
 from bayesbits.training.progress import ProgressReport
 from bayesbits.training.step import TrainingStep
 from bayesbits.training.task import Evaluate, Position, Task, find_checkpoint, start_training
+from bayesbits.utils.modes import evaluation_mode, modes_restored
 from bayesbits.utils.torch_private import BatchNorm
 
 Result = TypeVar("Result")
@@ -37,8 +37,7 @@ def run(task: Task) -> None:
     with ExitStack() as stack:
         stack.enter_context(modes_restored(model))
         if task.teacher is not None:
-            stack.enter_context(modes_restored(task.teacher))
-            task.teacher.eval()
+            stack.enter_context(evaluation_mode(task.teacher))
         ranks = stack.enter_context(Ranks(next(model.parameters()).device))
         shown = task.progress and ranks.is_first
         progress = stack.enter_context(ProgressReport(task.phase, task.config.epochs, show=shown))
@@ -48,17 +47,6 @@ def run(task: Task) -> None:
         quantizers = len(task.compressor.attachment.quantizers)
         stack.enter_context(compiled.expecting(phase.steps * quantizers // 2))
         phase.train()
-
-
-@contextmanager
-def modes_restored(model: nn.Module) -> Iterator[None]:
-    """Afterwards every module is in training or evaluation as it was before."""
-    flags = [(module, module.training) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for module, training in flags:
-            module.training = training
 
 
 class Run:
@@ -258,8 +246,7 @@ class Run:
     def _evaluate(self, evaluate: Evaluate) -> None:
         """Evaluate in evaluation mode, and restore modes and random generators."""
         rng_state = self._rng_state()
-        with modes_restored(self.model), torch.no_grad():
-            self.model.eval()
+        with evaluation_mode(self.model), torch.no_grad():
             results = {name: float(value) for name, value in evaluate(self.model).items()}
         randomness.restore(rng_state, self.device, self.batches.generators)
         self.metrics.write("evaluate", {"epoch": self.position.epoch, "step": self.position.step, **results})
