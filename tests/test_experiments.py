@@ -12,7 +12,7 @@ from bayesbits.records.plan import Plan
 from bayesbits.zoo import data
 from experiments import cifar10_mosaics
 from experiments.posttrain import as_typed, compare, parse, thinned, to_round
-from tests.zoo.data.files import Bytes, cifar_arrays, refused
+from tests.zoo.data_files import Bytes, cifar_arrays, refused
 
 
 def runs(*points: tuple[float, float]) -> list:

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import torch
-from tests.zoo.data_files import cifar_arrays, noise, pickled_batch, write_batches, write_mnist, write_pictures
 
 from bayesbits.zoo import models
+from tests.zoo.data_files import cifar_arrays, noise, pickled_batch, write_batches, write_mnist, write_pictures
 
 # 2 steps of float training, 4 of search and 2 of fine-tuning.
 SHORT_DIGITS = ["float.epochs=1", "search.epochs=2", "finetune.epochs=1"]

@@ -213,7 +213,9 @@ class Run:
         error = None
         for name, parameter in self.model.named_parameters():
             if error is None and parameter.requires_grad and not bool(torch.isfinite(local_part(parameter)).all()):
-                error = self._non_finite(f"{name} became NaN or infinite after {self.position}, though the loss was")
+                error = self._non_finite(
+                    f"{name} became NaN or infinite after {self.position}, though the loss is finite"
+                )
         self.ranks.raise_together(error)
 
     def _non_finite(self, what: str) -> NonFiniteError:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bayesbits.zoo import data
-from tests.zoo.data.files import (
+from tests.zoo.data_files import (
     CIFAR_BATCHES,
     cifar_arrays,
     labels_of,

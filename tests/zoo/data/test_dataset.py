@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from bayesbits.zoo import data
-from tests.zoo.data.files import refused
+from tests.zoo.data_files import refused
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bayesbits.zoo import data
-from tests.zoo.data.files import refused
+from tests.zoo.data_files import refused
 
 
 def test_digits_are_split_once_and_for_all_with_every_class_in_both_parts():

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from bayesbits.zoo import data
 from bayesbits.zoo.data.image_folder import random_box
-from tests.zoo.data.files import noise, refused, write_pictures
+from tests.zoo.data_files import noise, refused, write_pictures
 
 
 def gradient(height: int, width: int) -> np.ndarray:

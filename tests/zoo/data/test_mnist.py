@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bayesbits.zoo import data
-from tests.zoo.data.files import IDX_FILES, idx_bytes, labels_of, noise, refused, write_mnist
+from tests.zoo.data_files import IDX_FILES, idx_bytes, labels_of, noise, refused, write_mnist
 
 
 @pytest.mark.parametrize("packed", [True, False], ids=["gz", "unpacked"])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bayesbits.zoo import data
-from tests.zoo.data.files import (
+from tests.zoo.data_files import (
     CIFAR_BATCHES,
     IDX_FILES,
     cifar_arrays,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bayesbits.zoo import data
 from bayesbits.zoo.data.transforms import mean_and_std
-from tests.zoo.data.files import cifar_arrays, noise, pickled_batch, refused, write_batches
+from tests.zoo.data_files import cifar_arrays, noise, pickled_batch, refused, write_batches
 
 
 def test_mean_and_deviation_by_hand():
