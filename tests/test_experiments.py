@@ -11,7 +11,8 @@ from bayesbits.records.front import Point
 from bayesbits.records.plan import Plan
 from bayesbits.zoo import data
 from experiments import cifar10_mosaics
-from experiments.posttrain import as_typed, compare, parse, thinned, to_round
+from experiments.fronts import compare
+from experiments.posttrain import as_typed, parse, thinned, to_round
 from tests.zoo.data_files import Bytes, cifar_arrays, refused
 
 
