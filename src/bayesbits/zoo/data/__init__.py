@@ -47,9 +47,9 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str, folder: Path | str | None = None, **options: Any) -> Data:
-    """The data set `name`, its files looked for in `folder`/`name` and in `folder` itself.
+    """The data set `name`, from its files in `folder`/`name` or in `folder` itself.
 
-    Without a folder it is the one that the environment variable BAYESBITS_DATA names, or `data` in the working
+    The default folder is the one that the environment variable BAYESBITS_DATA names, or `data` in the working
     directory. The digits need no files, and take the option `size`, their height and width in pixels.
     """
     if name not in _LOADERS:

@@ -39,8 +39,8 @@ Box = tuple[int, int, int, int]
 class ImageFolder(TorchDataset[tuple[Tensor, int]]):
     """The photographs under `folder` as (uint8 image [3, size, size], label), for a `DataLoader`.
 
-    For training an image is a random crop, resized and mirrored or not; otherwise the middle of the resized photograph.
-    `mean` and `std` are ImageNet's, which published weights expect; `normalize(images, this)` applies them.
+    For training an image is a random crop, resized, and mirrored half the time; otherwise it is the center of the
+    resized photograph. `mean` and `std` are ImageNet's, which published weights expect; `normalize` applies them.
     """
 
     mean = IMAGENET_MEAN
@@ -67,7 +67,7 @@ class ImageFolder(TorchDataset[tuple[Tensor, int]]):
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
+        """The number of classes."""
         return len(self.class_names)
 
     def __len__(self) -> int:
@@ -81,7 +81,7 @@ class ImageFolder(TorchDataset[tuple[Tensor, int]]):
 
 @dataclass(frozen=True, eq=False)
 class FolderData:
-    """As `Data`, for photographs that are read when they are asked for."""
+    """Training and test photographs with their statistics, as in `Data`."""
 
     train: ImageFolder
     test: ImageFolder
@@ -122,7 +122,7 @@ def as_tensor(picture: Image) -> Tensor:
 def random_crop(picture: Image, size: int) -> Image:
     """A rectangle of random place, area (8% to all of it) and shape (3:4 to 4:3), resized; mirrored half the time.
 
-    The numbers are torch's, so that a `DataLoader`'s workers draw different ones and a seed repeats them.
+    Random numbers come from torch, so that the workers of a `DataLoader` draw different ones and a seed repeats them.
     """
     picture = _resized(picture.crop(random_box(*picture.size)), size, size)
     with from_data_extra("Pillow", "mirroring pictures"):
@@ -131,7 +131,7 @@ def random_crop(picture: Image, size: int) -> Image:
 
 
 def center_crop(picture: Image, size: int) -> Image:
-    """The middle of the picture after its shorter side is resized to 256/224 of `size`."""
+    """The center of the picture after its shorter side is resized to 256/224 of `size`."""
     shorter = round(size * _MARGIN)
     width, height = (shorter * side // min(picture.size) for side in picture.size)
     left, upper = round((width - size) / 2), round((height - size) / 2)
