@@ -36,3 +36,11 @@ def test_a_seed_decides_on_all_global_generators():
         firsts.append(draw(torch.Generator())[:5])
     assert firsts[0] == firsts[1]
     assert all(one != other for one, other in zip(firsts[0], firsts[2], strict=True))
+
+
+def test_a_mixed_seed_depends_on_every_number_and_on_their_order():
+    seeds = {randomness.mix_seed(*numbers) for numbers in [(), (0,), (1,), (0, 0), (0, 1), (1, 0), (2**32, 0)]}
+    assert len(seeds) == 7
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    # The first output of SplitMix64 with the state 0, without its lowest bit.
+    assert randomness.mix_seed(0) == 0xE220A8397B1DCDAF >> 1

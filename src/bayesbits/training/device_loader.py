@@ -11,9 +11,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-Transform = Callable[[Tensor, torch.Generator], Tensor]
+from bayesbits.training.randomness import mix_seed
 
-_MASK = 2**64 - 1
+Transform = Callable[[Tensor, torch.Generator], Tensor]
 
 
 class Labeled(Protocol):
@@ -123,14 +123,3 @@ class DeviceLoader:
         # Drawn on the host, so that it is the same on every device.
         generator = torch.Generator().manual_seed(mix_seed(self.seed, epoch))
         return torch.randperm(len(self.images), generator=generator).to(self.images.device)
-
-
-def mix_seed(*numbers: int) -> int:
-    """A seed of 63 bits that depends on all numbers and on their order."""
-    state = 0
-    for number in numbers:
-        state = (state + number + 0x9E3779B97F4A7C15) & _MASK
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
-        state ^= state >> 31
-    return state >> 1

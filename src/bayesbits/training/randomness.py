@@ -12,12 +12,25 @@ import torch
 
 State = dict[str, Any]
 
+_MASK = 2**64 - 1
+
 
 def seed_everything(seed: int) -> None:
     """Seed Python, NumPy and torch on all devices."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
+
+
+def mix_seed(*numbers: int) -> int:
+    """A seed of 63 bits that depends on all numbers and on their order; the mixing is that of SplitMix64."""
+    state = 0
+    for number in numbers:
+        state = (state + number + 0x9E3779B97F4A7C15) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return state >> 1
 
 
 def capture(device: torch.device, generators: Sequence[torch.Generator] = ()) -> State:

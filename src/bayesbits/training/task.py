@@ -14,7 +14,6 @@ from bayesbits.training import randomness
 from bayesbits.training.batches import Batches
 from bayesbits.training.checkpoint import check_description, read_checkpoint
 from bayesbits.training.config import FinetuneConfig, SearchConfig
-from bayesbits.training.device_loader import mix_seed
 from bayesbits.training.distributed import Ranks
 from bayesbits.training.errors import TrainingError
 from bayesbits.training.step import LossFunction
@@ -126,7 +125,7 @@ def start_training(task: Task, ranks: Ranks, batches: Batches) -> None:
     """Copy the first process's network to all, seed all random generators, and calibrate ranges that are not known."""
     config, attachment = task.config, task.compressor.attachment
     ranks.broadcast_state(task.compressor.model)
-    randomness.seed_everything(mix_seed(config.seed, ranks.rank))
+    randomness.seed_everything(randomness.mix_seed(config.seed, ranks.rank))
     attachment.bank.counter.copy_(torch.tensor([config.seed % 2**32, 0]))
     if isinstance(config, SearchConfig) and not attachment.calibrated:
         inputs = _first_inputs(batches, config.calibration_batches, ranks)
