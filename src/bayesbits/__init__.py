@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bayesbits import baselines, functional
-    from bayesbits.compression.compressor import Compressor, attach
+    from bayesbits.compression.attach import attach
+    from bayesbits.compression.compressor import Compressor
     from bayesbits.compression.diagnosis import Diagnosis
     from bayesbits.compression.range_estimation import METHODS as CALIBRATION_METHODS
     from bayesbits.compression.spec import Rule, Spec
@@ -104,7 +105,7 @@ _SOURCES = {
     "TrainingError": "bayesbits.training:TrainingError",
     "Verification": "bayesbits.deploy:Verification",
     "VerificationError": "bayesbits.deploy:VerificationError",
-    "attach": "bayesbits.compression.compressor:attach",
+    "attach": "bayesbits.compression.attach:attach",
     "baselines": "bayesbits.baselines",
     "deploy": "bayesbits.deploy:deploy",
     "export_onnx": "bayesbits.deploy:export_onnx",

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bayesbits.nn.attached import AttachedLayer
+from bayesbits.nn.layer import AttachedLayer
 from bayesbits.training import LoaderError, NonFiniteError
 from bayesbits.training.checkpoint import read_checkpoint
 from bayesbits.training.metrics import read_metrics

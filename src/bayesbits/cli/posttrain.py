@@ -18,7 +18,8 @@ from bayesbits.cli.console import output_console, print_status
 from bayesbits.cli.options import RecipeOptions
 from bayesbits.cli.search import folder_name, load_recipe, show_result
 from bayesbits.cli.tables import file_table, fit_table
-from bayesbits.compression.compressor import Compressor, attach
+from bayesbits.compression.attach import attach
+from bayesbits.compression.compressor import Compressor
 from bayesbits.posttraining import PosttrainConfig, posttrain, restore
 from bayesbits.posttraining.config import MUS
 from bayesbits.recipes import Recipe, TrainedNetwork, trained_network

@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from bayesbits.compression.compressor import Compressor
 from bayesbits.functional.grid import INTEGER_BITS, code_bounds
 from bayesbits.nn import GatedQuantizer
-from bayesbits.nn.attached import AttachedLayer, Parts, batch_norm_factor
+from bayesbits.nn.folding import fold_factor, folded_bias
+from bayesbits.nn.layer import AttachedLayer, LayerParts
 from bayesbits.records.integer_network import Grid
 from bayesbits.records.plan import Plan
-from bayesbits.records.topology import Layer, Topology
+from bayesbits.records.topology import Layer, Topology, output_axis
 from bayesbits.utils.modes import evaluation_mode
 from bayesbits.utils.torch_private import BatchNorm, tree_map_only
 
@@ -128,14 +129,14 @@ def _weights(compressor: Compressor, layer: Layer, plan: Plan, gone: frozenset[i
     weight, bias = module.weight, module.bias
     assert isinstance(weight, Tensor)
     assert isinstance(bias, Tensor | None)
-    parts = module.parts if isinstance(module, AttachedLayer) else Parts()
-    axis = 1 if layer.kind == "conv_transpose" and layer.groups == 1 else 0
+    parts = module.parts if isinstance(module, AttachedLayer) else LayerParts()
+    axis = output_axis(layer.kind, layer.groups)
     factor = None
     if layer.norm is not None:
         norm = compressor.model.get_submodule(layer.norm)
         assert isinstance(norm, BatchNorm)
-        factor = batch_norm_factor(norm)
-        bias = _folded_bias(bias, factor, norm)
+        factor = fold_factor(norm)
+        bias = folded_bias(norm, factor, bias, norm.bias)
     keep = _kept_rows(layer, plan, gone)
     bias = bias if bias is None else torch.where(keep, bias, 0.0)
     bits = 32 if parts.weight is None else parts.weight.effective_bits()
@@ -178,12 +179,6 @@ def _along(values: Tensor, layer: Layer, weight: Tensor, axis: int) -> Tensor:
             "which its batch norm could be folded. Way out: one convolution for each group"
         )
     return values.reshape(*[1] * axis, -1, *[1] * (weight.dim() - axis - 1))
-
-
-def _folded_bias(bias: Tensor | None, factor: Tensor, norm: BatchNorm) -> Tensor:
-    assert norm.running_mean is not None
-    mean = norm.running_mean if bias is None else norm.running_mean - bias
-    return (0.0 if norm.bias is None else norm.bias) - mean * factor
 
 
 def _brought_back(topology: Topology, gone: frozenset[int], multiple: int) -> frozenset[int]:

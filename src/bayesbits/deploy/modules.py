@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
+from bayesbits.records.topology import output_axis
 
 EXACT_IN_FLOAT32 = 2**24
 
@@ -125,7 +126,7 @@ def largest_sum(network: IntegerNetwork, layer: IntegerLayer) -> int:
     assert layer.input is not None
     grid = network.grid(layer.input)
     codes, bias = network.codes(layer.name).to(torch.int64).abs(), network.bias(layer.name)
-    axis = 1 if layer.kind == "conv_transpose" and layer.groups == 1 else 0
+    axis = output_axis(layer.kind, layer.groups)
     rows = codes.movedim(axis, 0).flatten(1).sum(1) * max(-grid.low, grid.high)
     if bias is not None and rows.shape == bias.shape:
         rows = rows + bias.to(torch.int64).abs()
@@ -143,7 +144,7 @@ def _numbers(network: IntegerNetwork, layer: IntegerLayer) -> Tensor:
     if f"{layer.name}.weight" in network.tensors:
         return network.tensors[f"{layer.name}.weight"]
     codes, steps = network.codes(layer.name), network.steps(layer.name)
-    axis = 1 if layer.kind == "conv_transpose" and layer.groups == 1 else 0
+    axis = output_axis(layer.kind, layer.groups)
     return codes.float() * steps.reshape(*[1] * axis, -1, *[1] * (codes.dim() - axis - 1))
 
 

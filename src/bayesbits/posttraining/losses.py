@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bayesbits.compression.compressor import Compressor
-from bayesbits.nn.attached import observe_output
+from bayesbits.nn.quantized_output import observe_output
 from bayesbits.posttraining.quantizer_state import as_float_network
 from bayesbits.utils.batches import call_model
 

@@ -17,6 +17,8 @@ from bayesbits.utils.modes import gradient_flags_restored, modes_restored
 
 Ranges = dict[str, Tensor]
 
+_SWEPT = "ranges before and after a sweep"
+
 
 @contextmanager
 def quantizers_restored(attachment: Attachment) -> Iterator[None]:
@@ -109,7 +111,7 @@ def reset_for_sweep(attachment: Attachment) -> Ranges:
         if not gate.fixed:
             gate.gates.reopen()
     present = _ranges(attachment)
-    before, after = attachment.swept_ranges or (present, present)
+    before, after = attachment.notes.get(_SWEPT, (present, present))
     if all(torch.equal(value, after[name].to(value)) for name, value in present.items()):
         for name, quantizer in attachment.quantizers.items():
             quantizer.log_beta.copy_(before[name])
@@ -118,12 +120,12 @@ def reset_for_sweep(attachment: Attachment) -> Ranges:
 
 def remember_sweep(attachment: Attachment, before: Ranges) -> None:
     """Remember the ranges from which a sweep started together with the present ones."""
-    attachment.swept_ranges = (before, _ranges(attachment))
+    attachment.notes[_SWEPT] = (before, _ranges(attachment))
 
 
 def forget_sweep(attachment: Attachment) -> None:
     """Let the next sweep start from the present ranges."""
-    attachment.swept_ranges = None
+    attachment.notes.pop(_SWEPT, None)
 
 
 def _ranges(attachment: Attachment) -> Ranges:

@@ -17,7 +17,8 @@ from bayesbits.compression.compressor import Compressor
 from bayesbits.deploy.verification.derived import Constants
 from bayesbits.deploy.verification.exact import InDouble
 from bayesbits.deploy.verification.inputs import Batch
-from bayesbits.nn.attached import AttachedLayer, AttachedNorm, Parts
+from bayesbits.nn.batch_norm import AttachedBatchNorm, BatchNormParts
+from bayesbits.nn.layer import AttachedLayer, LayerParts
 from bayesbits.records.plan import Plan
 from bayesbits.utils.pytree import Tree, describe
 from bayesbits.utils.torch_private import BatchNorm, tree_map_only
@@ -108,7 +109,7 @@ class ExactCopy(Copy):
         for layer in self.fixed.topology.layers:
             module = model.get_submodule(layer.name)
             if isinstance(module, AttachedLayer):
-                module.parts = Parts(input=module.parts.input)
+                module.parts = LayerParts(input=module.parts.input)
                 _set(module, constants[layer.name].weight, constants[layer.name].bias)
                 if layer.norm is not None:
                     norm = model.get_submodule(layer.norm)
@@ -147,8 +148,8 @@ def _silence(norm: BatchNorm) -> None:
     """Make a batch norm the identity."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
-    if isinstance(norm, AttachedNorm):
-        norm.parts = Parts()
+    if isinstance(norm, AttachedBatchNorm):
+        norm.parts = BatchNormParts()
     norm.eps = 0.0
     norm.running_mean.zero_()
     norm.running_var.fill_(1.0)

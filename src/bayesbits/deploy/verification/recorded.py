@@ -16,7 +16,7 @@ from bayesbits.deploy.verification.record import Constant, VerificationError
 from bayesbits.deploy.verification.rounding import ROUNDINGS
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
 from bayesbits.records.plan import Plan
-from bayesbits.records.topology import Layer
+from bayesbits.records.topology import Layer, output_axis
 from bayesbits.utils.naming import key_of
 
 Array = NDArray[Any]
@@ -139,7 +139,7 @@ def _float_weight(network: IntegerNetwork, layer: IntegerLayer) -> Array:
     if f"{layer.name}.weight" in network.tensors:
         return _numbers(network.tensors[f"{layer.name}.weight"])
     sizes = [1] * len(layer.weight_shape)
-    sizes[1 if layer.kind == "conv_transpose" and layer.groups == 1 else 0] = -1
+    sizes[output_axis(layer.kind, layer.groups)] = -1
     steps = network.steps(layer.name).numpy()
     numbers: Array = network.codes(layer.name).numpy().astype(np.float32) * steps.reshape(
         sizes if steps.size > 1 else ()

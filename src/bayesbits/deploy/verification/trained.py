@@ -14,7 +14,9 @@ from torch import Tensor
 from bayesbits.compression.compressor import Compressor
 from bayesbits.deploy.verification.derived import Constants
 from bayesbits.deploy.verification.record import VerificationError
-from bayesbits.nn.attached import AttachedLayer, AttachedNorm, on_grid
+from bayesbits.nn.batch_norm import AttachedBatchNorm
+from bayesbits.nn.folding import fold_factor, folded_bias, round_bias
+from bayesbits.nn.layer import AttachedLayer
 from bayesbits.records.topology import Layer
 from bayesbits.utils.torch_private import BatchNorm
 
@@ -37,8 +39,8 @@ def _check_layer(layer: Layer, module: AttachedLayer, norm: BatchNorm | None, co
     channels = len(layer.out_channels)
     factor = torch.ones(channels, dtype=torch.float64)
     if norm is not None:
-        factor = _factor(norm)
-    assert isinstance(norm, AttachedNorm | None)
+        factor = fold_factor(norm, torch.float64)
+    assert isinstance(norm, AttachedBatchNorm | None)
     gate = module.parts.gate if norm is None else norm.parts.gate
     gated = factor if gate is None else factor * gate.values().double()
     weight = module.effective_weight().double() * module.along_outputs(gated)
@@ -48,26 +50,19 @@ def _check_layer(layer: Layer, module: AttachedLayer, norm: BatchNorm | None, co
     step = module.bias_step()
     if norm is None:
         assert module.bias is not None
-        bias: Tensor = module.bias if step is None else on_grid(module.bias, step)
+        bias: Tensor = module.bias if step is None else round_bias(module.bias, step)
         size = bias.abs().double()
     else:
-        assert norm.running_mean is not None
         shift = norm.effective_shift()
         wide = torch.zeros(channels, dtype=torch.float64) if shift is None else shift.double()
-        mean = (norm.running_mean if module.bias is None else norm.running_mean - module.bias).double() * factor
-        bias, size = wide - mean, wide.abs() + mean.abs()
+        bias = folded_bias(norm, factor, module.bias, wide)
+        size = wide.abs() + (wide - bias).abs()
         size = size if norm.bias is None else size + norm.bias.abs()  # the shift before it was moved to the grid
     bias = bias.double() if gate is None else bias * gate.values().double()
     room = ROUNDINGS * size
     if step is not None and not constants.integer:  # in float the bias is deployed as it is
         room = room + 0.5 * step.double()
     _close(layer.name, "bias", bias, torch.from_numpy(constants.bias), room)
-
-
-def _factor(norm: BatchNorm) -> Tensor:
-    assert norm.running_var is not None
-    factor = torch.rsqrt(norm.running_var.double() + norm.eps)
-    return factor if norm.weight is None else factor * norm.weight.double()
 
 
 def _close(layer: str, what: str, trained: Tensor, derived: Tensor, room: Tensor) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from bayesbits.compression.search_space import SearchSpace, find_search_space
 from bayesbits.compression.spec import Spec
-from bayesbits.compression.spec_resolution import Choices, resolve_rules
 from bayesbits.records.topology import Addition, Topology
 from tests.graph.networks import ROWS, Tied, traced
 from tests.networks import traced_once
@@ -14,8 +14,8 @@ from tests.networks import traced_once
 ALL = (2, 4, 8, 16, 32)
 
 
-def resolved(name: str, rules: dict[str, Any], **options: Any) -> Choices:
-    return resolve_rules(Spec(rules=rules, **options), topology(name))
+def resolved(name: str, rules: dict[str, Any], **options: Any) -> SearchSpace:
+    return find_search_space(Spec(rules=rules, **options), topology(name))
 
 
 def topology(name: str) -> Topology:
@@ -140,9 +140,9 @@ def test_one_skipped_layer_does_not_leave_its_neighbors_input_in_float() -> None
 
 def test_layers_that_disagree_on_a_tied_weight() -> None:
     tied = traced_once(Tied, ROWS)
-    assert resolve_rules(Spec(rules={"second": {"max_bits": 4}}), tied).widths["first.weight"] == (2, 4)
+    assert find_search_space(Spec(rules={"second": {"max_bits": 4}}), tied).widths["first.weight"] == (2, 4)
     with pytest.raises(ValueError, match=r"first and second share the tensor first.weight.*max_bits=8; max_bits=4"):
-        resolve_rules(Spec(rules={"first": {"max_bits": 8}, "second": {"max_bits": 4}}), tied)
+        find_search_space(Spec(rules={"first": {"max_bits": 8}, "second": {"max_bits": 4}}), tied)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""What a `Spec` means for a network: the widths that every tensor may take, and the layers whose channels may go.
+"""The search space of a network: the widths that every tensor may take, and the layers whose channels may be removed.
 
-Every pattern of `Spec.rules` is held against the names of layers first and, where it matches none, against the names of
-tensors. Layers may share a tensor (an activation that both read, a tied weight), and a tensor has one width: a demand
-of one of them holds for all, and two different demands are an error.
+A `Spec` is applied to a network here. Every pattern of `Spec.rules` is compared with the names of layers first and,
+where it matches none, with the names of tensors. Layers may share a tensor (an activation that both read, a tied
+weight), and a tensor has one width: a demand of one of them holds for all, and two different demands are an error.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from bayesbits.records.topology import POOLED_BITS, Topology
 
 
 @dataclass(frozen=True)
-class Choices:
-    """What may be chosen for a network."""
+class SearchSpace:
+    """The decisions that are open for a network."""
 
     widths: Mapping[str, tuple[int, ...]]
     """For every weight and activation, and for the operands with a quantizer, the widths it may take, by its name.
@@ -37,8 +37,8 @@ class Choices:
         return widths[0] if len(widths) == 1 else None
 
 
-def resolve_rules(spec: Spec, topology: Topology) -> Choices:
-    """Hold the rules against a network; a ValueError names a pattern that matches nothing, and rules that disagree."""
+def find_search_space(spec: Spec, topology: Topology) -> SearchSpace:
+    """Apply a spec to a network; a ValueError names a pattern that matches nothing, or rules that disagree."""
     owners: dict[str, tuple[str, ...]] = dict(topology.weight_tensors)
     owners.update({activation.name: activation.consumers for activation in topology.activations})
     owners.update(dict.fromkeys(topology.operand_tensors, ()))
@@ -49,7 +49,7 @@ def resolve_rules(spec: Spec, topology: Topology) -> Choices:
         if found and not (tensor in topology.operand_tensors and found == (MAX_BITS,)):
             widths[tensor] = found
     skipped = frozenset(name for name, rule in layers.items() if rule.skip)
-    return Choices(widths, _prunable(spec, topology, layers) - skipped, skipped)
+    return SearchSpace(widths, _prunable(spec, topology, layers) - skipped, skipped)
 
 
 def _collect(
@@ -110,7 +110,7 @@ def _said(rule: Rule) -> str:
 
 
 def _given(spec: Spec, topology: Topology, tensor: str) -> tuple[int, ...]:
-    """The widths of a tensor that no rule speaks of."""
+    """The widths of a tensor without a rule."""
     given: int | str | None = "learned"
     if tensor in topology.operand_tensors:
         given = spec.residual_bits
@@ -124,7 +124,7 @@ def _given(spec: Spec, topology: Topology, tensor: str) -> tuple[int, ...]:
 
 
 def _widths(tensor: str, rule: Rule, bits: tuple[int, ...], given: tuple[int, ...]) -> tuple[int, ...]:
-    """The widths that a rule leaves of those in `given`; bounds wake an operand that has no quantizer by default."""
+    """The widths in `given` that a rule allows; bounds give a quantizer to an operand that has none by default."""
     if rule.skip or rule.bits is not None:
         return (rule.bits or MAX_BITS,)
     if rule.min_bits is None and rule.max_bits is None:
@@ -138,7 +138,7 @@ def _widths(tensor: str, rule: Rule, bits: tuple[int, ...], given: tuple[int, ..
 
 
 def _prunable(spec: Spec, topology: Topology, layers: Mapping[str, Rule]) -> frozenset[str]:
-    """The layers with removable channels for which no rule, of a depthwise reader neither, says no."""
+    """The layers with removable channels that neither their rule nor that of a depthwise layer behind them keeps."""
     kept_by_depthwise = {
         producer
         for group in topology.groups

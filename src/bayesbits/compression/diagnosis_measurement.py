@@ -1,4 +1,4 @@
-"""The diagnosis: run the network as a search does, look at the values, and ask for the gradients of the gates alone.
+"""Measuring a diagnosis: run the network as a search does, look at the values, and take the gradients of the gates.
 
 Gates draw as in training; everything else is in evaluation mode, so that batch norm uses its statistics without moving
 them and dropout adds no noise. Gradients are asked for by name, so that no `.grad` is touched, and training flags,
@@ -14,9 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.compression.diagnosis import Diagnosis, TensorDiagnosis
-from bayesbits.compression.observation import SAMPLE, evenly_spaced, in_rows, restored, run_on, watching
+from bayesbits.compression.observers import network_restored, observing
 from bayesbits.compression.range_estimation import round_to_bits
+from bayesbits.compression.sampling import SAMPLE, evenly_spaced, in_rows
 from bayesbits.nn import GatedQuantizer, Gates
+from bayesbits.utils.batches import call_model
 
 
 def diagnose(
@@ -31,14 +33,14 @@ def diagnose(
     """Look at every quantizer inside of `model`, of weights and activations, by its tensor's name.
 
     `penalty` gives the penalty as the loss has it, its weight included. `batches` yields pairs of inputs (in any form
-    that `run_on` takes) and targets, and `loss_fn(output, targets)` the task's loss. Each batch runs `draws` times.
+    that `call_model` takes) and targets, and `loss_fn(output, targets)` the task's loss. Each batch runs `draws` times.
     """
     if draws < 1:
         raise ValueError(f"at least one draw is needed, got draws={draws}")
     observers = {name: _Observer(quantizer) for name, quantizer in quantizers.items()}
     totals = [torch.zeros_like(quantizer.gates.logits) for quantizer in quantizers.values()]
     count = 0
-    with _as_found(model) as gates, watching(quantizers, observers), torch.enable_grad():
+    with _as_found(model) as gates, observing(quantizers, observers), torch.enable_grad():
         model.eval()
         for member in gates:
             member.train()
@@ -49,7 +51,9 @@ def diagnose(
                     observer.looking = draw == 0
                 for member in gates:
                     member._drawn = None  # a draw of an earlier pass belongs to the graph of that pass
-                loss = _checked(loss_fn(run_on(model, inputs), targets), f"the loss of batch {number} (the first is 0)")
+                loss = _checked(
+                    loss_fn(call_model(model, inputs), targets), f"the loss of batch {number} (the first is 0)"
+                )
                 totals = [total + one for total, one in zip(totals, _gradients(loss, quantizers), strict=True)]
                 count += 1
         if count == 0:
@@ -69,7 +73,7 @@ def _as_found(model: nn.Module) -> Iterator[list[Gates]]:
     gates = [module for module in model.modules() if isinstance(module, Gates)]
     drawn = [member._drawn for member in gates]
     devices = {tensor.device.index for tensor in (*model.parameters(), *model.buffers()) if tensor.is_cuda}
-    with restored(model), torch.random.fork_rng(devices=sorted(devices)):
+    with network_restored(model), torch.random.fork_rng(devices=sorted(devices)):
         try:
             yield gates
         finally:

@@ -1,8 +1,8 @@
 """Attaching by exchanging classes: a live module gets a subclass of its own class, and its class back afterwards.
 
-So its parameters keep their names, `isinstance` holds, and copies and files of it work. The subclass is made of a mixin
-and the module's class, and made once for both; several mixins may lie over each other. Who makes a new object of such a
-class, as slices of `nn.Sequential` do, gets one of the float class: nothing is attached to it.
+The module's parameters keep their names, `isinstance` holds, and `copy.deepcopy` and `pickle` work. The subclass is
+made of a mixin and the module's class, once for each such pair; several mixins may lie over each other. A new object of
+such a class, as slices of `nn.Sequential` make one, is an object of the float class: nothing is attached to it.
 """
 
 from __future__ import annotations
@@ -12,27 +12,31 @@ from typing import Any, Self
 from torch import nn
 
 
-class Exchanged(nn.Module):
-    """The base of the mixins."""
+class AttachedModule(nn.Module):
+    """The base of the mixins: `isinstance(module, AttachedModule)` says that something is attached to a module."""
 
     @classmethod
     def members(cls, original: type[nn.Module]) -> dict[str, Any]:
-        """What a class has beside the mixin's own, when that is mixed into `original`."""
+        """The attributes that the class made of this mixin and `original` has, beside those of the mixin."""
         return {}
+
+    def release(self) -> None:
+        """Remove the attributes that attaching has set on the module."""
 
     def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
         made = next(base for base in cls.__mro__ if base in _made_of)  # cls itself, unless others have derived from it
         return float_class(made)(*arguments, **keywords)  # type: ignore[return-value]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
+        # The made class has no importable name: a pickle holds the float class and the mixins instead.
         return _rebuild, (float_class(type(self)), mixins_of(type(self))), self.__getstate__()  # type: ignore[no-untyped-call]
 
 
-_classes: dict[tuple[type[Exchanged], type[nn.Module]], type[nn.Module]] = {}
-_made_of: dict[type[nn.Module], tuple[type[Exchanged], type[nn.Module]]] = {}
+_classes: dict[tuple[type[AttachedModule], type[nn.Module]], type[nn.Module]] = {}
+_made_of: dict[type[nn.Module], tuple[type[AttachedModule], type[nn.Module]]] = {}
 
 
-def exchange_class(module: nn.Module, mixin: type[Exchanged]) -> None:
+def exchange_class(module: nn.Module, mixin: type[AttachedModule]) -> None:
     """Lay a mixin over a module's class."""
     module.__class__ = _mixed(mixin, type(module))
 
@@ -40,7 +44,7 @@ def exchange_class(module: nn.Module, mixin: type[Exchanged]) -> None:
 def check_restorable(module: nn.Module) -> None:
     """Raise where somebody else has exchanged the class of an attached module once more."""
     name = type(module).__name__
-    if isinstance(module, Exchanged) and type(module) not in _made_of:
+    if isinstance(module, AttachedModule) and type(module) not in _made_of:
         raise ValueError(
             f"the class {name} of a module was made after attaching, as fully_shard and parametrizations do: remove "
             "the parametrization, or load the weights into a new float network"
@@ -48,7 +52,9 @@ def check_restorable(module: nn.Module) -> None:
 
 
 def restore_class(module: nn.Module) -> None:
-    """Give a module the class that it had before anything was laid over it."""
+    """Give a module its float class back, and remove what the mixins have set on it."""
+    for mixin in mixins_of(type(module)):
+        mixin.release(module)  # type: ignore[arg-type]
     module.__class__ = float_class(type(module))
 
 
@@ -59,16 +65,16 @@ def float_class(attached: type[nn.Module]) -> type[nn.Module]:
     return attached
 
 
-def mixins_of(attached: type[nn.Module]) -> tuple[type[Exchanged], ...]:
+def mixins_of(attached: type[nn.Module]) -> tuple[type[AttachedModule], ...]:
     """The mixins that lie over a class, the outermost first."""
-    found: list[type[Exchanged]] = []
+    found: list[type[AttachedModule]] = []
     while attached in _made_of:
         mixin, attached = _made_of[attached]
         found.append(mixin)
     return tuple(found)
 
 
-def _mixed(mixin: type[Exchanged], original: type[nn.Module]) -> type[nn.Module]:
+def _mixed(mixin: type[AttachedModule], original: type[nn.Module]) -> type[nn.Module]:
     if (mixin, original) not in _classes:
         # With the name of the module's own class: libraries look classes up by it.
         name = {"__module__": original.__module__, "__qualname__": original.__qualname__}
@@ -77,7 +83,7 @@ def _mixed(mixin: type[Exchanged], original: type[nn.Module]) -> type[nn.Module]
     return _classes[mixin, original]
 
 
-def _rebuild(original: type[nn.Module], mixins: tuple[type[Exchanged], ...]) -> nn.Module:
+def _rebuild(original: type[nn.Module], mixins: tuple[type[AttachedModule], ...]) -> nn.Module:
     for mixin in reversed(mixins):
         original = _mixed(mixin, original)
     module: nn.Module = object.__new__(original)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bayesbits.functional import gated_quantize, grid, recursive_gated_quantize, reference
+from bayesbits.functional import grid, recursive_gated_quantize, reference
 from tests.functional.gradients import away_from_ties, differentiate
 
 
@@ -98,7 +98,11 @@ DOUBLING = [
     (7, 14, 28),
     (16, 32),
 ]
+
+
 OTHER = [(2, 3), (2, 8), (3, 5, 7), (4, 6, 8), (2, 3, 5, 8, 24), (2, 4, 6, 8, 16, 32)]
+
+
 gate_values = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1))
 
 
@@ -175,24 +179,3 @@ def differences(x: Tensor, beta: Tensor, gates: Tensor, grad: Tensor, signed: bo
 def test_the_definition_of_any_widths_equals_differences_of_the_direct_one(form, problem):
     _, beta, _, grad, *_ = problem
     assert_equal(FORMS[form](*problem), differences(*problem), beta, grad, by_differences=("dx", "dbeta"))
-
-
-def test_widths_are_the_papers_where_none_are_given():
-    x, beta, grad = torch.linspace(-1, 1, 50, dtype=torch.float64), torch.tensor(0.8).double(), torch.ones(50).double()
-    gates = torch.tensor([0.9, 0.8, 0.7, 0.6, 0.5], dtype=torch.float64)
-    for function in (recursive_gated_quantize, gated_quantize):
-        default, given = (
-            differentiate(function, x, beta, gates, grad, signed=True, **options)
-            for options in ({}, {"bits": (2, 4, 8, 16, 32)})
-        )
-        assert all(torch.equal(default[key], given[key]) for key in given)
-
-
-def test_the_recursion_refuses_what_it_is_not_defined_for():
-    x, beta = torch.ones(3), torch.tensor(1.0)
-    with pytest.raises(ValueError, match=r"widths that double, got \(2, 4, 6\)"):
-        recursive_gated_quantize(x, beta, torch.ones(3), signed=True, bits=(2, 4, 6))
-    with pytest.raises(ValueError, match=r"2 widths \(2, 4\) need 2 gates, got 3"):
-        recursive_gated_quantize(x, beta, torch.ones(3), signed=True, bits=(2, 4))
-    with pytest.raises(ValueError, match="non-empty"):
-        recursive_gated_quantize(x, beta, torch.ones(0), signed=True, bits=())

@@ -1,8 +1,7 @@
-"""Modules with something attached: operands are quantized before any hook, and nothing runs with unknown ranges."""
+"""Operands are quantized inside of their module, before any hook; an observer sees them before that."""
 
 import copy
 import io
-from typing import Any
 
 import pytest
 import torch
@@ -10,46 +9,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 import bayesbits as bb
-from bayesbits.nn.attached import AttachedLayer, AttachedNorm, QuantizedOutput, observe_output
+from bayesbits.nn.batch_norm import AttachedBatchNorm
+from bayesbits.nn.layer import AttachedLayer
+from bayesbits.nn.quantized_output import QuantizedOutput, observe_output
 from tests.graph.networks import transformer
-
-
-class Block(nn.Module):
-    """Operands of the addition: a batch norm, which has a gate as well, and a layer of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)
-        self.way = nn.Conv2d(4, 4, 1)
-        self.after = nn.ReLU()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.after(self.norm(self.conv(x)) + self.way(x))
-
-
-class Captured(nn.Module):
-    """Returns what hooks saw of the operands beside its output."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.block, self.more = nn.Conv2d(3, 4, 3, padding=1), Block(), Block()
-        self.head = nn.Linear(4, 5)
-        for module in self.captured():
-            module.register_forward_hook(capture)
-
-    def captured(self) -> tuple[nn.Module, ...]:
-        return self.block.norm, self.block.way, self.more.norm
-
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        x = self.more(self.block(torch.relu(self.stem(x))))
-        seen = [module.seen for module in self.captured()]
-        for module in self.captured():
-            del module.seen
-        return self.head(x.mean((2, 3))), *seen
-
-
-def capture(module: nn.Module, inputs: Any, output: Tensor) -> None:
-    module.seen = output
+from tests.nn.captured import Block, Captured
 
 
 def made(network: type[nn.Module] = Captured, bits: int = 8) -> tuple[nn.Module, bb.Compressor, Tensor]:
@@ -93,7 +57,7 @@ def test_quantizing_an_output_nests_with_what_else_is_attached():
     model, compressor, x = made()
     norm, way = model.block.norm, model.block.way
     assert isinstance(norm, QuantizedOutput)
-    assert isinstance(norm, AttachedNorm)
+    assert isinstance(norm, AttachedBatchNorm)
     assert isinstance(norm, nn.BatchNorm2d)
     assert isinstance(way, QuantizedOutput)
     assert isinstance(way, AttachedLayer)
@@ -156,24 +120,6 @@ def test_an_observer_sees_what_a_module_computes_before_it_is_quantized():
         handle.remove()
     model(x)
     assert len(seen) == 3
-
-
-def test_a_part_of_the_network_does_not_run_with_unknown_ranges():
-    model, x = Captured().eval(), torch.randn(4, 3, 6, 6)
-    compressor = bb.attach(model, x)
-    for part, inputs in ((model.stem, x), (model.block.way, torch.randn(4, 4, 6, 6)), (model.block, x[:, :1])):
-        with pytest.raises(RuntimeError, match=r"call compressor\.calibrate"):
-            part(inputs)
-    with pytest.raises(RuntimeError, match=r"call compressor\.calibrate"):
-        torch.compile(model.stem, backend="eager", fullgraph=True)(x)
-    compressor.calibrate([x])
-    torch.compile(model.stem, backend="eager", fullgraph=True)(x)
-    copied = copy.deepcopy(model)
-    copied.stem(x)
-    compressor.attachment.calibrated = False
-    copied.stem(x)
-    with pytest.raises(RuntimeError, match=r"call compressor\.calibrate"):
-        model.stem(x)
 
 
 def test_a_compiled_network_is_one_graph_with_hooks_and_operands_too():
