@@ -30,7 +30,7 @@ import bayesbits as bb
 from bayesbits.baselines import AdaRoundConfig, adaround, sensitivity, uniform
 from bayesbits.posttraining.modes import kept
 from bayesbits.posttraining.points import read_point
-from bayesbits.recipes.accuracy import accuracy
+from bayesbits.recipes.evaluation import accuracy
 from bayesbits.records.front import Point
 from bayesbits.zoo import data, models
 from experiments.drawing import draw

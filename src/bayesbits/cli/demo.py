@@ -10,8 +10,8 @@ from bayesbits.cli.deployed import verify
 from bayesbits.cli.extras import require_extras
 from bayesbits.cli.search import finish, run_with_way_on, show
 from bayesbits.recipes import load
-from bayesbits.recipes.folder import RECIPE as RUN_RECIPE
-from bayesbits.recipes.folder import REPORT, clear
+from bayesbits.recipes.run_folder import RECIPE as RUN_RECIPE
+from bayesbits.recipes.run_folder import REPORT, clear
 
 RECIPE = "digits-lenet5"
 INPUTS = 359  # the whole test set

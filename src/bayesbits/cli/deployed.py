@@ -14,9 +14,9 @@ from bayesbits.deploy import verify as verify_file
 from bayesbits.deploy.onnx.export import FORMS
 from bayesbits.deploy.onnx.float_model import export_float_onnx
 from bayesbits.deploy.onnx.latency import measure_latencies
-from bayesbits.recipes.finished import FinishedRun, restore
-from bayesbits.recipes.folder import VERIFICATION
-from bayesbits.recipes.loaders import first_examples
+from bayesbits.recipes.data import first_examples
+from bayesbits.recipes.run import FinishedRun, restore
+from bayesbits.recipes.run_folder import VERIFICATION
 from bayesbits.training.batches import to_device
 
 DEPLOYED, FLOAT = "deployed", "float.onnx"

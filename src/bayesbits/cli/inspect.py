@@ -14,9 +14,9 @@ from bayesbits.cli.options import Overrides
 from bayesbits.cli.tables import fitted
 from bayesbits.cost import CostModel
 from bayesbits.graph.trace import trace
-from bayesbits.recipes.networks import build
-from bayesbits.recipes.reading import options_from
-from bayesbits.recipes.trial import run_on
+from bayesbits.recipes.evaluation import explained
+from bayesbits.recipes.factories import build_model
+from bayesbits.recipes.toml import options_from
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Topology
 from bayesbits.report.numbers import size
@@ -36,7 +36,7 @@ def inspect(
     `--set` gives options of the network, such as stem=cifar. A factory may return a pair of the network and example
     inputs; then no shape is needed.
     """
-    network, example = build(model, options_from(overrides or ()))
+    network, example = build_model(model, options_from(overrides or ()))
     if input_shape is not None or example is None:
         example = torch.zeros(_shape(model, input_shape))
     _check_runs(model, network.eval(), example)
@@ -52,7 +52,7 @@ def _check_runs(model: str, network: nn.Module, example: Any) -> None:
     """Raise, in the words of whatever part of the network fails, unless it takes the example."""
     shape = f" of shape {'x'.join(map(str, example.shape[1:]))}" if isinstance(example, torch.Tensor) else ""
     made_for = f"; {model} was made for {'x'.join(map(str, models.input_shape(model)))}" if ":" not in model else ""
-    with run_on(f"an example{shape}", made_for), torch.no_grad():
+    with explained(f"an example{shape}", made_for), torch.no_grad():
         call(network, example)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bayesbits.recipes.folder import FRONT, POSTTRAIN, first_difference
+from bayesbits.recipes.run_folder import FRONT, POSTTRAIN, first_difference
 from bayesbits.records.front import Front
 from bayesbits.utils.files import write_atomically
 

@@ -9,8 +9,8 @@ from bayesbits.cli.console import results
 from bayesbits.cli.tables import layer_table, result_table
 from bayesbits.cost import CostModel
 from bayesbits.recipes import Result
-from bayesbits.recipes.folder import PLAN, RESULT, TOPOLOGY, unfinished
 from bayesbits.recipes.result import layer_rows
+from bayesbits.recipes.run_folder import PLAN, RESULT, TOPOLOGY, unfinished
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Topology
 from bayesbits.report.numbers import size

@@ -16,10 +16,10 @@ from bayesbits.cli.trained import Checkpoint, Examples, Gates, Labels, Out, Star
 from bayesbits.posttraining import PosttrainConfig, restore
 from bayesbits.posttraining import posttrain as learn_points
 from bayesbits.posttraining.config import MUS
-from bayesbits.recipes.accuracy import measure
-from bayesbits.recipes.finished import write_posttrained
-from bayesbits.recipes.folder import FRONT
+from bayesbits.recipes.evaluation import measure
 from bayesbits.recipes.recipe import Recipe, TaskConfig
+from bayesbits.recipes.run import write_posttrained
+from bayesbits.recipes.run_folder import FRONT
 from bayesbits.records.front import Front, Point
 
 
@@ -167,7 +167,7 @@ def _finish(ready: Start, point: Point, seconds: float) -> None:
     restore(ready.compressor, point)
     values, _ = measure(ready.compressor.model, trained.loaders.test, trained.task.metrics)
     result = write_posttrained(
-        ready.recipe, ready.folder, ready.compressor, point.plan, trained.machine, mu=point.mu, seconds=seconds,
+        ready.recipe, ready.folder, ready.compressor, point.plan, trained.process, mu=point.mu, seconds=seconds,
         scores=trained.task.scores(values, trained.values),
     )  # fmt: skip
     show(result)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bayesbits.cli.console import results
-from bayesbits.recipes.machine import is_first_process
+from bayesbits.recipes.process import is_first_process
 from bayesbits.report import write_report
 
 

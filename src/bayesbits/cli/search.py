@@ -9,8 +9,8 @@ from bayesbits.cli import options
 from bayesbits.cli.console import results, say
 from bayesbits.cli.tables import file_table, layer_table, result_table
 from bayesbits.recipes import Recipe, Result, run
-from bayesbits.recipes.folder import RECIPE, resume_command
-from bayesbits.recipes.machine import is_first_process
+from bayesbits.recipes.process import is_first_process
+from bayesbits.recipes.run_folder import RECIPE, resume_command
 from bayesbits.report import write_report
 from bayesbits.training import TrainingError
 

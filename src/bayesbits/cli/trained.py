@@ -15,10 +15,10 @@ from bayesbits.cli.tables import fitted
 from bayesbits.compression.compressor import Compressor, attach
 from bayesbits.posttraining.examples import count_examples
 from bayesbits.recipes import Recipe, TrainedNetwork, trained_network
-from bayesbits.recipes.accuracy import measure
-from bayesbits.recipes.folder import CHECKPOINTS
-from bayesbits.recipes.loaders import first_batches, inputs_of
+from bayesbits.recipes.data import first_batches, inputs_of
+from bayesbits.recipes.evaluation import measure
 from bayesbits.recipes.metrics import change_of
+from bayesbits.recipes.run_folder import CHECKPOINTS
 from bayesbits.records.front import Front
 from bayesbits.training import Interrupted, TrainingError
 from bayesbits.training.batches import to_device

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from shlex import quote
 
-from bayesbits.recipes.folder import POSTTRAIN, RECIPE
 from bayesbits.recipes.result import POSTTRAINING
+from bayesbits.recipes.run_folder import POSTTRAIN, RECIPE
 from bayesbits.report.curves import course_figure
 from bayesbits.report.elements import code, facts, paragraph, section, table
 from bayesbits.report.layers import kept_section, layer_section

@@ -11,7 +11,7 @@ from typing import TypeVar
 from bayesbits.cost import Cost, CostModel
 from bayesbits.deploy.verification.record import Verification
 from bayesbits.recipes import Recipe, Result, load
-from bayesbits.recipes.folder import METRICS, PLAN, RECIPE, RESULT, TOPOLOGY, VERIFICATION, unfinished
+from bayesbits.recipes.run_folder import METRICS, PLAN, RECIPE, RESULT, TOPOLOGY, VERIFICATION, unfinished
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Topology
 from bayesbits.report.course import Stage, read_course

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bayesbits.recipes.folder import REPORT, write
+from bayesbits.recipes.run_folder import REPORT, write
 from bayesbits.report.page import page
 from bayesbits.report.reading import read_run
 
