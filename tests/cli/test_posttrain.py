@@ -8,7 +8,7 @@ import torch
 import bayesbits as bb
 from bayesbits import recipes
 from bayesbits.baselines import Sensitivity
-from bayesbits.baselines.measurement import Measurement
+from bayesbits.baselines.sensitivity_scores import Measurement
 from bayesbits.cli import posttrain as command
 from bayesbits.zoo import models
 from tests.cli.test_commands import bayesbits, interrupting_at

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bayesbits.baselines import Sensitivity
 from bayesbits.baselines import sensitivity as measure
-from bayesbits.baselines.measurement import ScoreFunction
+from bayesbits.baselines.sensitivity_scores import ScoreFunction
 from bayesbits.cli import options
 from bayesbits.cli.console import results, say
 from bayesbits.cli.tables import fitted

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from bayesbits.baselines.measurement import digest_of
+from bayesbits.baselines.sensitivity_scores import digest_of
 from bayesbits.cli.console import results, say
 from bayesbits.cli.options import file_name
 from bayesbits.cli.tables import fitted
