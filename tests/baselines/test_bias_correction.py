@@ -40,7 +40,7 @@ def test_the_shift_by_hand():
     assert (layer.name, layer.parameter) == ("0", "0.bias")
     assert layer.shift == pytest.approx(5.6, rel=1e-5)
     assert report.plan == compressor.plan()
-    assert str(report) == "0: a shift of 5.6 taken back by 0.bias"
+    assert str(report) == "0: a shift of 5.6 was subtracted from 0.bias"
 
 
 class Network(nn.Module):

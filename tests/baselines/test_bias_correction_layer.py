@@ -1,5 +1,7 @@
 """The bias that is corrected for a layer: which parameter it is, its mean, and what is remembered."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -10,8 +12,8 @@ from bayesbits.baselines.bias_correction_layer import LayerBias, check_uncorrect
 X = torch.randn(8, 2, 3, 3, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.fixture
-def compressor() -> bb.Compressor:
+@pytest.fixture(scope="module")
+def fixed() -> bb.Compressor:
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(2, 3, 1, bias=False), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 3, 1), nn.ReLU(), nn.Conv2d(3, 2, 1)
@@ -24,6 +26,11 @@ def compressor() -> bb.Compressor:
     plan = bb.Plan.uniform(compressor.topology, 4, 8)
     compressor.fix(bb.Plan(plan.bits, {"3": (0, 2)}))
     return compressor
+
+
+@pytest.fixture
+def compressor(fixed) -> bb.Compressor:
+    return bb.Compressor(copy.deepcopy(fixed.model))
 
 
 def bias_of(compressor: bb.Compressor, name: str) -> LayerBias:

@@ -40,12 +40,17 @@ class Network(nn.Module):
 X = torch.randn(3, 2, 2, 2, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.fixture
-def compressor() -> bb.Compressor:
+@pytest.fixture(scope="module")
+def calibrated() -> bb.Compressor:
     torch.manual_seed(0)
     compressor = bb.attach(Network().eval(), X, bb.Spec(rules={"head": {"skip": True}}))
     compressor.calibrate([X])
     return compressor
+
+
+@pytest.fixture
+def compressor(calibrated) -> bb.Compressor:
+    return bb.Compressor(copy.deepcopy(calibrated.model))
 
 
 def test_a_plan_that_is_not_final_is_refused(compressor):

@@ -108,6 +108,16 @@ def test_keys_of_the_version_before_are_refused_with_their_new_names(override, n
     assert f"recipe digits-lenet5: {key} is not known; did you mean {new}?" in refusal([override])
 
 
+def test_a_file_of_the_version_before_is_refused_with_the_new_key(tmp_path):
+    path = tmp_path / "recipe.toml"
+    for old, new in (("rate = 0.1", "lr"), ('kind = "sgd"', "optimizer")):
+        path.write_text(f"{SMALL}[search.weights]\n{old}\n")
+        key = old.split()[0]
+        assert refusal([], path).startswith(
+            f"{path}: search.weights.{key} is not known; did you mean search.weights.{new}?"
+        )
+
+
 def test_a_recipe_is_written_with_settings_that_toml_has_no_value_for(tmp_path):
     """None is left out, except where it means something else than the default; texts may hold anything."""
     overrides = ["spec.residual_bits=none", "spec.bits=[4, 8]", "search.epoch_steps=3", "search.weights.lr=1e-5"]

@@ -61,6 +61,14 @@ class AdaRoundReport:
         plan: The plan of the network, which did not change.
         layers: The layers whose rounding was learned, in running order, with their errors before and after.
         skipped: The other layers, each with the reason.
+
+    Example::
+
+        >>> import bayesbits as bb
+        >>> from bayesbits.baselines.adaround import RoundedLayer
+        >>> layer = RoundedLayer("0", weights=12, moved=3, nearest_error=0.5, error=0.2)
+        >>> print(bb.baselines.AdaRoundReport(bb.Plan({"0.weight": 4}), (layer,), ()))
+        0: 3 of 12 codes moved, error 0.5 -> 0.2
     """
 
     plan: Plan

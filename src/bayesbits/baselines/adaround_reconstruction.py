@@ -166,7 +166,7 @@ def gather(
     if not data:
         raise ValueError(f"no values reached {layer.name} on these batches")
     if not all(bool(torch.isfinite(part.inputs).all() & torch.isfinite(part.targets).all()) for part in data):
-        raise ValueError(f"what {layer.name} reads or returns on these batches is not finite everywhere")
+        raise ValueError(f"the inputs or the wanted outputs of {layer.name} on these batches are not finite")
     return data
 
 

@@ -61,6 +61,14 @@ class BiasCorrectionReport:
         plan: The plan of the network, which did not change.
         layers: The corrected layers in running order, each with its parameter and the size of its shift.
         skipped: The other layers, each with the reason.
+
+    Example::
+
+        >>> import bayesbits as bb
+        >>> from bayesbits.baselines.bias_correction import CorrectedLayer
+        >>> layer = CorrectedLayer("0", parameter="0.bias", shift=0.125)
+        >>> print(bb.baselines.BiasCorrectionReport(bb.Plan({"0.weight": 4}), (layer,), ()))
+        0: a shift of 0.125 was subtracted from 0.bias
     """
 
     plan: Plan
@@ -71,7 +79,9 @@ class BiasCorrectionReport:
     """The other layers, each with the reason."""
 
     def __str__(self) -> str:
-        lines = [f"{layer.name}: a shift of {layer.shift:.4g} taken back by {layer.parameter}" for layer in self.layers]
+        lines = [
+            f"{layer.name}: a shift of {layer.shift:.4g} was subtracted from {layer.parameter}" for layer in self.layers
+        ]
         return "\n".join(lines + [f"{entry.name} is left as it was: {entry.reason}" for entry in self.skipped])
 
 

@@ -65,6 +65,14 @@ class EqualizationReport:
         skipped: The other channels, each with the reason.
         sweeps: The number of passes over all pairs.
         replaced: The ReLU6 modules that were replaced by ReLU.
+
+    Example::
+
+        >>> import bayesbits as bb
+        >>> from bayesbits.baselines.cross_layer_equalization import EqualizedPair
+        >>> pair = EqualizedPair("0", ("2",), channels=8, spread_before=4.0, spread_after=1.5)
+        >>> print(bb.baselines.EqualizationReport((pair,), (), sweeps=2, replaced=()))
+        0 -> 2: 8 channels, spread of ranges 4 -> 1.5
     """
 
     pairs: tuple[EqualizedPair, ...]

@@ -61,6 +61,16 @@ class Sensitivity(Record):
         alone: The change of every tensor alone to every lower width, the least harmful first.
         path: The points after each change on top of those before, from the reference on.
         version: The version of the JSON form.
+
+    Example::
+
+        >>> import bayesbits as bb
+        >>> from bayesbits.baselines.sensitivity import Lowering
+        >>> from bayesbits.records.front import Point
+        >>> path = tuple(Point(bb.Plan({"0.weight": bits}), bits * 100 / 32, {}, score=90.0) for bits in (16, 4))
+        >>> found = bb.baselines.Sensitivity(90.0, (Lowering("0.weight", 4, 80.0),), path)
+        >>> [str(change) for change in found.changes], found.front.points[0].relative_bops
+        (['0.weight -> 4'], 12.5)
     """
 
     VERSION: ClassVar[int] = 1

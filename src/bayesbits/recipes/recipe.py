@@ -191,11 +191,24 @@ class TaskConfig:
 class FloatConfig(FinetuneConfig):
     """The table `[float]`: training of the float network before the search.
 
-    It has the options of `bayesbits.FinetuneConfig`, without those that need quantizers or a teacher (`ranges`,
-    `distillation` and `temperature`). Two of them have other defaults.
+    The options are those of `bayesbits.FinetuneConfig`. `ranges`, `distillation` and `temperature` have no effect, as
+    nothing is quantized and there is no teacher, and a recipe file does not accept them.
 
     Args:
+        epochs: The number of passes over the loader.
+        epoch_steps: The number of batches of an epoch; None takes all batches of the loader.
         weights: How the weights learn; by default with Adam at a learning rate of 1e-3.
+        ranges: Has no effect.
+        distillation: Has no effect.
+        temperature: Has no effect.
+        precision: "float32", or "bfloat16" for layers that run under autocast.
+        channels_last: Whether images and weights are stored in the memory format `torch.channels_last`.
+        compile: Whether the loss is compiled by `torch.compile`.
+        cuda_graph: Whether the whole step is recorded as a CUDA graph.
+        seed: The seed of every random choice of the training loop.
+        checkpoint_seconds: The time between two checkpoints in seconds.
+        log_steps: The number of steps between two lines of metrics.
+        evaluate_epochs: The number of epochs between two evaluations.
         frozen_statistics: The last part of training, from 0 to 1, in which batch norms keep their statistics.
 
     Example::
