@@ -199,7 +199,7 @@ def stopped(*_arguments, **_options):
             ["search", "digits-lenet5", "--set", "search.lr=1"],
             "did you mean search.gates.lr or search.ranges.lr or",
         ),
-        (["search", "digits-lenet5", "--set", "search.gates.lr=1"], "did you mean search.gates.lr?"),
+        (["search", "digits-lenet5", "--set", "search.gates.rate=1"], "did you mean search.gates.lr?"),
         (["search", "digits-lenet5", "--set", "search.batch_size=1"], "did you mean data.batch_size?"),
     ],
 )
