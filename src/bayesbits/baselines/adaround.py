@@ -28,11 +28,11 @@ from bayesbits.baselines.layerwise import (
     norm_of,
 )
 from bayesbits.compression.compressor import Compressor
-from bayesbits.graph.exported_program import evaluation_form
 from bayesbits.graph.layer_pairs import Between, apply_functions, read_between
 from bayesbits.nn.attached import AttachedLayer, batch_norm_factor
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer
+from bayesbits.utils.modes import evaluation_mode
 
 WIDEST = 16  # at more bits half a step is below the precision of float32 weights
 
@@ -131,19 +131,19 @@ def adaround(
     check_fixed(compressor, "adaptive rounding")
     held = check_batches(batches, "adaptive rounding", least=config.batch_size)
     reference = float_copy(compressor) if reference is None else reference
-    between = _read(compressor, held[0])
+    paths = _read(compressor, held[0])
     before = {name: parameter.detach().clone() for name, parameter in _weights(compressor)}
     rounded: list[RoundedLayer] = []
     skipped: list[SkippedLayer] = []
     layers = compressor.topology.layers
     try:
-        with evaluation_form(reference):
+        with evaluation_mode(reference):
             for number, layer in enumerate(layers, start=1):
                 module = attached_layer(compressor, layer.name)
-                reason = _obstacle(compressor, layer, module, between)
+                reason = _obstacle(compressor, layer, module, paths)
                 if reason is None:
                     assert module is not None
-                    activations = between if config.after_activation else None
+                    activations = paths if config.after_activation else None
                     reconstruction = _reconstruction(compressor, layer, module, activations)
                     rounded.append(_round(compressor, reconstruction, reference, held, config))
                 else:
@@ -170,9 +170,7 @@ def _read(compressor: Compressor, batch: Any) -> Between | None:
         return None
 
 
-def _obstacle(
-    compressor: Compressor, layer: Layer, module: AttachedLayer | None, between: Between | None
-) -> str | None:
+def _obstacle(compressor: Compressor, layer: Layer, module: AttachedLayer | None, paths: Between | None) -> str | None:
     """Why the rounding of a layer cannot be learned; None where it can."""
     if module is None or module.parts.weight is None:
         return "its weight was left in float when attaching"
@@ -186,14 +184,14 @@ def _obstacle(
         for owner in compressor.model.modules()
         if any(parameter is module.weight for parameter in owner.parameters(recurse=False))
     ]
-    found = None if between is None else between.layers.get(layer.name)
+    found = None if paths is None else paths.layers.get(layer.name)
     if len(owners) > 1 or (found is not None and found.shared_weight):
         return f"its weight {layer.parameter} is tied: other modules that read it would change too"
     return None
 
 
 def _reconstruction(
-    compressor: Compressor, layer: Layer, module: AttachedLayer, between: Between | None
+    compressor: Compressor, layer: Layer, module: AttachedLayer, paths: Between | None
 ) -> Reconstruction:
     """A layer with the operations on its output up to the point where errors are measured."""
     scale, shift = None, None
@@ -207,7 +205,7 @@ def _reconstruction(
         values = gate.values().detach().to(module.weight.dtype)
         scale = values if scale is None else scale * values
         shift = None if shift is None else shift * values
-    functions = between.functions_behind(layer.name) if between is not None and layer.name in between.layers else ()
+    functions = paths.functions_behind(layer.name) if paths is not None and layer.name in paths.layers else ()
     return Reconstruction(layer, module, scale, shift, partial(apply_functions, functions))
 
 

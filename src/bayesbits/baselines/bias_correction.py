@@ -33,12 +33,12 @@ from bayesbits.baselines.layerwise import (
     run_to,
 )
 from bayesbits.compression.compressor import Compressor
-from bayesbits.compression.observation import run_on
-from bayesbits.graph.exported_program import evaluation_form
 from bayesbits.graph.layer_pairs import read_between
 from bayesbits.nn.attached import AttachedLayer
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer
+from bayesbits.utils.batches import call_model
+from bayesbits.utils.modes import evaluation_mode
 
 
 @dataclass(frozen=True)
@@ -182,25 +182,25 @@ def correct_biases_without_data(compressor: Compressor, example_inputs: Any) -> 
     check_uncorrected(compressor, "use correct_biases with data and reference=, a copy of the network made before")
     copied = detached_copy(compressor)
     try:
-        between = read_between(copied, example_inputs)
+        paths = read_between(copied, example_inputs)
     except Exception as error:
         raise ValueError(
             "bias correction without data needs the operations before each layer, and torch.export could not read "
             "this network: use correct_biases with data"
         ) from error
-    channels = between.scalable_channels()
+    channels = paths.scalable_channels()
     biases, reasons = _biases(compressor)
     shifts: dict[str, Tensor] = {}  # computed before any bias changes: the means are those of the float network
     for layer in compressor.topology.layers:
         if layer.name not in biases:
             continue
-        inputs = means_before(compressor, between, channels, layer)
+        inputs = means_before(compressor, paths, channels, layer)
         if isinstance(inputs, str):
             reasons[layer.name] = inputs
             continue
         module = biases[layer.name].module
         added = (module.effective_weight() - module.weight).detach().double()
-        shifts[layer.name] = mean_of_layer(between, layer, added, inputs.to(added.device))
+        shifts[layer.name] = mean_of_layer(paths, layer, added, inputs.to(added.device))
     corrected = []
     with _remembered(compressor, [biases[name] for name in shifts]):
         for name, shift in shifts.items():
@@ -246,9 +246,9 @@ def _float_means(reference: nn.Module, biases: Iterable[LayerBias], batches: lis
     """The means of the float network at the places of all biases, by layer, in one pass over the batches."""
     means = {bias.layer.name: bias.mean() for bias in biases}
     observers = {mean.bias.module_name: mean.add for mean in means.values()}
-    with evaluation_form(reference), observing_layers(reference, observers):
+    with evaluation_mode(reference), observing_layers(reference, observers):
         for batch in batches:
-            run_on(reference, batch)
+            call_model(reference, batch)
     return {name: mean.value() for name, mean in means.items()}
 
 

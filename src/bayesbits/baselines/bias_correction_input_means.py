@@ -24,30 +24,30 @@ MEANS = ("mean", "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d"
          "adaptive_avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d")  # fmt: skip
 
 
-def means_before(compressor: Compressor, between: Between, channels: Channels, layer: Layer) -> Tensor | str:
+def means_before(compressor: Compressor, paths: Between, channels: Channels, layer: Layer) -> Tensor | str:
     """The mean of every input channel of a layer, or the reason why it is not known."""
-    way = between.way_to(layer.name)
-    if way is None:
+    path = paths.way_to(layer.name)
+    if path is None:
         return "no single layer with a batch norm comes before it"
-    norm = norm_of(compressor.model, compressor.topology.layer(way.producer))
+    norm = norm_of(compressor.model, compressor.topology.layer(path.producer))
     if norm is None or norm.weight is None or norm.bias is None:
-        return f"{way.producer}, which comes before it, has no batch norm with a scale and a shift"
-    bounds = _clipping(way)
+        return f"{path.producer}, which comes before it, has no batch norm with a scale and a shift"
+    bounds = _clipping(path)
     if isinstance(bounds, str):
         return bounds
-    gate = compressor.attachment.gate_of(way.producer)
+    gate = compressor.attachment.gate_of(path.producer)
     kept = torch.ones_like(norm.weight) if gate is None else gate.values().to(norm.weight)
     mean, deviation = (norm.bias * kept).detach(), (norm.weight * kept).detach().abs()
     by_output = clipped_normal_mean(mean, deviation, *bounds).tolist()
-    of_class = dict(zip(channels.outputs[way.producer], by_output, strict=True))
+    of_class = dict(zip(channels.outputs[path.producer], by_output, strict=True))
     return torch.tensor([of_class[one] for one in channels.inputs[layer.name]], dtype=torch.float64)
 
 
-def _clipping(way: Way) -> tuple[float, float] | str:
-    """The bounds to which the functions on a way clip, found by applying them to probes; or why they do not clip."""
+def _clipping(path: Way) -> tuple[float, float] | str:
+    """The bounds to which the functions on a path clip, found by applying them to probes; or why they do not clip."""
     functions: list[fx.Node] = []
     averaged = False
-    for node in way.operations:
+    for node in path.operations:
         name = operation(node)
         if is_function(node) and not averaged:
             functions.append(node)
@@ -63,9 +63,9 @@ def _clipping(way: Way) -> tuple[float, float] | str:
     return (low if low > -1e6 else -torch.inf), (high if high < 1e6 else torch.inf)
 
 
-def mean_of_layer(between: Between, layer: Layer, weight: Tensor, inputs: Tensor) -> Tensor:
+def mean_of_layer(paths: Between, layer: Layer, weight: Tensor, inputs: Tensor) -> Tensor:
     """The mean of the output of a layer with this weight, by channel, from the means of its input channels."""
-    found = between.layers[layer.name]
+    found = paths.layers[layer.name]
     sums = by_channels(found, weight).sum(dim=2)
     grouped = inputs.reshape(layer.groups, 1, -1).expand(-1, found.outputs // layer.groups, -1).reshape(sums.shape)
     mean = (sums * grouped).sum(dim=1)

@@ -129,16 +129,16 @@ def equalize(
         raise ValueError(f"equalization goes over the pairs at least once, got sweeps={sweeps}")
     replaced = _replace_relu6(model) if replace_relu6 else ()
     try:
-        between = read_between(model, example_inputs)
+        paths = read_between(model, example_inputs)
     except Exception as error:
         _exchange(model, replaced, nn.ReLU6)
         raise ValueError(
             "equalization needs the operations between the layers, and torch.export could not read this network: "
             f"{str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}"
         ) from error
-    channels = between.scalable_channels()
-    groups, skipped = _choose(between, channels)
-    weights = {name: Magnitudes(layer, between, channels) for name, layer in between.layers.items()}
+    channels = paths.scalable_channels()
+    groups, skipped = _choose(paths, channels)
+    weights = {name: Magnitudes(layer, paths, channels) for name, layer in paths.layers.items()}
     scale = torch.ones(sum(group.size for group in channels.groups), dtype=torch.float64)
     before = [_spread(weights, group, scale) for group in groups]
     done = _iterate(weights, groups, scale, sweeps)
@@ -146,13 +146,13 @@ def equalize(
         EqualizedPair(group.producers[0], group.consumers, group.size, spread, _spread(weights, group, scale))
         for group, spread in zip(groups, before, strict=True)
     )
-    for name, layer in between.layers.items():
+    for name, layer in paths.layers.items():
         of_inputs, of_outputs = (scale[list(one[name])] for one in (channels.inputs, channels.outputs))
-        rescale(layer, norm_of(between.model, layer), of_inputs, of_outputs)
+        rescale(layer, norm_of(paths.model, layer), of_inputs, of_outputs)
     return EqualizationReport(pairs, skipped, done, replaced)
 
 
-def _choose(between: Between, channels: Channels) -> tuple[list[ChannelGroup], tuple[SkippedChannels, ...]]:
+def _choose(paths: Between, channels: Channels) -> tuple[list[ChannelGroup], tuple[SkippedChannels, ...]]:
     """The groups of channels to equalize, and the others with the reason."""
     chosen, skipped = [], []
     for group in channels.groups:
@@ -164,7 +164,7 @@ def _choose(between: Between, channels: Channels) -> tuple[list[ChannelGroup], t
         elif reason is None and not group.consumers:
             reason = "no layer reads these channels"
         elif reason is None:
-            norm = norm_of(between.model, between.layers[group.producers[0]])
+            norm = norm_of(paths.model, paths.layers[group.producers[0]])
             if norm is not None and (norm.weight is None or norm.bias is None):
                 reason = "the batch norm after it has no scale and shift that could take a factor"
         if reason is None:

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.compression.compressor import Compressor, check_compressor
-from bayesbits.compression.observation import run_on
 from bayesbits.graph.layers import FoundLayer
 from bayesbits.nn import GatedQuantizer
 from bayesbits.nn.attached import AttachedLayer, observe_output
 from bayesbits.records.topology import Layer
-from bayesbits.utils.batches import all_examples_equal, batched_tensors
+from bayesbits.utils.batches import all_examples_equal, batched_tensors, call_model
 from bayesbits.utils.torch_private import BatchNorm
 
 Observer = Callable[[Tensor, Tensor], None]
@@ -139,7 +138,7 @@ def run_to(model: nn.Module, layer: Layer, batch: Any, observe: Observer, *, mod
             raise _Stop
 
     with suppress(_Stop), observing_layers(model, {module or layer.name: observe_and_stop}):
-        run_on(model, batch)
+        call_model(model, batch)
 
 
 def channel_axis(layer: Layer, output: Tensor) -> int:

@@ -58,9 +58,9 @@ def rescale(layer: FoundLayer, norm: BatchNorm | None, of_inputs: Tensor, of_out
 class Magnitudes:
     """The largest magnitudes of a layer's weight, with its batch norm folded, by output and input channel."""
 
-    def __init__(self, layer: FoundLayer, between: Between, channels: Channels) -> None:
+    def __init__(self, layer: FoundLayer, paths: Between, channels: Channels) -> None:
         self.values = by_channels(layer, weight_of(layer.module).detach().double()).abs().amax(dim=2).cpu()
-        norm = norm_of(between.model, layer)
+        norm = norm_of(paths.model, layer)
         if norm is not None:
             assert norm.running_var is not None
             factor = torch.rsqrt(norm.running_var.double() + norm.eps)
