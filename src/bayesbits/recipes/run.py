@@ -90,7 +90,7 @@ def _finished(folder: Path, say: Say) -> Result | None:
         say(f"{path} is damaged: the run goes on from its checkpoints, and writes it again")
         return None
     if result.method == POSTTRAINING:
-        raise ValueError(f"{folder} holds a result of bayesbits posttrain; choose another folder by --out")
+        raise ValueError(f"{folder} holds a result of bayesbits posttrain; choose another folder by --output")
     return result
 
 

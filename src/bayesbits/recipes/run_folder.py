@@ -53,18 +53,18 @@ def check(folder: Path, recipe: Recipe, *, resume: bool) -> None:
     """Raise where the folder holds another run, where it is a file, or where it holds this run and `resume` is off."""
     for path in (folder, *folder.parents):
         if path.exists() and not path.is_dir():
-            raise ValueError(f"the folder to write to is {folder}, and {path} is a file; choose another by --out")
+            raise ValueError(f"the folder to write to is {folder}, and {path} is a file; choose another by --output")
     if (folder / RECIPE).exists():
         if not resume:
             raise ValueError(
                 f"{folder} holds a run of {load(folder / RECIPE).name} already; go on with it by --resume "
-                f"(resume=True), for short {resume_command(folder)}, or choose another folder by --out"
+                f"(resume=True), for short {resume_command(folder)}, or choose another folder by --output"
             )
         found, wanted = (to_table(one) for one in (load(folder / RECIPE), recipe))
         difference = first_difference(found, wanted)
         if difference is not None:
             raise ValueError(
-                f"{folder} holds another run: {difference}; choose another folder by --out, or go on with that run as "
+                f"{folder} holds another run: {difference}; choose another folder by --output, or go on with that run as "
                 f"it is: {resume_command(folder)}"
             )
 
@@ -85,13 +85,13 @@ def unfinished(folder: Path, missing: str) -> str:
     if not (folder / RECIPE).is_file():
         return (
             f"{folder} holds no finished run: there is no {missing}. `bayesbits search` writes it at its end, "
-            "`bayesbits posttrain` with --within"
+            "`bayesbits posttrain` with --budget"
         )
     begun = [name.removesuffix(".checkpoint") for name in CHECKPOINTS if (folder / name).is_file()]
     if (folder / POSTTRAIN).is_file() and "search" not in begun:
         return (
             f"{folder} holds points of `bayesbits posttrain`, and no final network: there is no {missing}. The same "
-            "command with --within PERCENT makes one of them final"
+            "command with --budget PERCENT makes one of them final"
         )
     stage = f"its last checkpoint is of the stage {begun[-1]!r}" if begun else "there is no checkpoint yet"
     return (

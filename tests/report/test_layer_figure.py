@@ -2,7 +2,7 @@
 
 import pytest
 
-from bayesbits.report.figures import LAYERS_IN_A_FIGURE, LayerBars, layer_figures
+from bayesbits.report.layer_figure import LAYERS_PER_FIGURE, LayerBars, layer_figures
 from tests.report.parsing import Page
 
 LAYERS = [
@@ -58,7 +58,7 @@ def test_a_long_name_keeps_its_end_and_is_whole_in_its_title():
 
 
 def test_many_layers_are_figures_of_a_page_each_on_one_scale():
-    layers = [LayerBars(f"layer{index}", 4, 4, 1, 1, 1, 1, float(index + 1)) for index in range(LAYERS_IN_A_FIGURE + 1)]
+    layers = [LayerBars(f"layer{index}", 4, 4, 1, 1, 1, 1, float(index + 1)) for index in range(LAYERS_PER_FIGURE + 1)]
     first, second = map(Page, layer_figures(layers))
     shares = widths(first, "share") + widths(second, "share")
     assert len(widths(second, "share")) == 1
