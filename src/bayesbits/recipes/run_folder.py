@@ -64,8 +64,8 @@ def check(folder: Path, recipe: Recipe, *, resume: bool) -> None:
         difference = first_difference(found, wanted)
         if difference is not None:
             raise ValueError(
-                f"{folder} holds another run: {difference}; choose another folder by --output, or go on with that run as "
-                f"it is: {resume_command(folder)}"
+                f"{folder} holds another run: {difference}; choose another folder by --output, or go on with that run: "
+                f"{resume_command(folder)}"
             )
 
 
