@@ -29,7 +29,7 @@ import bayesbits as bb
 from bayesbits.baselines import AdaRoundConfig, adaround, sensitivity, uniform
 from bayesbits.posttraining.front_points import read_point
 from bayesbits.posttraining.quantizer_state import quantizers_restored
-from bayesbits.recipes.accuracy import accuracy
+from bayesbits.recipes.evaluation import accuracy
 from bayesbits.records.front import Point
 from bayesbits.zoo import data, models
 from experiments.fronts import ROUNDED, compare, draw

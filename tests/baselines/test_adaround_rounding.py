@@ -7,7 +7,13 @@ import torch
 from torch import nn
 
 import bayesbits as bb
-from bayesbits.baselines.rounding import RoundingGrid, logits_of, rectified_sigmoid, regularizer
+from bayesbits.baselines.adaround_rounding import (
+    AdaRoundConfig,
+    RoundingGrid,
+    logits_of,
+    rectified_sigmoid,
+    regularizer,
+)
 
 
 def test_the_rectified_sigmoid_by_hand():
@@ -76,3 +82,19 @@ def test_a_batch_norm_stretches_the_grid():
     torch.testing.assert_close(grid.weight(torch.zeros(2, 2)), torch.tensor([[0.0, -1.0], [0.0, -2.0]]))
     nearest = (grid.fraction >= 0.5).float()
     torch.testing.assert_close(grid.weight(nearest), layer.effective_weight().detach())
+
+
+def test_the_schedule_of_the_regularizer():
+    config = AdaRoundConfig(steps=101, warm_up=0.0)
+    assert [config.regularization(step)[1] for step in (0, 50, 100)] == pytest.approx([20.0, 11.0, 2.0])
+    assert AdaRoundConfig(steps=100).regularization(19) == (0.0, 20.0)
+    assert AdaRoundConfig(steps=100).regularization(20) == pytest.approx((0.01, 20.0))
+
+
+def test_options_that_are_out_of_range_are_named():
+    for wrong in (
+        {"steps": 0}, {"batch_size": 1.5}, {"lr": 0.0}, {"strength": -1.0}, {"warm_up": 1.0},
+        {"exponents": (2.0, 20.0)}, {"max_gibibytes": 0.0}, {"asymmetric": 1}, {"after_activation": None},
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"AdaRoundConfig.{next(iter(wrong))}"):
+            AdaRoundConfig(**wrong)

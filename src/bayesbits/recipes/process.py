@@ -1,4 +1,4 @@
-"""Which machine a run is on: its device, its place among processes, and settings that only a GPU has."""
+"""The process that runs a recipe: its device, its rank among the processes of torchrun, and versions of packages."""
 
 import os
 import platform
@@ -13,40 +13,41 @@ from bayesbits.training import FinetuneConfig, SearchConfig
 
 Config = TypeVar("Config", bound=SearchConfig | FinetuneConfig)
 
-_GPU_SETTINGS: dict[str, Any] = {"precision": "float32", "channels_last": False, "compile": False, "cuda_graph": False}
+_WITHOUT_GPU: dict[str, Any] = {"precision": "float32", "channels_last": False, "compile": False, "cuda_graph": False}
 
 
 @dataclass(frozen=True)
-class Machine:
+class Process:
     """One process and its device."""
 
     device: torch.device
+    """The device that the network runs on."""
     rank: int = 0
-    """Which of the processes this is; the first one, 0, writes files and talks."""
-    world: int = 1
-    """How many processes train together, as torchrun started them."""
+    """The rank of this process; the first one, 0, writes files and messages."""
+    world_size: int = 1
+    """The number of processes that train together, as torchrun started them."""
 
     @property
     def first(self) -> bool:
-        """Whether this process writes and talks."""
+        """Whether this process writes files and messages."""
         return self.rank == 0
 
     @property
-    def described(self) -> str:
+    def description(self) -> str:
         """The device in words."""
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else platform.processor()
-        count = f"{self.world} x " if self.world > 1 else ""
+        count = f"{self.world_size} x " if self.world_size > 1 else ""
         return f"{count}{name or platform.machine()} ({self.device.type})"
 
 
 def is_first_process() -> bool:
-    """Whether this is the process that writes and talks: the only one, or the first that torchrun started."""
+    """Whether this is the only process, or the first one that torchrun started."""
     return int(os.environ.get("RANK", 0)) == 0
 
 
-def find_machine(device: str | None = None) -> Machine:
-    """This process; its device is the one asked for, or a GPU of its own, or the CPU."""
-    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+def current_process(device: str | None = None) -> Process:
+    """This process with the given device; without one, with its own GPU if there is one, or else with the CPU."""
+    rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     if device is None:
         device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
     try:
@@ -54,20 +55,20 @@ def find_machine(device: str | None = None) -> Machine:
         torch.empty(1, device=found)
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"the device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
-    return Machine(found, rank, world)
+    return Process(found, rank, world_size)
 
 
-def fitting(config: Config, device: torch.device, say: Callable[[str], None], stage: str) -> Config:
-    """The configuration without the settings that only a GPU has, where there is none; what is left out is said."""
-    ignored = [name for name, plain in _GPU_SETTINGS.items() if getattr(config, name) != plain]
+def config_for_device(config: Config, device: torch.device, say: Callable[[str], None], stage: str) -> Config:
+    """The configuration, on other devices than a GPU without the settings for GPUs; `say` is told which are ignored."""
+    ignored = [name for name, plain in _WITHOUT_GPU.items() if getattr(config, name) != plain]
     if device.type == "cuda" or not ignored:
         return config
     say(f"{stage}: {', '.join(ignored)} ignored, as there is no GPU")
-    return replace(config, **{name: _GPU_SETTINGS[name] for name in ignored})
+    return replace(config, **{name: _WITHOUT_GPU[name] for name in ignored})
 
 
 def versions() -> dict[str, str]:
-    """What a result was made with."""
+    """The versions of the packages that a result was made with."""
     found = {"bayesbits": _own_version(), "python": platform.python_version(), "torch": str(torch.__version__)}
     return found | ({"cuda": str(torch.version.cuda)} if torch.cuda.is_available() else {})
 

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from bayesbits import recipes
-from bayesbits.recipes.loaders import open_data
-from bayesbits.recipes.machine import Machine, fitting
+from bayesbits.recipes.data import first_batches, first_examples, inputs_of, open_data
+from bayesbits.recipes.process import Process
 from bayesbits.zoo import data as zoo
 from tests.recipes.made_data import made_for
 
-CPU = Machine(torch.device("cpu"))
+CPU = Process(torch.device("cpu"))
 
 
 def config(name, *overrides):
@@ -70,12 +70,12 @@ def test_images_that_are_not_standardized_go_from_black_to_white(tmp_path):
 def test_processes_share_a_batch():
     whole = next(iter(open_data(config("digits-lenet5"), CPU, seed=0).train))[1]
     parts = [
-        next(iter(open_data(config("digits-lenet5"), Machine(CPU.device, rank, 2), seed=0).train))[1]
+        next(iter(open_data(config("digits-lenet5"), Process(CPU.device, rank, 2), seed=0).train))[1]
         for rank in range(2)
     ]
     assert torch.cat(parts).equal(whole)
     with pytest.raises(ValueError, match="batch_size is 64; it must be shared by 3 processes"):
-        open_data(config("digits-lenet5"), Machine(CPU.device, 0, 3), seed=0)
+        open_data(config("digits-lenet5"), Process(CPU.device, 0, 3), seed=0)
 
 
 @pytest.mark.parametrize(
@@ -100,13 +100,22 @@ def test_missing_files_say_where_they_were_looked_for_and_how_to_say_where_they_
     assert "--set data.folder=FOLDER" in caught.value.__notes__[0]
 
 
-def test_settings_that_only_a_gpu_has_are_left_out_without_one():
-    said = []
-    wanted = recipes.load("cifar10-vgg7").search
-    fitted = fitting(wanted, CPU.device, said.append, "search")
-    assert said == ["search: precision, channels_last, compile, cuda_graph ignored, as there is no GPU"]
-    assert (fitted.precision, fitted.channels_last, fitted.compile, fitted.cuda_graph) == ("float32", *3 * [False])
-    assert fitted.epochs == wanted.epochs
-    assert fitting(wanted, torch.device("cuda"), said.append, "search") is wanted
-    assert fitting(fitted, CPU.device, said.append, "search") is fitted
-    assert len(said) == 1
+def test_the_first_examples_are_cut_from_batches_of_any_structure():
+    batches = [(x, {"mask": x + 10, "scale": 2.0}) for x in (torch.arange(4), torch.arange(4, 8))]
+    taken = first_batches(batches, 6)
+    assert [batch[0].tolist() for batch in taken] == [[0, 1, 2, 3], [4, 5]]
+    assert [batch[1]["mask"].tolist() for batch in taken] == [[10, 11, 12, 13], [14, 15]]
+    assert len(first_batches(batches, 4)) == 1
+    inputs, options = first_examples(batches, 5)
+    assert inputs.tolist() == [0, 1, 2, 3, 4]
+    assert options["scale"] == 2.0
+    with pytest.raises(ValueError, match="the loader gave no batches"):
+        first_examples([], 5)
+
+
+def test_inputs_are_told_from_labels():
+    x, y = torch.zeros(2), torch.ones(2)
+    assert inputs_of((x, y)) is x
+    assert inputs_of([x]) is x
+    assert inputs_of(x) is x
+    assert inputs_of({"x": x, "y": y}) == {"x": x, "y": y}

@@ -1,7 +1,8 @@
-"""Recipes from TOML: found by name or path, changed by overrides, and checked key by key.
+"""Recipes as TOML: found by name or path, changed by overrides, checked key by key, and written with every setting.
 
-Every error names the file and the key. An override is a line of TOML, `search.mu=0.1`; a value that is not TOML is
-taken as text, so that paths need no quotes.
+Every error names the file and the key. An override is a line of TOML such as `search.mu=0.1`; a value that is not TOML
+is read as text, so that paths need no quotes. A recipe that `to_toml` writes is read by `load` as an equal recipe, even
+when defaults have changed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import difflib
 import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -23,19 +24,22 @@ from bayesbits.training import FinetuneConfig, OptimizerConfig, SearchConfig
 Table = dict[str, Any]
 Part = TypeVar("Part")
 
-NONE = "none"  # TOML has no null
 PRESETS = {"paper": Spec.paper(), "onnxruntime": Spec.for_backend("onnxruntime")}
 
+_NONE = "none"  # TOML has no null
 _TEXTS = ("name", "description", "source")
 _TABLES = ("data", "model", "task", "spec", "float", "search", "finetune")
 _OPTIMIZER_KEYS = {entry.name for entry in fields(OptimizerConfig)}
 _GROUPS = ("weights", "gates", "ranges")
-NOT_OF_STAGES = {"seed"}  # it stands at the top
-NOT_OF_FLOAT = {"ranges", "distillation", "temperature"}  # nothing is quantized, and there is nobody to learn from
-_SYNONYMS = {
+_TOP_LEVEL_ONLY = {"seed"}  # one seed at the top of a recipe holds for all stages
+_NOT_FOR_FLOAT = {"ranges", "distillation", "temperature"}  # float training has no quantizers and no teacher
+_NEW_KEYS = {  # names that other tools use, or that recipes of earlier versions have
     "rate": "lr",
     "learning_rate": "lr",
     "kind": "optimizer",
+    "standardise": "standardize",
+    "normalise": "normalize",
+    "examples": "num_examples",
     "criterion": "loss",
     "lambda": "mu",
     "bs": "batch_size",
@@ -45,14 +49,24 @@ _KEYS = {
     "model": {entry.name for entry in fields(ModelConfig)},
     "task": {entry.name for entry in fields(TaskConfig)},
     "spec": {entry.name for entry in fields(Spec)} | {"preset"},
-    "float": {entry.name for entry in fields(FloatConfig)} - NOT_OF_STAGES - NOT_OF_FLOAT,
-    "search": {entry.name for entry in fields(SearchConfig)} - NOT_OF_STAGES,
-    "finetune": {entry.name for entry in fields(FinetuneConfig)} - NOT_OF_STAGES,
+    "float": {entry.name for entry in fields(FloatConfig)} - _TOP_LEVEL_ONLY - _NOT_FOR_FLOAT,
+    "search": {entry.name for entry in fields(SearchConfig)} - _TOP_LEVEL_ONLY,
+    "finetune": {entry.name for entry in fields(FinetuneConfig)} - _TOP_LEVEL_ONLY,
 }
 
 
 def names() -> tuple[str, ...]:
-    """The recipes that the package carries."""
+    """The names of the recipes that come with the package.
+
+    Returns:
+        The names in alphabetical order.
+
+    Example::
+
+        >>> from bayesbits import recipes
+        >>> "digits-lenet5" in recipes.names()
+        True
+    """
     return tuple(
         sorted(path.name.removesuffix(".toml") for path in _shipped().iterdir() if path.name.endswith(".toml"))
     )
@@ -62,11 +76,31 @@ def load(
     recipe: str | Path | None, overrides: Iterable[str] = (), *, model: str | None = None, data: str | None = None,
     task: str | None = None, loss: str | None = None, metric: str | None = None,
 ) -> Recipe:  # fmt: skip
-    """The recipe that the package carries by this name, or the one in the file at this path.
+    """Read a recipe from the package or from a file, and change it.
 
-    `model` and `data` are factories that take the place of the recipe's own network and data, options and all; with
-    both of them there need be no recipe. `task` takes the place of the recipe's own task, loss and metric included;
-    `loss` and `metric` are put into it. `overrides` come last.
+    Args:
+        recipe: The name of a recipe of the package, or the path of a TOML file. None is allowed where both `model` and
+            `data` are given.
+        overrides: Lines of TOML that replace settings, such as "search.mu=0.1". They are applied last.
+        model: A function "package.module:function" that replaces the recipe's `[model]`.
+        data: A function "package.module:function" that replaces the recipe's `[data]`.
+        task: The name of a task that replaces the recipe's `[task]`.
+        loss: The loss of the task.
+        metric: The metric of the task.
+
+    Returns:
+        The recipe, with every setting checked.
+
+    Raises:
+        FileNotFoundError: If there is no such recipe and no such file.
+        ValueError: If the file is not TOML, or a key or a value is wrong; the message names it.
+
+    Example::
+
+        >>> from bayesbits import recipes
+        >>> recipe = recipes.load("digits-lenet5", ["search.mu=0.02"])
+        >>> recipe.search.mu, recipe.model.name
+        (0.02, 'lenet5')
     """
     if recipe is None and (model is None or data is None):
         raise ValueError("there is neither a recipe nor both a model and data of your own")
@@ -76,8 +110,8 @@ def load(
             table[key] = {"name": factory}
     if task is not None:
         table["task"] = {"name": task}
-    asked = {key: value for key, value in (("loss", loss), ("metric", metric)) if value is not None}
-    _merge(table, {"task": asked} if asked else {})
+    chosen = {key: value for key, value in (("loss", loss), ("metric", metric)) if value is not None}
+    _merge(table, {"task": chosen} if chosen else {})
     _merge(table, options_from(overrides))
     _check_keys(table, source)
     try:
@@ -87,15 +121,58 @@ def load(
 
 
 def options_from(overrides: Iterable[str]) -> dict[str, Any]:
-    """The table that overrides alone come to."""
+    """Overrides as one table."""
     table: Table = {}
     for text in overrides:
         _merge(table, _override(text))
     return table
 
 
+def to_toml(recipe: Recipe) -> str:
+    """Write a recipe as TOML, with every setting.
+
+    Args:
+        recipe: The recipe.
+
+    Returns:
+        The text of a file from which `load` reads an equal recipe.
+
+    Example::
+
+        >>> from bayesbits import recipes
+        >>> text = recipes.to_toml(recipes.load("digits-lenet5"))
+        >>> text.splitlines()[0]
+        'name = "digits-lenet5"'
+    """
+    import tomli_w
+
+    return tomli_w.dumps(to_table(recipe))
+
+
+def to_table(recipe: Recipe) -> dict[str, Any]:
+    """The content of a recipe's file: plain values in tables, without what is None."""
+    table = asdict(recipe)
+    table["float"] = table.pop("float_training")
+    for part, left_out in (
+        ("float", _TOP_LEVEL_ONLY | _NOT_FOR_FLOAT),
+        ("search", _TOP_LEVEL_ONLY),
+        ("finetune", _TOP_LEVEL_ONLY),
+    ):
+        if table[part] is not None:
+            table[part] = {key: value for key, value in table[part].items() if key not in left_out}
+    table["spec"]["residual_bits"] = table["spec"]["residual_bits"] or _NONE
+    kept: dict[str, Any] = _without_none(table)
+    return kept
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_none(entry) for key, entry in value.items() if entry is not None}
+    return list(value) if isinstance(value, tuple) else value
+
+
 def _file(recipe: str) -> tuple[Table, str, str]:
-    """The content of a recipe's file, what errors call it, and what the recipe is called if it does not say."""
+    """The content of a recipe's file, its name in error messages, and the default name of the recipe."""
     text, source = _text(recipe)
     try:
         return tomllib.loads(text), source, Path(recipe).name.removesuffix(".toml")
@@ -116,7 +193,7 @@ def _text(recipe: str) -> tuple[str, str]:
     nearest = difflib.get_close_matches(recipe, names(), n=1)
     hint = f"did you mean {nearest[0]!r}? " if nearest else ""
     raise FileNotFoundError(
-        f"there is no recipe {recipe!r}, and no such file; {hint}The package carries {', '.join(names())}"
+        f"there is no recipe {recipe!r}, and no such file; {hint}The package has {', '.join(names())}"
     )
 
 
@@ -133,7 +210,7 @@ def _override(text: str) -> Table:
 
 
 def _merge(into: Table, table: Mapping[str, Any]) -> None:
-    """Put one table into another; tables in both are merged likewise."""
+    """Merge a table into another; tables that both contain are merged too."""
     for key, value in table.items():
         if isinstance(value, Mapping) and isinstance(into.get(key), dict):
             _merge(into[key], value)
@@ -173,8 +250,8 @@ def _check_known(table: Mapping[str, Any], known: set[str], prefix: str, source:
 
 
 def _hint(key: str, known: set[str], prefix: str) -> str:
-    """What may have been meant: the same name in another place, or one that is spelled like it."""
-    word = _SYNONYMS.get(key, key)
+    """A suggestion for an unknown key: its new name, the same name in another table, or one that is spelled alike."""
+    word = _NEW_KEYS.get(key, key)
     if word in known:
         return f"did you mean {prefix}{word}? "
     places = [f"{table}.{name}" for table, names in _KEYS.items() for name in sorted(names)]
@@ -183,8 +260,9 @@ def _hint(key: str, known: set[str], prefix: str) -> str:
     ]
     same = [place for place in places if place.rpartition(".")[2] == word]
     own = [place for place in same if prefix and place.startswith(prefix)] or same
-    nearest = difflib.get_close_matches(key, known, n=1)
-    meant = own or [f"{prefix}{one}" for one in nearest]
+    words = [*sorted(known), *(old for old, new in _NEW_KEYS.items() if new in known)]
+    nearest = difflib.get_close_matches(key, words, n=1)
+    meant = own or [f"{prefix}{_NEW_KEYS.get(one, one)}" for one in nearest]
     return f"did you mean {' or '.join(meant)}? " if meant else ""
 
 
@@ -211,7 +289,7 @@ def _part(key: str, make: Callable[..., Part], table: Table) -> Part:
 
 
 def _stage(key: str, cls: Callable[..., Part], table: Table, seed: int) -> Part:
-    """How one stage of training is done; of an optimizer, what is not given is as the stage has it by default."""
+    """The configuration of a stage; options of an optimizer that are not given have the stage's own defaults."""
     default = cls()
     optimizers = {
         group: _part(f"{key}.{group}", partial(replace, getattr(default, group)), table[group])
@@ -222,7 +300,7 @@ def _stage(key: str, cls: Callable[..., Part], table: Table, seed: int) -> Part:
 
 
 def _spec(table: Table) -> Spec:
-    options = {key: None if value == NONE else value for key, value in table.items()}
+    options = {key: None if value == _NONE else value for key, value in table.items()}
     preset = options.pop("preset", None)
     if preset is not None and preset not in PRESETS:
         raise ValueError(f"[spec]: preset is {preset!r}; it is one of {', '.join(PRESETS)}")

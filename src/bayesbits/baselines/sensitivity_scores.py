@@ -1,4 +1,4 @@
-"""Scores of a network at many settings of its widths, batch by batch, and a file to go on from."""
+"""Scores of a network with many settings of its widths, batch by batch, and a file from which measuring resumes."""
 
 from __future__ import annotations
 
@@ -11,35 +11,37 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from bayesbits.baselines.replay import Replay
+from bayesbits.baselines.sensitivity_cache import CachedForward
 from bayesbits.compression.compressor import Compressor
 from bayesbits.records.serialization import Record
 from bayesbits.utils.batches import count_examples
 from bayesbits.utils.torch_private import tree_leaves
 
 ScoreFunction = Callable[[Any, Any], Tensor]
+"""Is called with the network's output and the targets; returns the mean score of the batch, higher is better."""
 Widths = Mapping[str, int]
+"""The bits of tensors by their names."""
 
 
 @dataclass(frozen=True)
 class Measured(Record):
-    """What was measured so far."""
+    """The scores that were measured so far."""
 
     VERSION: ClassVar[int] = 2
 
     digest: str
-    """Of everything that the scores depend on: the network, its ranges, the examples and the widths."""
+    """A digest of everything that the scores depend on: the network, its ranges, the examples and the widths."""
     alone: tuple[tuple[tuple[float, ...], ...], ...] = ()
-    """For every batch that was done the scores of the settings in which one tensor is changed: of each its score, and
-    behind it the finer one, where there is one."""
+    """For every finished batch the scores of the settings in which one tensor is changed; for each setting one score,
+    and where there is a second score function, the second one."""
     path: tuple[tuple[tuple[float, ...], ...], ...] = ()
-    """The same for the settings in which changes add up."""
+    """The same for the settings in which changes accumulate."""
     version: int = VERSION
     """The version of the JSON form."""
 
 
 class Measurement:
-    """Scores settings on all batches, and remembers them in a file where one is given."""
+    """Scores settings on all batches, and saves the scores to a file where one is given."""
 
     def __init__(
         self,
@@ -52,7 +54,7 @@ class Measurement:
         path: Path | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        """Several scores are taken in one pass. `about` says in words what else they depend on."""
+        """All score functions are applied in one pass. `about` describes what else the scores depend on."""
         self.compressor, self.inputs, self.targets, self.score_fns = compressor, inputs, targets, score_fns
         self.path, self.progress = path, progress
         self.measured = Measured(_digest(compressor, [*inputs, *targets], about))
@@ -66,7 +68,7 @@ class Measurement:
             self.measured = found
 
     def scores(self, kind: str, settings: Sequence[Widths]) -> list[tuple[float, ...]]:
-        """The scores of every setting, averaged over the examples. `kind` is "alone" or "path", as in `Measured`."""
+        """The scores of every setting, averaged over the examples; `kind` is "alone" or "path", as in `Measured`."""
         for number in range(len(getattr(self.measured, kind)), len(self.inputs)):
             done = (*getattr(self.measured, kind), self._batch_scores(number, settings, chain=kind == "path"))
             self.measured = replace(self.measured, alone=done) if kind == "alone" else replace(self.measured, path=done)
@@ -81,9 +83,9 @@ class Measurement:
         return [tuple(scores) for scores in means.tolist()]
 
     def _batch_scores(self, number: int, settings: Sequence[Widths], *, chain: bool) -> tuple[tuple[float, ...], ...]:
-        """The scores on one batch. With `chain` each run replays the one before it, otherwise the first."""
+        """The scores on one batch; with `chain` a run reuses outputs of the run before it, otherwise of the first."""
         quantizers = self.compressor.attachment.quantizers
-        replay = Replay(self.compressor.model, self.inputs[number])
+        forward = CachedForward(self.compressor.model, self.inputs[number])
         recorded: Widths | None = None
         scores = []
         with torch.no_grad():
@@ -94,7 +96,7 @@ class Measurement:
                 if recorded is not None:
                     changed = {quantizers[name] for name, bits in widths.items() if recorded[name] != bits}
                 record = chain or recorded is None
-                output = replay.run(changed, record=record)
+                output = forward.run(changed, record=record)
                 recorded = widths if record else recorded
                 scores.append(torch.stack([score(output, self.targets[number]).double() for score in self.score_fns]))
         return tuple(tuple(one) for one in torch.stack(scores).tolist())
@@ -108,7 +110,7 @@ def _load(path: Path) -> Measured:
 
 
 def _digest(compressor: Compressor, examples: list[Any], about: str) -> str:
-    """Of the network's weights and statistics, of its ranges, and of the examples; gates play no part."""
+    """A digest of the network's weights and statistics, of its ranges, and of the examples; gates do not count."""
     model, attachment = compressor.model, compressor.attachment
     attached = {id(tensor) for tensor in (*attachment.parameters(), *attachment.buffers())}
     own = [tensor for tensor in (*model.parameters(), *model.buffers()) if id(tensor) not in attached]
@@ -117,7 +119,7 @@ def _digest(compressor: Compressor, examples: list[Any], about: str) -> str:
 
 
 def digest_of(values: Any, about: str = "") -> str:
-    """Of words, and of all tensors in a structure: their values, types and shapes."""
+    """A digest of a text and of all tensors in a structure: their values, types and shapes."""
     digest = hashlib.sha256(about.encode())
     for leaf in tree_leaves(values):
         if isinstance(leaf, Tensor):

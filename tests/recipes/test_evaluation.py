@@ -1,10 +1,10 @@
-"""How a final network is tested."""
+"""A network evaluated on data: in full precision, with settings restored, and with errors that name the problem."""
 
 import pytest
 import torch
 from torch import nn
 
-from bayesbits.recipes.accuracy import accuracy
+from bayesbits.recipes.evaluation import accuracy, explained
 
 
 def precisions() -> list[object]:
@@ -47,3 +47,24 @@ def test_a_network_is_tested_with_all_of_float32_and_settings_are_left_as_they_w
     with pytest.raises(ValueError, match="no pair"):
         accuracy(model, [logits])
     assert precisions() == before
+
+
+def test_accuracy_counts_what_is_right_and_refuses_what_is_no_classifier():
+    network = torch.nn.Identity()
+    network.register_parameter("device", torch.nn.Parameter(torch.zeros(1)))
+    logits = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    assert accuracy(network, [(logits, torch.tensor([0, 1, 1])), (logits[:1], torch.tensor([0]))]) == 75.0
+    with pytest.raises(ValueError, match="accuracy cannot be computed: it is for logits"):
+        accuracy(network, [(torch.zeros(2, 3, 4), torch.zeros(2))])
+    with pytest.raises(ValueError, match="nothing to test on"):
+        accuracy(network, [])
+
+
+def test_errors_of_a_network_are_explained_with_its_inputs():
+    said = r"^the network cannot be run on images: too large; try smaller ones$"
+    with pytest.raises(ValueError, match=said), explained("images", "; try smaller ones"):
+        raise RuntimeError("too large\nmore about it")
+    with pytest.raises(ValueError, match="images: KeyError: 'size'"), explained("images"):
+        raise KeyError("size")
+    with pytest.raises(KeyboardInterrupt), explained("images"):
+        raise KeyboardInterrupt

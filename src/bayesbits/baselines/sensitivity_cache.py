@@ -1,13 +1,13 @@
-"""Running a network again without computing again what cannot have changed.
+"""Running a network again with cached outputs of the modules that a change cannot affect.
 
 The calls of all modules are recorded in the order in which they begin. When a quantizer changes, every call that ended
-before the quantizer's first one has the same inputs as before, and its recorded output is returned instead of
-computing it: of nested modules the outermost such call, so that nothing inside of it runs. What lies between modules is
-computed again. The results are the same bits as those of a run from the start.
+before the first call of the quantizer has the same inputs as before, and its recorded output is returned: for nested
+modules that of the outermost such call, so that nothing inside of it runs. Operations between modules are computed
+again. The results are bitwise equal to those of a run from the start.
 
-The network must be in evaluation and give the same output for the same input. A recorded output that was written into
-afterwards is not used, and a call that writes into its inputs, such as a ReLU in place, is repeated. A record holds the
-outputs of every module for one batch, as much as a training step keeps.
+The network must be in evaluation mode and deterministic. A recorded output that was written into afterwards is not
+used, and a call that writes into its inputs, such as an in-place ReLU, is repeated. The cache holds the outputs of all
+modules for one batch, about as much memory as a training step.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -27,30 +27,32 @@ class _Call:
 
     module: nn.Module
     end: int
-    """The number of the first call behind it that it does not contain."""
+    """The number of the first call after it that it does not contain."""
     output: Any = None
+    """The recorded output."""
     versions: tuple[int, ...] | None = None
-    """Of the output's tensors when the call ended; a tensor that was written into since then has another. None where
-    the call has to be repeated in any case, as it wrote into its inputs or was not kept."""
+    """The versions of the output's tensors when the call ended; a tensor that was written into since then has another
+    one. None where the call must always be repeated, because it wrote into its inputs or was not recorded."""
 
     def usable(self) -> bool:
+        """Whether the recorded output is still the one that the call returned."""
         return self.versions == _versions(self.output)
 
 
-class Replay:
-    """Runs of one network on one batch, each replaying what it can of the run that was recorded last."""
+class CachedForward:
+    """Runs of one network on one batch, each reusing outputs of the run that was recorded last."""
 
     def __init__(self, model: nn.Module, batch: Any) -> None:
         self.model, self.batch = model, batch
         self.computed = 0
-        """How many calls of modules the latest run computed."""
+        """The number of module calls that the latest run computed."""
         self._calls: list[_Call] = []
 
     def run(self, changed: Collection[nn.Module] | None = None, *, record: bool = True) -> Any:
         """The network's output.
 
-        `changed` holds every module that behaves differently from the recorded run; None computes everything. With
-        `record` this run takes the place of the recorded one.
+        `changed` holds every module that behaves differently from the recorded run; with None everything is computed.
+        With `record` this run replaces the recorded one.
         """
         before = self._calls
         first = 0
@@ -67,7 +69,7 @@ class Replay:
 
 
 class _Run:
-    """One run: calls that end up to the number `first` of the recorded ones are replayed, and others computed."""
+    """One run: calls that end before the call with the number `first` return recorded outputs, others are computed."""
 
     def __init__(self, before: list[_Call], first: int, *, keep: bool) -> None:
         self.before, self.first, self.keep = before, first, keep
@@ -75,7 +77,8 @@ class _Run:
         self.computed = 0
 
     def call(self, module: nn.Module, forward: Callable[..., Any], arguments: Any, keywords: Any) -> Any:
-        number = len(self.calls)  # the recorded calls up to `first` were the same ones
+        """The output of a module: the recorded one where it can be used, or else that of its `forward`."""
+        number = len(self.calls)  # up to `first` the calls are the recorded ones
         if number < self.first:
             recorded = self.before[number]
             if recorded.module is module and recorded.end <= self.first and recorded.usable():
@@ -94,7 +97,7 @@ class _Run:
 
 @contextmanager
 def _intercepted(model: nn.Module, run: _Run) -> Iterator[None]:
-    """Inside of the block every module of the network asks the run instead of calling its own `forward`."""
+    """Inside of the block every module of the network calls the run instead of its own `forward`."""
     modules = [module for module in model.modules() if module is not model and "forward" not in module.__dict__]
 
     def intercept(module: nn.Module) -> Callable[..., Any]:

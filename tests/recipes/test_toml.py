@@ -4,6 +4,7 @@ import pytest
 
 import bayesbits as bb
 from bayesbits import recipes
+from bayesbits.recipes.toml import options_from, to_table
 
 SMALL = '[data]\nname = "digits"\n[model]\nname = "lenet5"\n'
 
@@ -46,7 +47,7 @@ def test_overrides_are_toml_and_text_where_they_are_not():
         ],
     )
     assert recipe.search.mu == 0.5
-    assert (recipe.search.weights.kind, recipe.search.weights.lr) == ("sgd", 0.1)
+    assert (recipe.search.weights.optimizer, recipe.search.weights.lr) == ("sgd", 0.1)
     assert recipe.search.epochs == recipes.load("digits-lenet5").search.epochs
     assert recipe.spec == bb.Spec(bits=(4, 8), channel_multiple=8, rules={"classifier.*": bb.Rule(min_bits=8)})
     assert recipe.data.folder == "/some/where else"
@@ -80,8 +81,8 @@ def test_presets_come_before_the_other_fields():
         ("search.weights=3", "SearchConfig.weights is 3; it is an OptimizerConfig"),
         ("spec.bits=[4, 2]", "[spec]: Spec.bits is [4, 2]; the widths increase"),
         ("spec=3", "spec is 3; it is a table, [spec]"),
-        ("data.flip=1", "[data]: flip is 1; it is true or false"),
-        ("data.batch_size=0", "[data]: batch_size is 0; it is an integer of at least 1"),
+        ("data.flip=1", "[data]: DataConfig.flip is 1; it is True or False"),
+        ("data.batch_size=0", "[data]: DataConfig.batch_size is 0; it is an integer of at least 1"),
         ("model.checkpoint=x", "the float network is loaded or trained, not both"),
     ],
 )
@@ -91,9 +92,49 @@ def test_what_is_wrong_is_named_with_the_recipe_and_the_key(override, said):
     assert said in message
 
 
-def test_distillation_needs_a_trained_float_network():
-    assert "no trained float network" in refusal(["search.distillation=0.5"], "mnist-lenet5")
-    assert recipes.load("digits-lenet5", ["search.distillation=0.5"]).search.distillation == 0.5
+@pytest.mark.parametrize(
+    ("override", "new"),
+    [
+        ("search.weights.rate=1", "search.weights.lr"),
+        ("search.rate=1", "search.gates.lr or search.ranges.lr or search.weights.lr"),
+        ("search.gates={kind='sgd'}", "search.gates.optimizer"),
+        ("finetune.kind=sgd", "finetune.ranges.optimizer or finetune.weights.optimizer"),
+        ("data.standardise=false", "data.standardize"),
+        ("spec.examples=100", "spec.num_examples"),
+    ],
+)
+def test_keys_of_the_version_before_are_refused_with_their_new_names(override, new):
+    key = override.partition("=")[0] + (".kind" if "{" in override else "")
+    assert f"recipe digits-lenet5: {key} is not known; did you mean {new}?" in refusal([override])
+
+
+def test_a_file_of_the_version_before_is_refused_with_the_new_key(tmp_path):
+    path = tmp_path / "recipe.toml"
+    for old, new in (("rate = 0.1", "lr"), ('kind = "sgd"', "optimizer")):
+        path.write_text(f"{SMALL}[search.weights]\n{old}\n")
+        key = old.split()[0]
+        assert refusal([], path).startswith(
+            f"{path}: search.weights.{key} is not known; did you mean search.weights.{new}?"
+        )
+
+
+def test_a_recipe_is_written_with_settings_that_toml_has_no_value_for(tmp_path):
+    """None is left out, except where it means something else than the default; texts may hold anything."""
+    overrides = ["spec.residual_bits=none", "spec.bits=[4, 8]", "search.epoch_steps=3", "search.weights.lr=1e-5"]
+    recipe = recipes.load("digits-lenet5", [*overrides, "description='a \"quoted\" \\ text'"])
+    table = to_table(recipe)
+    assert table["spec"]["residual_bits"] == "none"
+    assert "num_examples" not in table["spec"]
+    assert "seed" not in table["search"]
+    assert table["float"].keys().isdisjoint({"seed", "ranges", "distillation", "temperature"})
+    path = tmp_path / "recipe.toml"
+    path.write_text(recipes.to_toml(recipe))
+    assert recipes.load(path) == recipe
+    assert recipe.description == 'a "quoted" \\ text'
+
+
+def test_overrides_are_merged_into_one_table():
+    assert options_from(["a.b=1", "a.c=two words", "a.b=[3]"]) == {"a": {"b": [3], "c": "two words"}}
 
 
 def test_an_override_that_is_none_is_refused():

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bayesbits import recipes
-from bayesbits.recipes import folder as files
+from bayesbits.recipes import run_folder
 from bayesbits.training import TrainingError
 from bayesbits.training.metrics import MetricsLog
 
@@ -74,7 +74,7 @@ def test_a_damaged_result_is_named_with_the_way_out_and_made_again(recipe, tmp_p
 
 
 def test_a_run_that_is_not_finished_is_told_from_none(recipe, tmp_path):
-    assert "holds no finished run: there is no plan.json" in files.unfinished(tmp_path, "plan.json")
+    assert "holds no finished run: there is no plan.json" in run_folder.unfinished(tmp_path, "plan.json")
     folder = tmp_path / "a run"
     run(recipe, folder)
     (folder / "result.json").unlink()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bayesbits.baselines.replay import Replay
+from bayesbits.baselines.sensitivity_cache import CachedForward
 
 
 class Scale(nn.Module):
@@ -64,7 +64,7 @@ def scales(net: Net) -> list[Scale]:
 
 @torch.no_grad()
 def test_every_single_change_gives_the_bits_of_a_whole_run(net):
-    replay = Replay(net, X)
+    replay = CachedForward(net, X)
     assert torch.equal(replay.run(), net(X))
     whole = replay.computed
     computed = []
@@ -80,7 +80,7 @@ def test_every_single_change_gives_the_bits_of_a_whole_run(net):
 
 @torch.no_grad()
 def test_changes_that_stay_give_the_bits_of_a_whole_run_in_any_order(net):
-    replay = Replay(net, X)
+    replay = CachedForward(net, X)
     replay.run()
     for index, scale in enumerate([scales(net)[i] for i in (2, 0, 3, 1, 3, 2)]):
         scale.factor = 1.0 + index / 7
@@ -89,7 +89,7 @@ def test_changes_that_stay_give_the_bits_of_a_whole_run_in_any_order(net):
 
 @torch.no_grad()
 def test_nothing_that_changed_computes_nothing_but_what_writes_in_place(net):
-    replay = Replay(net, X)
+    replay = CachedForward(net, X)
     output = replay.run()
     assert torch.equal(replay.run(set()), output)
     assert replay.computed == 0  # the outermost modules did not write into their inputs
@@ -108,7 +108,7 @@ def test_a_network_that_takes_another_way_behind_the_change_is_followed():
 
     torch.manual_seed(0)
     net = Branching().eval()
-    replay = Replay(net, X.abs())
+    replay = CachedForward(net, X.abs())
     replay.run()
     for factor in (-1.0, 2.0, -3.0):
         net.scale.factor = factor
@@ -117,10 +117,10 @@ def test_a_network_that_takes_another_way_behind_the_change_is_followed():
 
 @torch.no_grad()
 def test_afterwards_the_modules_are_their_own_again_after_errors_too(net):
-    replay = Replay(net, X[:, :3])
+    replay = CachedForward(net, X[:, :3])
     with pytest.raises(RuntimeError):
         replay.run()
     assert not any("forward" in module.__dict__ for module in net.modules())
-    replay = Replay(net, X)
+    replay = CachedForward(net, X)
     replay.run()
     assert not any("forward" in module.__dict__ for module in net.modules())

@@ -1,6 +1,6 @@
 """A search that cannot or did not compress says so, with what to change."""
 
-from bayesbits.recipes import advice
+from bayesbits.recipes import search_advice as advice
 from bayesbits.training import SearchConfig
 
 

@@ -1,12 +1,13 @@
-"""Channels of weights, and factors that are moved into them and out of them.
+"""The channels of a layer's weight: one layout for all kinds of layers, scaling them, and their largest magnitudes.
 
 Convolutions, linear layers and transposed convolutions store their channels along different axes, and groups divide
-them; here every weight has output channels, the input channels of its group, and the rest.
+them. In the common layout a weight is [output channels, input channels of the group, the rest].
 """
 
 import torch
 from torch import Tensor
 
+from bayesbits.baselines.layerwise import norm_of
 from bayesbits.graph.channels import Channels
 from bayesbits.graph.layer_paths import LayerPaths
 from bayesbits.graph.layers import FoundLayer, weight_of
@@ -15,15 +16,8 @@ from bayesbits.records.topology import ChannelGroup
 from bayesbits.utils.torch_private import BatchNorm
 
 
-def norm_of(between: LayerPaths, layer: FoundLayer) -> BatchNorm | None:
-    """The batch norm that alone reads a layer; None where there is none."""
-    norm = None if layer.norm is None else between.model.get_submodule(layer.norm)
-    assert norm is None or isinstance(norm, BatchNorm)
-    return norm
-
-
 def by_channels(layer: FoundLayer, weight: Tensor) -> Tensor:
-    """A layer's weight as [output channels, input channels of the group, all the rest]."""
+    """A layer's weight as [output channels, input channels of the group, the rest]."""
     if layer.kind == "conv_transpose":  # stored as [input channels, output channels of the group, ...]
         split = weight.reshape(layer.groups, -1, *weight.shape[1:])
         weight = split.transpose(1, 2).reshape(layer.outputs, -1, *weight.shape[2:])
@@ -32,7 +26,10 @@ def by_channels(layer: FoundLayer, weight: Tensor) -> Tensor:
 
 @torch.no_grad()
 def rescale(layer: FoundLayer, norm: BatchNorm | None, of_inputs: Tensor, of_outputs: Tensor) -> None:
-    """Multiply a layer's input channels and divide its output channels; what is scaled by 1 stays as it is."""
+    """Multiply a layer's input channels and divide its output channels; where all factors are 1, nothing is written.
+
+    Where a batch norm follows, its scale and shift are divided in the place of the output channels.
+    """
     weight = weight_of(layer.module)
     rest = [1] * (weight.dim() - 2)
     if bool((of_inputs != 1).any()):
@@ -60,28 +57,28 @@ def rescale(layer: FoundLayer, norm: BatchNorm | None, of_inputs: Tensor, of_out
 
 
 class Magnitudes:
-    """The largest magnitude of a layer's folded weight for every pair of output and input channel it has."""
+    """The largest magnitudes of a layer's weight, with its batch norm folded, by output and input channel."""
 
-    def __init__(self, layer: FoundLayer, between: LayerPaths, channels: Channels) -> None:
+    def __init__(self, layer: FoundLayer, paths: LayerPaths, channels: Channels) -> None:
         self.values = by_channels(layer, weight_of(layer.module).detach().double()).abs().amax(dim=2).cpu()
-        norm = norm_of(between, layer)
+        norm = norm_of(paths.model, layer)
         if norm is not None:
             self.values *= fold_factor(norm, torch.float64).abs().cpu().reshape(-1, 1)
         inputs = torch.tensor(channels.inputs[layer.name]).reshape(layer.groups, 1, -1)
         self.outputs = torch.tensor(channels.outputs[layer.name])
         self.inputs = inputs.expand(-1, layer.outputs // layer.groups, -1).reshape(self.values.shape)
 
-    def at(self, scale: Tensor) -> Tensor:
-        """The magnitudes once every channel has been scaled."""
+    def scaled(self, scale: Tensor) -> Tensor:
+        """The magnitudes after every channel of the network was scaled."""
         return self.values * scale[self.inputs] / scale[self.outputs].unsqueeze(1)
 
     def of_outputs(self, group: ChannelGroup, scale: Tensor) -> Tensor:
         """The largest magnitude of every channel of a group, as an output of this layer."""
-        return _largest(group, self.outputs, self.at(scale).amax(dim=1))
+        return _largest(group, self.outputs, self.scaled(scale).amax(dim=1))
 
     def of_inputs(self, group: ChannelGroup, scale: Tensor) -> Tensor:
-        """The same as an input of this layer."""
-        return _largest(group, self.inputs.flatten(), self.at(scale).flatten())
+        """The largest magnitude of every channel of a group, as an input of this layer."""
+        return _largest(group, self.inputs.flatten(), self.scaled(scale).flatten())
 
 
 def _largest(group: ChannelGroup, channels: Tensor, values: Tensor) -> Tensor:
