@@ -11,7 +11,8 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = ROOT / "experiments" / "results"
 BENCHMARKS = ROOT / "benchmarks" / "results"
-FRONTS = {"posttrain-resnet20": (4.6, 2.71, 1.8), "posttrain-resnet56": (4.75, 2.45, 1.6)}
+FRONTS = {"posttrain-resnet20": (4.6, 2.71, 1.8), "posttrain-resnet56": (4.75, 2.45, 1.6)}  # % of the bit operations
+ON_A_CPU = {"posttrain-resnet20": "posttrain-resnet20-default-mus-cpu", "posttrain-resnet56": "posttrain-resnet56-cpu"}
 METHODS = ("sensitivity", "gates", "gates+ranges", "sensitivity adaround", "gates+ranges adaround")
 
 Row = Mapping[str, Any]
@@ -81,13 +82,20 @@ def front(name: str, costs: Iterable[float]) -> str:
             best = [best_within(run["points"], cost) for run in result["methods"][method]]
             row[method] = "-" if None in best else f"{sum(best) / len(best):.2f}"
         rows.append(row)
-    seconds = max(run["seconds"] for run in result["methods"]["gates+ranges"])
+    eight = [run["points"][0]["accuracy"] for run in result["methods"]["8/8 minmax"]]
+    on_a_cpu = json.loads((EXPERIMENTS / f"{ON_A_CPU[name]}.json").read_text())
     told = (
-        f"`experiments/results/{name}.json`, {result['device']}, torch {result['torch']}; float has "
-        f"{result['float_accuracy']:.2f}%. A front of gates and ranges took at most {seconds:.0f} s. "
-        f"Command: `{result['command']}`"
+        f"Float has {result['float_accuracy']:.2f}%, and 8/8 with min/max ranges {sum(eight) / len(eight):.2f}% at 6.25%. "
+        f"A front of gates and ranges took at most {longest(result):.0f} s on {result['device']} with torch "
+        f"{result['torch']}, and {longest(on_a_cpu):.0f} s on {on_a_cpu['device']}. "
+        f"`experiments/results/{name}.json`, by `{result['command']}`"
     )
     return f"{markdown(rows)}\n\n{told}"
+
+
+def longest(result: Row) -> float:
+    """The seconds of the slowest front of gates and ranges."""
+    return max(run["seconds"] for run in result["methods"]["gates+ranges"])
 
 
 def best_within(points: Iterable[Row], cost: float) -> float | None:
@@ -98,6 +106,7 @@ def best_within(points: Iterable[Row], cost: float) -> float | None:
 TRAINING = {
     "network": "network", "batch": "batch", "what": "what", "ms": "ms", "time / float": "time / float",
     "memory MB": "memory, MB", "memory / float": "memory / float",
+    "hours of the paper's ImageNet": "hours of the paper's ImageNet",
 }  # fmt: skip
 DEPLOYED = {"network": "network", "file": "file", "ms": "ms", "speed": "times as fast", "MB": "MB", "% BOPs": "% BOPs"}
 EQUALITY = {
