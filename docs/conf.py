@@ -7,12 +7,11 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from docs import results  # noqa: E402 (found by the line above)
-
-import bayesbits  # noqa: E402
+import bayesbits  # noqa: E402 (found by the line above)
+from docs import results  # noqa: E402
 
 project = "bayesbits"
-author = copyright = "the authors of bayesbits"
+project_copyright = "the authors of bayesbits"
 version = release = bayesbits.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]

@@ -85,7 +85,7 @@ def front(name: str, costs: Iterable[float]) -> str:
     eight = [run["points"][0]["accuracy"] for run in result["methods"]["8/8 minmax"]]
     on_a_cpu = json.loads((EXPERIMENTS / f"{ON_A_CPU[name]}.json").read_text())
     told = (
-        f"Float has {result['float_accuracy']:.2f}%, and 8/8 with min/max ranges {sum(eight) / len(eight):.2f}% at 6.25%. "
+        f"Float has {result['float_accuracy']:.2f}%, 8/8 with min/max ranges {sum(eight) / len(eight):.2f}% at 6.25%. "
         f"A front of gates and ranges took at most {longest(result):.0f} s on {result['device']} with torch "
         f"{result['torch']}, and {longest(on_a_cpu):.0f} s on {on_a_cpu['device']}. "
         f"`experiments/results/{name}.json`, by `{result['command']}`"
