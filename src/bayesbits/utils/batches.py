@@ -1,0 +1,76 @@
+"""What a batch is, and how a model is called with it.
+
+The inputs of a model are a tensor, a tuple or list of positional inputs, or a mapping of keyword inputs. They may hold
+anything; their tensors with at least one dimension have the examples along the first one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesbits.utils.torch_private import tree_leaves
+
+
+def split_inputs(inputs: Any, name: str = "example_inputs") -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The positional and the keyword inputs of a call; raises a TypeError that calls them `name`."""
+    if isinstance(inputs, Tensor):
+        return (inputs,), {}
+    if isinstance(inputs, tuple | list):
+        return tuple(inputs), {}
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    raise TypeError(
+        f"{name} is a {type(inputs).__name__}; give a tensor, a tuple of positional inputs, or a dict of keyword inputs"
+    )
+
+
+def call_model(model: nn.Module, inputs: Any) -> Any:
+    """The model's output for the inputs of a batch."""
+    args, kwargs = split_inputs(inputs, "a batch")
+    return model(*args, **kwargs)
+
+
+def batched_tensors(batch: Any) -> list[Tensor]:
+    """The tensors of a batch that hold examples."""
+    return [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dim() > 0]
+
+
+def count_examples(batch: Any) -> int:
+    """How many examples a batch holds: the length of its first tensor."""
+    tensors = batched_tensors(batch)
+    if not tensors:
+        raise ValueError(f"a batch holds no tensor of examples: it is a {type(batch).__name__}")
+    return len(tensors[0])
+
+
+def all_examples_equal(batches: Iterable[Any]) -> bool:
+    """Whether every tensor of every batch repeats the first example of the first batch."""
+    first: list[Tensor] | None = None
+    for batch in batches:
+        tensors = batched_tensors(batch)
+        if first is None:
+            first = [tensor[:1] for tensor in tensors]
+        for tensor, example in zip(tensors, first, strict=False):
+            if tensor.shape[1:] != example.shape[1:] or bool((tensor != example.to(tensor.device)).any()):
+                return False
+    return True
+
+
+def at_least_two_examples(x: Tensor) -> Tensor:
+    """x, with its only example twice where it has one: torch.export takes a size of 1 for a constant."""
+    return torch.cat([x, x]) if len(x) == 1 else x
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """Tensors, and tensors in tuples, lists and mappings, on a device; anything else unchanged."""
+    if isinstance(value, Tensor):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, Mapping):
+        return {key: to_device(entry, device) for key, entry in value.items()}
+    if isinstance(value, tuple | list):
+        return tuple(to_device(entry, device) for entry in value)
+    return value
