@@ -30,11 +30,8 @@ ALLOWED = {
 
 # Modules without a mirrored test file, by folder. Entries are only ever taken out.
 UNTESTED = {
-    ".": "__main__",
     "baselines": "channel_factors gathering layer_bias measurement observing reconstruction",
-    "cli": "console demo errors extras inspect learned main options plan recipes report search sensitivity trained",
     "compression": "attachment diagnose observation range_estimation",
-    "cost": "cost indices",
     "deploy": "decision network rebuild",
     "deploy/onnx": "expand float_model inputs_outputs latency nodes packages tensor_names torch_graph",
     "deploy/rewrite": "fold_batch_norm index_masks insert_quantizers integer_layers program remove_dead_branches sizes",
@@ -43,11 +40,9 @@ UNTESTED = {
         "rounding runtime segments simulated trained"
     ),
     "functional": "operation recursion reference triton_kernels",
-    "graph": "channel_labels channel_rules channels elementwise_rules exported_program flattened layers residual",
     "nn": "channel_gate exchange",
     "posttraining": "points starting",
     "recipes": "factories finished machine networks recipe result trial writing",
-    "report": "elements layers markup proof style svg writing",
     "training": "batches description engine errors interrupts loss_history randomness sharding start task",
     "zoo/data": (
         "augmentation cifar crops dataset digits image_folder mnist mosaics normalization optional pickles "
