@@ -13,7 +13,7 @@ from bayesbits.baselines import correct_biases, correct_biases_without_data
 from bayesbits.baselines.channel_factors import by_channels
 from bayesbits.baselines.input_means import mean_of_layer
 from bayesbits.graph.layer_paths import read_layer_paths
-from bayesbits.nn.attached import AttachedLayer
+from bayesbits.nn.layer import AttachedLayer
 from tests.graph.networks import randomize
 
 FLOAT_INPUT = bb.Spec(input_bits=32, residual_bits=None, prune=False)

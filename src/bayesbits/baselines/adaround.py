@@ -30,7 +30,8 @@ from bayesbits.baselines.rounding import RoundingGrid
 from bayesbits.compression.compressor import Compressor
 from bayesbits.graph.layer_paths import LayerPaths, read_layer_paths
 from bayesbits.graph.pointwise import apply_functions
-from bayesbits.nn.attached import AttachedLayer, batch_norm_factor
+from bayesbits.nn.folding import fold_factor, folded_bias
+from bayesbits.nn.layer import AttachedLayer
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer
 from bayesbits.utils.modes import evaluation_mode
@@ -160,10 +161,8 @@ def _reconstruction(
     scale, shift = None, None
     norm, gate = norm_of(compressor, layer), compressor.attachment.gate_of(layer.name)
     if norm is not None:
-        assert norm.running_mean is not None
-        scale = batch_norm_factor(norm)
-        shift = -norm.running_mean * scale
-        shift = shift if norm.bias is None else shift + norm.bias.detach()
+        scale = fold_factor(norm)
+        shift = folded_bias(norm, scale, None, norm.bias).detach()
     if gate is not None:
         values = gate.values().detach().to(module.weight.dtype)
         scale = values if scale is None else scale * values

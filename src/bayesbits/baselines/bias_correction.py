@@ -31,11 +31,11 @@ from bayesbits.baselines.observing import (
     watching_layers,
 )
 from bayesbits.compression.compressor import Compressor
-from bayesbits.compression.observation import run_on
 from bayesbits.graph.layer_paths import read_layer_paths
-from bayesbits.nn.attached import AttachedLayer
+from bayesbits.nn.layer import AttachedLayer
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer
+from bayesbits.utils.batches import call_model
 from bayesbits.utils.modes import evaluation_mode
 
 
@@ -182,7 +182,7 @@ def _float_means(reference: nn.Module, biases: Iterable[LayerBias], batches: lis
     observers = {mean.bias.place: mean.see for mean in means.values()}
     with evaluation_mode(reference), watching_layers(reference, observers):
         for batch in batches:
-            run_on(reference, batch)
+            call_model(reference, batch)
     return {name: mean.read() for name, mean in means.items()}
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.baselines.channel_factors import Magnitudes, norm_of, rescale
-from bayesbits.compression.attachment import check_free
+from bayesbits.compression.attach import check_free
 from bayesbits.graph.channels import Channels
 from bayesbits.graph.layer_paths import LayerPaths, read_layer_paths
 from bayesbits.records.topology import ChannelGroup

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bayesbits.compression.compressor import Compressor, attach
+from bayesbits.compression.attach import attach
+from bayesbits.compression.compressor import Compressor
 from bayesbits.recipes import folder as files
 from bayesbits.recipes.loaders import Loaders, open_data
 from bayesbits.recipes.machine import Machine, find_machine, versions
@@ -16,7 +17,7 @@ from bayesbits.recipes.recipe import Recipe
 from bayesbits.recipes.result import POSTTRAINING, Result, make_result
 from bayesbits.records.plan import Plan
 from bayesbits.training.execution import executions_in
-from bayesbits.training.metrics_log import read_metrics
+from bayesbits.training.metrics import read_metrics
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,15 @@ MOST_NAMES = 3
 """The most names of layers in one cell of a table."""
 
 
+def output_axis(kind: str, groups: int) -> int:
+    """The axis of a layer's weight that holds its output channels; `kind` and `groups` are those of a `Layer`.
+
+    A transposed convolution has its inputs on axis 0. With groups its outputs are spread over both axes, but for a
+    depthwise one, whose axis 0 holds both.
+    """
+    return 1 if kind == "conv_transpose" and groups == 1 else 0
+
+
 @dataclass(frozen=True)
 class Layer:
     """One weighted module: a convolution, a transposed convolution or a linear layer."""

@@ -1,7 +1,7 @@
 """Every private name of torch that this package uses, why, and what happens when it is gone.
 
 No other module of the package touches a private name of torch (`tests/utils/test_torch_private.py` reads them all).
-Two uses cannot live here. `nn/network.py` and `compression/attachment.py` override `nn.Module._apply`: `Module.to` and
+Two uses cannot live here. `nn/network.py` and `nn/network_quantizers.py` override `nn.Module._apply`: `Module.to` and
 its relatives move tensors through it, and torch has no public hook for that. If it went, an attached network moved to
 another device would leave its quantizers behind, and `tests/nn/test_network.py` would fail.
 """
