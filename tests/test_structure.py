@@ -31,24 +31,7 @@ ALLOWED = {
 # Modules without a mirrored test file, by folder. Entries are only ever taken out.
 UNTESTED = {
     "baselines": "channel_factors gathering layer_bias measurement observing reconstruction",
-    "compression": "attachment diagnose observation range_estimation",
-    "deploy": "decision network rebuild",
-    "deploy/onnx": "expand float_model inputs_outputs latency nodes packages tensor_names torch_graph",
-    "deploy/rewrite": "fold_batch_norm index_masks insert_quantizers integer_layers program remove_dead_branches sizes",
-    "deploy/verification": (
-        "comparing constants copies deployed derived exact feeding operands outputs record recorded returned "
-        "rounding runtime segments simulated trained"
-    ),
-    "functional": "operation recursion reference triton_kernels",
-    "nn": "channel_gate exchange",
-    "posttraining": "points starting",
     "recipes": "factories finished machine networks recipe result trial writing",
-    "training": "batches description engine errors interrupts loss_history randomness sharding start task",
-    "zoo/data": (
-        "augmentation cifar crops dataset digits image_folder mnist mosaics normalization optional pickles "
-        "pictures places"
-    ),
-    "zoo/models": "checkpoint cifar_resnet lenet5 mobilenetv2 resnet vgg7",
 }
 
 
