@@ -17,7 +17,7 @@ from bayesbits.deploy.onnx import nodes
 from bayesbits.deploy.onnx.float_model import export_float_onnx
 from bayesbits.deploy.onnx.latency import measure_latencies
 from bayesbits.deploy.verification.runtime import Session
-from bayesbits.graph.trace import split_inputs
+from bayesbits.utils.batches import split_inputs
 from bayesbits.utils.pytree import describe, tensors_in
 
 

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from bayesbits.compression.compressor import Compressor
 from bayesbits.functional.grid import INTEGER_BITS, code_bounds
-from bayesbits.graph.exported_program import evaluation_form
 from bayesbits.nn import GatedQuantizer
 from bayesbits.nn.folding import fold_factor, folded_bias
 from bayesbits.nn.layer import AttachedLayer, LayerParts
 from bayesbits.records.integer_network import Grid
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer, Topology, output_axis
+from bayesbits.utils.modes import evaluation_mode
 from bayesbits.utils.torch_private import BatchNorm, tree_map_only
 
 LARGEST_CODED_BITS = 16
@@ -78,7 +78,7 @@ def read_decision(compressor: Compressor, channel_multiple: int = 1) -> Decision
     args, kwargs = fixed.attachment.example_inputs or ((), {})
     args, kwargs = tree_map_only(Tensor, _plain_example, (args, kwargs))
     gone = plan.removed(topology)
-    with torch.no_grad(), evaluation_form(fixed.model):
+    with torch.no_grad(), evaluation_mode(fixed.model):
         weights = {layer.name: _weights(fixed, layer, plan, gone) for layer in topology.layers}
         grids = {
             name: _grid(name, quantizer)

@@ -17,10 +17,12 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 from bayesbits.deploy.signature import in_order, read_arguments
-from bayesbits.graph.exported_program import Program, evaluation_form, export_functional, read_program, tensor_outputs
-from bayesbits.graph.flattened import FlatNetwork, export_any_batch, inner_path, takes_any_batch
+from bayesbits.graph.export import export_dynamic_batch, export_functional, has_dynamic_batch, output_shapes
+from bayesbits.graph.exported_program import Program, read_program
+from bayesbits.graph.flat_network import FlatNetwork, inner_path
 from bayesbits.graph.trace import Reading, read
 from bayesbits.records.integer_network import Argument
+from bayesbits.utils.modes import evaluation_mode
 from bayesbits.utils.naming import key_of
 from bayesbits.utils.pytree import Tree
 from bayesbits.utils.torch_private import FakeTensorMode, OpOverload
@@ -82,9 +84,9 @@ def export_float(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     """Export a float network, for batches of any size where that is possible."""
     kwargs = in_order(model, args, kwargs)
     flat = FlatNetwork(model, args, kwargs)
-    exported = export_any_batch(flat, lambda examples, marks: export_functional(flat, examples, marks)[0])
+    exported = export_dynamic_batch(flat, lambda examples, marks: export_functional(flat, examples, marks)[0])
     copy = _Copy(exported, flat.examples())
-    with evaluation_form(flat), torch.no_grad(), tensor_outputs(model) as module_outputs:
+    with evaluation_mode(flat), torch.no_grad(), output_shapes(model) as module_outputs:
         returns = flat.returns()
     program = read_program(model, copy.twin_graph, exported.graph_signature, module_outputs)
     return FloatProgram(
@@ -93,7 +95,7 @@ def export_float(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
         takes=read_arguments(model, args, kwargs),
         returns=returns,
         examples=flat.examples(),
-        batched=takes_any_batch(exported),
+        batched=has_dynamic_batch(exported),
         node_of=copy.node_of,
         program=program,
         reading=read(program),

@@ -27,8 +27,8 @@ from bayesbits.deploy.rewrite.sizes import (
     correct_view,
 )
 from bayesbits.graph.channel_rules import PADS
-from bayesbits.graph.elementwise_rules import is_elementwise
 from bayesbits.graph.exported_program import operation, shape
+from bayesbits.graph.pointwise import is_pointwise
 
 aten = torch.ops.aten
 
@@ -116,7 +116,7 @@ class _Pruning:
         if name == "getitem" and source is not None:
             index: Any = node.args[1]
             return same(self.kept[source][index], wanted)
-        if is_elementwise(twin, name):
+        if is_pointwise(twin):
             for used in node.all_input_nodes:
                 if used in self._twin:  # and is no size
                     sizes = shape(self._twin[used])
@@ -162,7 +162,7 @@ class _Pruning:
         return True
 
     def _is_elementwise(self, node: fx.Node) -> bool:
-        return node in self._twin and node not in self.layers and is_elementwise(self._twin[node], operation(node))
+        return node in self._twin and node not in self.layers and is_pointwise(self._twin[node])
 
     def _rank(self, node: fx.Node) -> int:
         return len(shape(self._twin[node]))
