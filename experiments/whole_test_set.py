@@ -11,7 +11,7 @@ import onnxruntime
 import torch
 
 import bayesbits as bb
-from bayesbits.deploy.verification.runtime import machine
+from bayesbits.deploy.onnx.runtime import machine
 from bayesbits.recipes import restore
 
 

@@ -50,7 +50,13 @@ TESTS: dict[str, list[str]] = {
     "compression/penalties.py": ["tests/compression/test_penalties.py", "tests/compression/test_penalty_base.py"],
     "compression/penalty_base.py": ["tests/compression/test_penalty_base.py", "tests/compression/test_penalties.py"],
     "cost/bops.py": ["tests/cost/test_bops.py", "tests/cost/test_size.py"],
-    "deploy/rewrite/remove_channels.py": ["tests/deploy/test_pipeline.py", "tests/deploy/test_random_networks.py"],
+    "deploy/rewrite/remove_channels.py": [
+        "tests/deploy/rewrite/test_remove_channels.py",
+        "tests/deploy/test_pipeline.py",
+        "tests/deploy/test_random_networks.py",
+    ],
+    "deploy/rewrite/index_masks.py": ["tests/deploy/rewrite/test_index_masks.py"],
+    "deploy/rewrite/size_arguments.py": ["tests/deploy/rewrite/test_size_arguments.py"],
     "deploy/rewrite/fuse_quantizers.py": ["tests/deploy/rewrite/test_fuse_quantizers.py"],
     "deploy/modules.py": ["tests/deploy/test_modules.py"],
 }

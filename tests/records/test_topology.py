@@ -99,11 +99,6 @@ def test_a_different_layer_is_a_different_topology() -> None:
     assert Topology.from_json(changed.to_json()) != topology
 
 
-def test_the_axis_of_a_weights_output_channels() -> None:
-    assert [output_axis(kind, 1) for kind in ("conv", "linear", "conv_transpose")] == [0, 0, 1]
-    assert [output_axis(kind, 4) for kind in ("conv", "conv_transpose")] == [0, 0]
-
-
 def test_as_a_table() -> None:
     assert str(example()).splitlines() == [
         "layer  kind    weight  MACs  removable  channels feed",
@@ -127,3 +122,8 @@ def test_a_table_names_three_readers_and_counts_the_others() -> None:
     assert lines[1].endswith("2 of 2  b, c, d and 1 more")
     assert lines[2].split()[1:3] == ["depthwise", "conv"]
     assert lines[-1] == "36 MACs in 5 layers"
+
+
+def test_the_axis_of_a_weights_output_channels() -> None:
+    assert [output_axis(kind, 1) for kind in ("conv", "linear", "conv_transpose")] == [0, 0, 1]
+    assert [output_axis(kind, 4) for kind in ("conv", "conv_transpose")] == [0, 0]

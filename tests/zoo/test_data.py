@@ -438,7 +438,7 @@ def test_wrong_mosaics_are_named_with_what_is_wrong(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("name", "module", "package"), [("digits", "sklearn", "scikit-learn"), ("cifar10", "PIL", "Pillow")]
+    ("name", "module", "package"), [("digits", "sklearn", "scikit-learn"), ("cifar10", "PIL", "pillow")]
 )
 def test_a_package_that_is_not_installed_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, module: str, package: str
@@ -447,5 +447,5 @@ def test_a_package_that_is_not_installed_is_asked_for(
     for loaded in [loaded for loaded in sys.modules if loaded == module or loaded.startswith(f"{module}.")]:
         monkeypatch.setitem(sys.modules, loaded, None)
     monkeypatch.setitem(sys.modules, module, None)
-    with refused(ImportError, package, "pip install bayesbits[data]"):
+    with refused(ImportError, package, 'pip install "bayesbits[data]"'):
         data.load(name, tmp_path)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from bayesbits.zoo.data.optional import from_data_extra
+from bayesbits.utils.optional_packages import require_packages
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -30,8 +30,9 @@ def random_crop(picture: Image, size: int) -> Image:
     The numbers are torch's, so that a `DataLoader`'s workers draw different ones and a seed repeats them.
     """
     picture = _resized(picture.crop(random_box(*picture.size)), size, size)
-    with from_data_extra("Pillow", "mirroring pictures"):
-        from PIL.Image import Transpose
+    require_packages("mirroring pictures", "PIL")
+    from PIL.Image import Transpose
+
     return picture.transpose(Transpose.FLIP_LEFT_RIGHT) if torch.rand(()).item() < 0.5 else picture
 
 
@@ -65,6 +66,7 @@ def _uniform(low: float, high: float) -> float:
 
 
 def _resized(picture: Image, width: int, height: int) -> Image:
-    with from_data_extra("Pillow", "resizing pictures"):
-        from PIL.Image import Resampling
+    require_packages("resizing pictures", "PIL")
+    from PIL.Image import Resampling
+
     return picture.resize((width, height), Resampling.BILINEAR)

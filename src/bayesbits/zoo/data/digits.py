@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bayesbits.utils.optional_packages import require_packages
 from bayesbits.zoo.data.dataset import Dataset
-from bayesbits.zoo.data.optional import from_data_extra
 
 _CLASSES = 10
 _BRIGHTEST = 16
@@ -25,8 +25,9 @@ def digits(_folder: Path | str | None = None, size: int = 28) -> tuple[Dataset, 
     """Training and test images of `size` x `size` pixels, one channel; the folder that others need is not looked at."""
     if size < 1:
         raise ValueError(f"size is {size}; the digits have at least one pixel")
-    with from_data_extra("scikit-learn", "the data set 'digits'"):
-        from sklearn.datasets import load_digits
+    require_packages("the data set 'digits'", "sklearn")
+    from sklearn.datasets import load_digits
+
     bunch = load_digits()
     shades = torch.from_numpy(bunch.images).unsqueeze(1)
     resized = F.interpolate(shades * (255 / _BRIGHTEST), size=(size, size), mode="bilinear", align_corners=False)

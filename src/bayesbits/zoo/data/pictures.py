@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayesbits.zoo.data.optional import from_data_extra
+from bayesbits.utils.optional_packages import require_packages
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 def read_picture(path: str | os.PathLike[str]) -> Image:
     """The picture in `path` in red, green and blue, read to its end; a ValueError names a file that is not one."""
-    with from_data_extra("Pillow", f"reading {os.fspath(path)}"):
-        import PIL.Image
+    require_packages(f"reading {os.fspath(path)}", "PIL")
+    import PIL.Image
+
     try:
         with PIL.Image.open(path) as picture:
             return picture.convert("RGB")
