@@ -13,8 +13,8 @@ from torch import Tensor
 
 from bayesbits.baselines.replay import Replay
 from bayesbits.compression.compressor import Compressor
-from bayesbits.posttraining.examples import count_examples
 from bayesbits.records.serialization import Record
+from bayesbits.utils.batches import count_examples
 from bayesbits.utils.torch_private import tree_leaves
 
 ScoreFunction = Callable[[Any, Any], Tensor]

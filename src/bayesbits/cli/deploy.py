@@ -13,7 +13,7 @@ from bayesbits.deploy.onnx.latency import measure_latencies
 from bayesbits.recipes.finished import FinishedRun, restore
 from bayesbits.recipes.folder import VERIFICATION
 from bayesbits.recipes.loaders import first_examples
-from bayesbits.training.batches import to_device
+from bayesbits.utils.batches import to_device
 from bayesbits.utils.optional_packages import require_extras
 
 DEPLOYED, FLOAT = "deployed", "float.onnx"

@@ -22,7 +22,6 @@ from bayesbits.compression.attach import attach
 from bayesbits.compression.compressor import Compressor
 from bayesbits.posttraining import PosttrainConfig, posttrain, restore
 from bayesbits.posttraining.config import MUS
-from bayesbits.posttraining.examples import count_examples
 from bayesbits.recipes import Recipe, TrainedNetwork, trained_network
 from bayesbits.recipes.accuracy import measure
 from bayesbits.recipes.finished import write_posttrained
@@ -32,7 +31,7 @@ from bayesbits.recipes.metrics import change_of
 from bayesbits.recipes.recipe import TaskConfig
 from bayesbits.records.front import Front, Point
 from bayesbits.training import Interrupted, TrainingError
-from bayesbits.training.batches import to_device
+from bayesbits.utils.batches import count_examples, to_device
 from bayesbits.utils.files import write_atomically
 
 

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.recipes.metrics import Metric, class_metrics, count_examples
-from bayesbits.training.batches import to_device
-from bayesbits.training.engine import modes_restored
-from bayesbits.training.step import call
+from bayesbits.utils.batches import call_model, to_device
+from bayesbits.utils.modes import modes_restored
 
 
 def accuracy(model: nn.Module, batches: Iterable[Any]) -> float:
@@ -43,7 +42,7 @@ def output_and_targets(model: nn.Module, batch: Any, device: torch.device) -> tu
     """What a network gives for a batch, and what it is asked for."""
     check_pair(batch)
     inputs, targets = to_device(batch, device)
-    return call(model, inputs), targets
+    return call_model(model, inputs), targets
 
 
 def check_pair(batch: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import floor, log10
 
 from bayesbits.training import SearchConfig
-from bayesbits.training.optimizers import scheduled_rate
+from bayesbits.training.optimizers import scheduled_lr
 
 _WAY = 6.9
 _SURELY = 0.7  # of the way: below this no gate gets there, though single steps may be larger than the rate
@@ -47,7 +47,7 @@ def _too_short(config: SearchConfig, steps: int | None) -> str | None:
     """Why no gate can get from open to closed; None where one can, or where nobody knows."""
     if steps is None or config.gates.optimizer != "adam" or config.gates.lr == 0:
         return None
-    mean_rate = sum(scheduled_rate(config.gates, (part + 0.5) / _PARTS) for part in range(_PARTS)) / _PARTS
+    mean_rate = sum(scheduled_lr(config.gates, (part + 0.5) / _PARTS) for part in range(_PARTS)) / _PARTS
     reach = steps * mean_rate
     if reach >= _SURELY * _WAY:
         return None

@@ -17,7 +17,7 @@ from bayesbits.recipes.recipe import Recipe
 from bayesbits.recipes.result import POSTTRAINING, Result, make_result
 from bayesbits.records.plan import Plan
 from bayesbits.training.execution import executions_in
-from bayesbits.training.metrics_log import read_metrics
+from bayesbits.training.metrics import read_metrics
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from bayesbits.recipes.factories import call_factory
 from bayesbits.recipes.machine import Machine
 from bayesbits.recipes.metrics import count_examples
 from bayesbits.recipes.recipe import IMAGE_FOLDER, DataConfig
-from bayesbits.training import Feed
+from bayesbits.training import DeviceLoader
 from bayesbits.utils.torch_private import tree_map
 from bayesbits.zoo import data as zoo
 
@@ -84,17 +84,17 @@ def _in_memory(data: zoo.Data, config: DataConfig, machine: Machine, seed: int) 
     def plain(images: Tensor, _generator: torch.Generator) -> Tensor:
         return zoo.normalize(images, data)
 
-    def evaluation(dataset: zoo.Dataset) -> Feed:
-        return Feed(dataset, _EVALUATION_BATCH, device=machine.device, shuffle=False, transform=plain)
+    def evaluation(dataset: zoo.Dataset) -> DeviceLoader:
+        return DeviceLoader(dataset, _EVALUATION_BATCH, device=machine.device, shuffle=False, transform=plain)
 
     train, validation = data.train, None
     if config.validation:
         kept, held_back = (torch.from_numpy(part) for part in _split(len(train), config.validation))
         validation = zoo.Dataset(train.images[held_back], train.labels[held_back], train.classes)
         train = zoo.Dataset(train.images[kept], train.labels[kept], train.classes)
-    feed = Feed(
+    feed = DeviceLoader(
         train, config.batch_size // machine.world, device=machine.device, transform=augmented, seed=seed,
-        rank=machine.rank, world=machine.world,
+        rank=machine.rank, world_size=machine.world,
     )  # fmt: skip
     example = zoo.normalize(train.images[:1].to(machine.device), data)
     return Loaders(

@@ -12,7 +12,7 @@ from bayesbits.recipes.loaders import Loaders
 from bayesbits.recipes.tasks import LearningTask
 from bayesbits.training import randomness
 from bayesbits.training.batches import Batches
-from bayesbits.training.engine import modes_restored
+from bayesbits.utils.modes import modes_restored
 
 _FAILURES = (RuntimeError, LookupError, TypeError, ValueError, AttributeError)
 """What a network raises where its code does not fit what it is given."""

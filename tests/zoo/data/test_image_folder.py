@@ -1,6 +1,7 @@
 """Photographs in folders: classes, crops pixel for pixel, and what is wrong with a folder said by name."""
 
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,8 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from bayesbits.zoo import data
-from bayesbits.zoo.data.crops import random_box
-from tests.zoo.data_files import noise, write_pictures
+from bayesbits.zoo.data.image_folder import random_box
+from tests.zoo.data_files import noise, refused, write_pictures
 
 
 def gradient(height: int, width: int) -> np.ndarray:
@@ -165,3 +166,13 @@ def test_a_file_that_cannot_be_read_is_named_when_it_is_asked_for(tmp_path: Path
     assert folder[0][0].shape == (3, 7, 7)
     with pytest.raises(ValueError, match=re.escape(f"{path} cannot be read as a picture")):
         folder[1]
+
+
+def test_reading_asks_for_pillow_where_it_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write_pictures(tmp_path, {"a/picture.png": noise(8, 8, 3)})
+    folder = data.ImageFolder(tmp_path, size=7)
+    for loaded in [loaded for loaded in sys.modules if loaded == "PIL" or loaded.startswith("PIL.")]:
+        monkeypatch.setitem(sys.modules, loaded, None)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with refused(ImportError, "Pillow", "pip install bayesbits[data]"):
+        folder[0]

@@ -1,10 +1,19 @@
-"""A live network is put into a mode and comes back as it was, after errors too."""
+"""The quantizers of a live network are restored after a block, after errors too, and reset for a sweep."""
 
 import pytest
 import torch
 
 import bayesbits as bb
-from bayesbits.posttraining.modes import in_float, kept, learning
+from bayesbits.functional.gates import INITIAL_LOGIT
+from bayesbits.posttraining.quantizer_state import (
+    as_float_network,
+    forget_sweep,
+    only_learning,
+    quantizers_restored,
+    quantizers_restored_on_failure,
+    remember_sweep,
+    reset_for_sweep,
+)
 from tests.posttraining.networks import attached, examples
 
 
@@ -22,7 +31,7 @@ def same(one: list, other: list) -> bool:
     return one[1:] == other[1:] and all(torch.equal(value, other[0][name]) for name, value in one[0].items())
 
 
-@pytest.mark.parametrize("mode", [kept, in_float])
+@pytest.mark.parametrize("mode", [quantizers_restored, as_float_network])
 @pytest.mark.parametrize("fails", [False, True])
 def test_everything_comes_back(mode, fails):
     compressor = attached(bb.Spec())
@@ -46,7 +55,7 @@ def test_only_what_is_asked_for_learns():
     compressor = attached()
     compressor.calibrate([examples()[0]])
     before = everything(compressor)
-    with learning(compressor, ("gates",)) as groups:
+    with only_learning(compressor, ("gates",)) as groups:
         asking = {id(parameter) for parameter in compressor.model.parameters() if parameter.requires_grad}
         assert asking == {id(parameter) for parameter in groups["gates"]}
         assert not compressor.model.norm.training
@@ -61,6 +70,43 @@ def test_a_network_in_training_mode_is_refused_by_name():
     compressor.model.norm.train()
     with (
         pytest.raises(ValueError, match=r"the module norm is in training mode.*model.eval\(\)"),
-        learning(compressor, ("gates",)),
+        only_learning(compressor, ("gates",)),
     ):
         pass
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_only_a_failure_restores_the_quantizers(fails):
+    compressor = attached()
+    quantizer = compressor.attachment.quantizers["stem.weight"]
+    quantizer.set_range(1.0)
+    try:
+        with quantizers_restored_on_failure(compressor.attachment):
+            quantizer.set_range(4.0)
+            if fails:
+                raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        pass
+    assert quantizer.beta.item() == pytest.approx(1.0 if fails else 4.0)
+
+
+def test_a_reset_opens_gates_and_undoes_only_the_ranges_of_a_sweep():
+    attachment = attached().attachment
+    quantizer = attachment.quantizers["stem.weight"]
+    quantizer.set_range(1.0)
+    before = reset_for_sweep(attachment)
+    with torch.no_grad():
+        quantizer.gates.logits.fill_(-5.0)
+    quantizer.set_range(3.0)
+    remember_sweep(attachment, before)
+    reset_for_sweep(attachment)
+    assert quantizer.beta.item() == pytest.approx(1.0)  # the sweep is undone
+    assert torch.all(quantizer.gates.logits == INITIAL_LOGIT)
+    quantizer.set_range(3.0)
+    forget_sweep(attachment)
+    reset_for_sweep(attachment)
+    assert quantizer.beta.item() == pytest.approx(3.0)  # nobody remembers a sweep
+    remember_sweep(attachment, before)
+    quantizer.set_range(5.0)
+    reset_for_sweep(attachment)
+    assert quantizer.beta.item() == pytest.approx(5.0)  # set after the sweep
