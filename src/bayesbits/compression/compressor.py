@@ -23,12 +23,13 @@ from bayesbits.compression.penalties import Objective
 from bayesbits.compression.spec import Spec
 from bayesbits.cost import Cost, CostModel
 from bayesbits.cost.bops import FLOAT_BITS
-from bayesbits.graph.trace import split_inputs, trace
+from bayesbits.graph.trace import trace
 from bayesbits.nn import GatedQuantizer
 from bayesbits.nn.attached import AttachedLayer
 from bayesbits.nn.network import NAME
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Topology
+from bayesbits.utils.batches import split_inputs
 from bayesbits.utils.torch_private import tree_map_only
 
 

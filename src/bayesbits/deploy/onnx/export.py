@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.onnx.packages import require
 from bayesbits.deploy.onnx.torch_graph import IR_VERSION, OPSET, export_opaque
-from bayesbits.graph.trace import split_inputs
 from bayesbits.records.integer_network import IntegerNetwork
+from bayesbits.utils.batches import split_inputs
 from bayesbits.utils.files import write_atomically
 
 if TYPE_CHECKING:

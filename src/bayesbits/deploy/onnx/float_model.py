@@ -12,10 +12,11 @@ from bayesbits.deploy.onnx.export import check_loads
 from bayesbits.deploy.onnx.packages import require
 from bayesbits.deploy.onnx.torch_graph import OPSET, quiet
 from bayesbits.deploy.signature import name_tensors, read_arguments, sort_keyword_inputs
-from bayesbits.graph.exported_program import evaluation_form, export_flat
-from bayesbits.graph.flattened import FlatNetwork, export_any_batch
-from bayesbits.graph.trace import split_inputs
+from bayesbits.graph.export import export_dynamic_batch, export_flat
+from bayesbits.graph.flat_network import FlatNetwork
+from bayesbits.utils.batches import split_inputs
 from bayesbits.utils.files import write_atomically
+from bayesbits.utils.modes import evaluation_mode
 
 
 def export_float_onnx(model: nn.Module, example_inputs: Any, path: str | Path) -> None:
@@ -29,9 +30,9 @@ def export_float_onnx(model: nn.Module, example_inputs: Any, path: str | Path) -
     args, kwargs = split_inputs(example_inputs)
     kwargs = sort_keyword_inputs(model, args, kwargs)
     flat = FlatNetwork(model, args, kwargs)
-    with quiet(), evaluation_form(flat), torch.no_grad():
+    with quiet(), evaluation_mode(flat), torch.no_grad():
         returns = flat.returns()
-        exported = export_any_batch(flat, lambda examples, marks: export_flat(flat, examples, marks)[0])
+        exported = export_dynamic_batch(flat, lambda examples, marks: export_flat(flat, examples, marks)[0])
         translated = torch.onnx.export(exported, dynamo=True, opset_version=OPSET, verbose=False)
     assert translated is not None
     model_proto = translated.model_proto

@@ -10,7 +10,7 @@ from typing import Any
 
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.onnx.packages import require
-from bayesbits.graph.trace import split_inputs
+from bayesbits.utils.batches import split_inputs
 
 
 @dataclass(frozen=True)

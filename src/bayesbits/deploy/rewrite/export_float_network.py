@@ -13,8 +13,9 @@ from bayesbits.deploy.decision import Decision
 from bayesbits.deploy.modules import FloatTensors
 from bayesbits.deploy.rewrite.program import RewrittenProgram
 from bayesbits.deploy.signature import read_arguments, sort_keyword_inputs
-from bayesbits.graph.exported_program import export_functional, read_program, tensor_outputs
-from bayesbits.graph.flattened import FlatNetwork, export_any_batch, inner_path, takes_any_batch
+from bayesbits.graph.export import export_dynamic_batch, export_functional, has_dynamic_batch, output_shapes
+from bayesbits.graph.exported_program import read_program
+from bayesbits.graph.flat_network import FlatNetwork, inner_path
 from bayesbits.graph.trace import read
 from bayesbits.utils.modes import evaluation_mode
 from bayesbits.utils.torch_private import FakeTensorMode
@@ -25,9 +26,9 @@ def export_float_network(decision: Decision) -> RewrittenProgram:
     model, args = decision.model, decision.args
     kwargs = sort_keyword_inputs(model, args, decision.kwargs)
     flat = FlatNetwork(model, args, kwargs)
-    exported = export_any_batch(flat, lambda examples, marks: export_functional(flat, examples, marks)[0])
+    exported = export_dynamic_batch(flat, lambda examples, marks: export_functional(flat, examples, marks)[0])
     copies = _GraphCopies(exported, flat.examples())
-    with evaluation_mode(flat), torch.no_grad(), tensor_outputs(model) as module_outputs:
+    with evaluation_mode(flat), torch.no_grad(), output_shapes(model) as module_outputs:
         returns = flat.returns()
     twin = read_program(model, copies.twin_graph, exported.graph_signature, module_outputs)
     program = RewrittenProgram(
@@ -37,7 +38,7 @@ def export_float_network(decision: Decision) -> RewrittenProgram:
         takes=read_arguments(model, args, kwargs),
         returns=returns,
         examples=flat.examples(),
-        batched=takes_any_batch(exported),
+        batched=has_dynamic_batch(exported),
         twin=twin,
         reading=read(twin),
         node_of=copies.node_of,

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.signature import bind
-from bayesbits.graph.trace import split_inputs
 from bayesbits.records.integer_network import Structure
+from bayesbits.utils.batches import split_inputs
 from bayesbits.utils.torch_private import tree_leaves, tree_map_only
 
 LARGEST_BATCH = 64

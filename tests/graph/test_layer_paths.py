@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bayesbits.graph.exported_program import operation
-from bayesbits.graph.layer_pairs import apply_functions, read_between
+from bayesbits.graph.layer_paths import read_layer_paths
+from bayesbits.graph.pointwise import apply_functions
 
 
 class Pair(nn.Module):
@@ -56,7 +57,7 @@ STOP: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", PASS)
 def test_what_passes_a_factor_on(name):
-    channels = read_between(Pair(PASS[name]), IMAGES).scalable_channels()
+    channels = read_layer_paths(Pair(PASS[name]), IMAGES).scalable_channels()
     (group,) = [group for group in channels.groups if group.producers == ("first",)]
     assert group.reason is None
     assert group.consumers == ("second",)
@@ -64,38 +65,38 @@ def test_what_passes_a_factor_on(name):
 
 @pytest.mark.parametrize("name", STOP)
 def test_what_does_not(name):
-    channels = read_between(Pair(STOP[name]), IMAGES).scalable_channels()
+    channels = read_layer_paths(Pair(STOP[name]), IMAGES).scalable_channels()
     (group,) = [group for group in channels.groups if group.producers == ("first",)]
     assert group.reason is not None
     assert name in group.reason
 
 
-def test_the_functions_behind_a_layer_compute_what_the_network_does():
+def test_the_functions_after_a_layer_compute_what_the_network_does():
     network = nn.Sequential(
         nn.Conv2d(2, 4, 1), nn.BatchNorm2d(4), nn.Hardtanh(-0.5, 0.3), nn.GELU(), nn.Conv2d(4, 2, 1)
     )
     network.eval()
-    between = read_between(network, IMAGES)
-    functions = between.functions_behind("0")
+    between = read_layer_paths(network, IMAGES)
+    functions = between.functions_after("0")
     assert [operation(node) for node in functions] == ["hardtanh", "gelu"]
-    assert between.functions_behind("4") == ()
+    assert between.functions_after("4") == ()
     x = torch.randn(3, 4, 2, 2)
     torch.testing.assert_close(apply_functions(functions, x), network[3](network[2](x)))
 
 
-def test_a_branch_ends_the_functions_behind_a_layer():
-    assert read_between(Pair(lambda x: x * torch.sigmoid(x)), IMAGES).functions_behind("first") == ()
-    assert read_between(Pair(lambda x: x * x), IMAGES).functions_behind("first") == ()
+def test_a_branch_ends_the_functions_after_a_layer():
+    assert read_layer_paths(Pair(lambda x: x * torch.sigmoid(x)), IMAGES).functions_after("first") == ()
+    assert read_layer_paths(Pair(lambda x: x * x), IMAGES).functions_after("first") == ()
 
 
 def test_the_way_to_a_layer():
     network = nn.Sequential(
         nn.Conv2d(2, 4, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
     )
-    between = read_between(network.eval(), IMAGES)
-    way = between.way_to("5")
+    between = read_layer_paths(network.eval(), IMAGES)
+    way = between.path_to("5")
     assert way is not None
     assert way.producer == "0"
     assert operation(way.operations[0]) == "relu"
-    assert between.way_to("0") is None
-    assert read_between(Pair(lambda x: x + F.relu(x)), IMAGES).way_to("second") is None
+    assert between.path_to("0") is None
+    assert read_layer_paths(Pair(lambda x: x + F.relu(x)), IMAGES).path_to("second") is None

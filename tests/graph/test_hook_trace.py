@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import bayesbits as bb
-from bayesbits.graph.exported_program import export_functional
-from bayesbits.graph.flattened import FlatNetwork, mark_batch
 from bayesbits.graph.trace import trace
 from bayesbits.records.topology import Activation, Topology
 from tests.graph.networks import ROWS, DataDependent
@@ -36,7 +34,7 @@ def test_nothing_is_removable_and_the_reason_is_what_export_said() -> None:
     assert topology.removable_groups == ()
     assert [channel for group in topology.groups for channel in group.channels] == list(range(topology.channels))
     assert {group.reason for group in topology.groups} == {
-        "the network could not be traced, so the ways of its channels are not known"
+        "the network could not be traced, so the paths of its channels are not known"
     }
     (entry,) = topology.unsupported
     assert (entry.what, entry.macs) == ("untraced network", 0)
@@ -79,12 +77,6 @@ def test_shapes_that_depend_on_the_data() -> None:
     assert (topology.traced, topology.layers[0].macs) == (False, 24)
 
 
-def test_torch_does_not_print_the_graph_that_it_could_not_finish(capfd: pytest.CaptureFixture[str]) -> None:
-    assert not trace(DataDependent(), torch.ones(2, 4)).traced
-    captured = capfd.readouterr()
-    assert captured.out + captured.err == ""
-
-
 def test_a_warning_says_it_once_and_the_network_says_it_when_asked() -> None:
     with pytest.warns(UserWarning, match="DataDependent: torch.export cannot take it.*cannot be deployed") as caught:
         compressor = bb.attach(DataDependent(), ROWS)
@@ -101,28 +93,3 @@ def test_weights_that_are_computed_stay_in_float(norm: Any) -> None:
     assert [layer.name for layer in topology.layers] == ["first", "last"]
     assert ("twin", "computed weight") in [(entry.name, entry.what) for entry in topology.unsupported]
     assert topology.macs == 3 * 24 + 3 * 24 + 3 * 12
-
-
-def test_a_failed_export_leaves_the_example_as_it_was() -> None:
-    class Strange(nn.Module):
-        """Fails when it is exported the first time."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 2)
-            self.fails = True
-
-        def forward(self, x: Tensor) -> Tensor:
-            if self.fails and torch.compiler.is_exporting():
-                raise RuntimeError("not today")
-            return self.last(torch.relu(self.first(x)))
-
-    model, x = Strange(), torch.randn(3, 4)
-    before = set(vars(x))
-    assert not trace(model, x).traced
-    flat = FlatNetwork(model, (x,), {})
-    with pytest.raises(RuntimeError, match="not today"):
-        export_functional(flat, *mark_batch(flat.examples(), 3))
-    assert set(vars(x)) == before
-    model.fails = False
-    assert trace(model, x).removable_groups

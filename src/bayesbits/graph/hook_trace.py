@@ -1,8 +1,8 @@
-"""Reading a network that torch.export cannot take: a plain run with hooks.
+"""Reading a network that torch.export cannot take, by a plain run with hooks.
 
-Such a run sees the weighted layers and their MACs, and which of them read the very same tensor. It does not see what
-happens between layers, so no batch norm is paired with a layer, no channel counts as removable, it is not known which
-layers are the last ones, and what else multiplies is one figure; the topology says so.
+Such a run sees the weighted layers, their MACs, and which of them read the same tensor. It does not see the operations
+between layers. So no batch norm is paired with a layer, no channel is removable, the output layers are not known, and
+all other MACs are one number; the topology says so.
 """
 
 from __future__ import annotations
@@ -12,32 +12,31 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
-from bayesbits.cost.macs import layer_macs
-from bayesbits.graph.exported_program import evaluation_form
-from bayesbits.graph.flattened import returned_tensors
+from bayesbits.cost.macs import MacCounter, layer_macs
+from bayesbits.graph.flat_network import returned_tensors
 from bayesbits.graph.layers import layer_kind, other_parameters, weight_of
 from bayesbits.records.topology import Activation, ChannelGroup, Layer, Topology, Unsupported
+from bayesbits.utils.modes import evaluation_mode
 from bayesbits.utils.pytree import tensors_in
 
-REASON = "the network could not be traced, so the ways of its channels are not known"
+REASON = "the network could not be traced, so the paths of its channels are not known"
 
 
 @dataclass
 class _Seen:
-    """What the hooks saw of one layer."""
+    """One layer, as the hooks saw it."""
 
     module: nn.Module
     kind: str
     calls: int = 0
     macs: int = 0
     tensors: list[Tensor] = field(default_factory=list)
-    """The inputs themselves: held until the run is over, so that identity means the same tensor."""
+    """The inputs, held until the run is over, so that equal ids mean the same tensor."""
 
 
 def trace_with_hooks(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Topology:
-    """The topology of a network that torch.export refused with `error`; raises what the network itself raises."""
+    """The topology of a network for which torch.export raised `error`; raises what the network itself raises."""
     parameters = {id(parameter): name for name, parameter in model.named_parameters()}
     seen, macs = _run(model, args, kwargs)
     computed = [name for name, record in seen.items() if id(weight_of(record.module)) not in parameters]
@@ -71,7 +70,7 @@ def trace_with_hooks(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def _run(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, _Seen], int]:
-    """Run the network once in evaluation form; which layers run, in that order, and all MACs that torch counts."""
+    """Run the network once in evaluation mode; returns its layers in running order, and all MACs that torch counts."""
     seen: dict[str, _Seen] = {}
     handles = []
     for name, module in model.named_modules():
@@ -92,20 +91,20 @@ def _run(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tup
     devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
     try:
         with (
-            evaluation_form(model),
+            evaluation_mode(model),
             torch.random.fork_rng(devices=list(devices)),
             torch.no_grad(),
-            FlopCounterMode(display=False) as counter,
+            MacCounter() as counter,
         ):
             returned_tensors(model(*args, **kwargs))
     finally:
         for handle in handles:
             handle.remove()
-    return seen, int(counter.get_total_flops()) // 2
+    return seen, counter.macs
 
 
 def _activations(seen: dict[str, _Seen], inputs: list[Tensor]) -> tuple[Activation, ...]:
-    """One activation per layer; layers that read the very same tensor share theirs."""
+    """One activation per layer; layers that read the same tensor share one."""
     members: list[tuple[list[str], set[int]]] = []
     for name, record in seen.items():
         names, tensors = [name], {id(tensor) for tensor in record.tensors}
@@ -148,7 +147,7 @@ def _layer(name: str, record: _Seen, parameter: str, activation: str, first: int
 
 
 def _unsupported(error: Exception, macs: int) -> Unsupported:
-    """What torch.export said, shortened, with the MACs that no layer accounts for."""
+    """The message of torch.export, shortened, with the MACs that no layer accounts for."""
     text = str(error).strip().partition("\n")[0]
     reason = f"torch.export cannot take it ({type(error).__name__}: {text[:300]}); read by a run with hooks"
     return Unsupported("", "untraced network", max(macs, 0), reason)
