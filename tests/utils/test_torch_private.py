@@ -12,6 +12,12 @@ from bayesbits.utils import torch_private
 
 SOURCE = Path(bayesbits.__file__).parent
 
+# Private attributes of tensors, modules and operations, which could stand behind any expression.
+ATTRIBUTES = {
+    "_backward_hooks", "_check_input_dim", "_conv_forward", "_forward_hooks", "_forward_pre_hooks", "_metadata",
+    "_output_padding", "_schema", "_version",
+}  # fmt: skip
+
 
 def private_names(source: str) -> set[str]:
     """What a module's source imports or reads of torch that begins with an underscore."""
@@ -23,8 +29,11 @@ def private_names(source: str) -> set[str]:
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Attribute):
             found.add(ast.unparse(node))
+    private = {node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)} & ATTRIBUTES
     parts = {name: name.split(".") for name in found if re.fullmatch(r"(torch|F|nn)(\.\w+)+", name)}
-    return {name for name, path in parts.items() if any(p.startswith("_") and not p.startswith("__") for p in path)}
+    return {
+        name for name, path in parts.items() if any(p.startswith("_") and not p.startswith("__") for p in path)
+    } | private
 
 
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
@@ -34,8 +43,9 @@ def test_no_other_file_touches_a_private_name_of_torch(path):
 
 
 def test_private_names_are_found_however_they_are_written():
-    source = "import torch._ops\nfrom torch.utils._pytree import tree_map\ntorch._C.f()\nfrom torch.nn import Linear"
-    assert private_names(source) == {"torch._ops", "torch.utils._pytree.tree_map", "torch._C.f", "torch._C"}
+    source = "import torch._ops\nfrom torch.utils._pytree import tree_map\ntorch._C.f()\nfrom torch.nn import Linear\nx[0]._version"
+    found = {"torch._ops", "torch.utils._pytree.tree_map", "torch._C.f", "torch._C", "_version"}
+    assert private_names(source) == found
 
 
 def test_backward_is_told_apart_from_forward():
@@ -82,3 +92,34 @@ def test_autocast_is_ignored_where_it_surrounds_the_block():
         assert torch.is_autocast_enabled("cpu")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.is_autocast_enabled("cpu")
+
+
+def test_versions_count_changes_in_place():
+    x = torch.zeros(2)
+    before = torch_private.tensor_version(x)
+    x + 1
+    assert torch_private.tensor_version(x) == before
+    x.add_(1)
+    assert torch_private.tensor_version(x) == before + 1
+
+
+def test_operations_tell_their_name_and_arguments():
+    operation = torch.ops.aten.clamp.default
+    assert torch_private.operation_name(operation) == "clamp"
+    arguments = {argument.name: argument.default_value for argument in torch_private.operation_arguments(operation)}
+    assert arguments == {"self": None, "min": None, "max": None}
+
+
+def test_hooks_of_one_class_are_removed_and_others_stay():
+    class Own:
+        def __call__(self, module, inputs):
+            return None
+
+    model = torch.nn.Linear(2, 2)
+    calls = []
+    model.register_forward_pre_hook(lambda module, inputs: calls.append(1))
+    model.register_forward_pre_hook(Own())
+    torch_private.remove_forward_pre_hooks(model, Own)
+    model(torch.zeros(1, 2))
+    assert calls == [1]
+    assert len(model._forward_pre_hooks) == 1

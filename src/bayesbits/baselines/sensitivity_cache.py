@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from bayesbits.utils.batches import call_model
-from bayesbits.utils.torch_private import tree_leaves
+from bayesbits.utils.torch_private import tensor_version, tree_leaves
 
 
 @dataclass
@@ -114,4 +114,4 @@ def _intercepted(model: nn.Module, run: _Run) -> Iterator[None]:
 
 
 def _versions(output: Any) -> tuple[int, ...]:
-    return tuple(leaf._version for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
+    return tuple(tensor_version(leaf) for leaf in tree_leaves(output) if isinstance(leaf, Tensor))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from bayesbits.nn import GatedQuantizer
 from bayesbits.utils.modes import gradient_flags_restored, modes_restored
-from bayesbits.utils.torch_private import BatchNorm
+from bayesbits.utils.torch_private import BatchNorm, tensor_version
 
 Hook = Callable[[nn.Module, tuple[Tensor, ...]], None]
 
@@ -19,7 +19,7 @@ def network_restored(model: nn.Module) -> Iterator[None]:
     quantizers = [module for module in model.modules() if isinstance(module, GatedQuantizer)]
     modes = [(quantizer, quantizer.mode, quantizer.fixed_bits) for quantizer in quantizers]
     parameters = [parameter for quantizer in quantizers for parameter in quantizer.parameters()]
-    buffers = [(buffer, buffer._version, buffer.detach().clone()) for buffer in model.buffers()]
+    buffers = [(buffer, tensor_version(buffer), buffer.detach().clone()) for buffer in model.buffers()]
     with modes_restored(model), gradient_flags_restored(parameters):
         try:
             yield
@@ -28,7 +28,9 @@ def network_restored(model: nn.Module) -> Iterator[None]:
                 quantizer.enter(mode, fixed_bits)
             with torch.no_grad():
                 for buffer, version, value in buffers:
-                    if buffer._version != version:  # others may be part of a user's graph, which writing would break
+                    if (
+                        tensor_version(buffer) != version
+                    ):  # others may be part of a user's graph, which writing would break
                         buffer.copy_(value)
 
 

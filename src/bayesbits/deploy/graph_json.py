@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from bayesbits.utils.torch_private import OpOverload
+from bayesbits.utils.torch_private import OpOverload, operation_arguments
 
 SIZES: dict[str, Callable[..., Any]] = {
     name: getattr(operator, name)
@@ -86,7 +86,7 @@ def _operation(name: str) -> Any:
     found = getattr(packet, parts[2], None)
     if not isinstance(found, OpOverload):
         raise ValueError(f"this version of torch has no operation {name!r}")
-    reads_a_tensor = any("Tensor" in str(argument.type) for argument in found._schema.arguments)
+    reads_a_tensor = any("Tensor" in str(argument.type) for argument in operation_arguments(found))
     if not reads_a_tensor and parts[1] not in FACTORIES:
         raise ValueError(f"{name!r} computes nothing out of tensors, and is neither stored nor read")
     return found

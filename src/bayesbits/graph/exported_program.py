@@ -13,7 +13,7 @@ from torch.export.graph_signature import ExportGraphSignature, InputKind, Output
 
 from bayesbits.graph.export import export_functional
 from bayesbits.graph.flat_network import FlatNetwork, inner_path
-from bayesbits.utils.torch_private import HigherOrderOperator, OpOverload
+from bayesbits.utils.torch_private import HigherOrderOperator, OpOverload, operation_name
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Program:
 def operation(node: fx.Node) -> str:
     """The plain name of a node's operation, such as "conv2d" or "getitem"."""
     if isinstance(node.target, OpOverload):
-        return str(node.target._schema.name).removeprefix("aten::")
+        return operation_name(node.target)
     return getattr(node.target, "__name__", str(node.target))
 
 

@@ -15,7 +15,7 @@ from bayesbits.nn.channel_gate import ChannelFollower, ChannelGate
 from bayesbits.nn.class_exchange import AttachedModule, exchange_class
 from bayesbits.nn.folding import fold_factor, folded_bias, round_bias
 from bayesbits.nn.layer import AttachedLayer
-from bayesbits.utils.torch_private import BatchNorm
+from bayesbits.utils.torch_private import BatchNorm, check_input_dim
 
 
 @dataclass
@@ -45,7 +45,7 @@ class AttachedBatchNorm(AttachedModule):
         values = None if gate is None else gate.values().to(input.dtype if self.weight is None else self.weight.dtype)
         if not self.is_torchs_own:
             return self._around_forward(super().forward(input), values)
-        self._check_input_dim(input)  # type: ignore[no-untyped-call]
+        check_input_dim(self, input)
         momentum = 0.0 if self.momentum is None else self.momentum
         if self.training and self.track_running_stats and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)

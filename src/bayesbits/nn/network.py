@@ -17,6 +17,7 @@ from torch import nn
 
 from bayesbits.nn.class_exchange import AttachedModule, exchange_class
 from bayesbits.nn.network_quantizers import NetworkQuantizers
+from bayesbits.utils.torch_private import remove_forward_pre_hooks
 
 NAME = "bayesbits"
 
@@ -83,9 +84,7 @@ class AttachedNetwork(AttachedModule):
 
     def release(self) -> None:
         for module in self.modules():
-            hooks = module._forward_pre_hooks
-            for identifier in [identifier for identifier, hook in hooks.items() if isinstance(hook, _PlainPath)]:
-                del hooks[identifier]
+            remove_forward_pre_hooks(module, _PlainPath)
         del self.__dict__[NAME]
 
     def _apply(self, function: Any, recurse: bool = True) -> Any:

@@ -1,9 +1,10 @@
 """Every private name of torch that this package uses, why, and what happens when it is gone.
 
 No other module of the package touches a private name of torch (`tests/utils/test_torch_private.py` reads them all).
-Two uses cannot live here. `nn/network.py` and `nn/network_quantizers.py` override `nn.Module._apply`: `Module.to` and
-its relatives move tensors through it, and torch has no public hook for that. If it went, an attached network moved to
-another device would leave its quantizers behind, and `tests/nn/test_network.py` would fail.
+Overrides cannot live here: `nn/network.py` and `compression/attachment.py` override `nn.Module._apply`, through which
+`Module.to` and its relatives move tensors, and `nn/network.py` overrides `_save_to_state_dict` and
+`_load_from_state_dict`, through which an attachment joins a state_dict. torch has no public form of these. If one went,
+an attached network would leave its quantizers behind, and `tests/nn/test_network.py` would fail.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ __all__ = [
     "FakeTensorMode",
     "HigherOrderOperator",
     "OpOverload",
+    "check_input_dim",
     "compiler_failed",
     "conv_forward",
     "find_cpp_compiler",
@@ -45,7 +47,11 @@ __all__ = [
     "in_backward",
     "is_compiled",
     "mark_dynamic",
+    "operation_arguments",
+    "operation_name",
     "output_padding",
+    "remove_forward_pre_hooks",
+    "tensor_version",
     "tree_flatten",
     "tree_leaves",
     "tree_map",
@@ -146,3 +152,36 @@ def output_padding(layer: Any, x: Tensor, output_size: list[int] | None) -> list
         x, output_size, layer.stride, layer.padding, layer.kernel_size, dims, layer.dilation
     )
     return padding
+
+
+def check_input_dim(norm: Any, x: Tensor) -> None:
+    """Raise where a batch norm does not take inputs of so many dimensions, with torch's own message.
+
+    Gone: raises where a network with attached batch norms runs.
+    """
+    norm._check_input_dim(x)
+
+
+def operation_name(operation: OpOverload) -> str:
+    """The name of an operation without its overload, such as "conv2d". Gone: reading a network raises."""
+    return str(operation._schema.name).removeprefix("aten::")
+
+
+def operation_arguments(operation: OpOverload) -> list[Any]:
+    """The arguments that an operation takes: their names, types and defaults. Gone: deploying a network raises."""
+    return list(operation._schema.arguments)
+
+
+def tensor_version(x: Tensor) -> int:
+    """How often a tensor was changed in place; equal numbers say that it was not. Gone: raises where it is asked for."""
+    return int(x._version)
+
+
+def remove_forward_pre_hooks(module: nn.Module, kind: type) -> None:
+    """Remove the forward pre-hooks of this class, which a copy of the module has too, unlike the handles to remove them.
+
+    Gone: raises where a network is detached.
+    """
+    hooks = module._forward_pre_hooks
+    for identifier in [identifier for identifier, hook in hooks.items() if isinstance(hook, kind)]:
+        del hooks[identifier]
