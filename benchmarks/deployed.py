@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import bayesbits as bb
-from bayesbits.deploy.onnx.float_model import export_float_onnx
+from bayesbits.deploy.onnx.export import export_float_onnx
 from bayesbits.deploy.onnx.latency import Latency, measure_latencies
 from bayesbits.zoo.models import VGG7, LeNet5, resnet18
 from benchmarks.quantizer import Row

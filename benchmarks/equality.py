@@ -44,8 +44,8 @@ def _network(name: str, count: int, form: str) -> Row:
         path = Path(folder) / "network.onnx"
         bb.export_onnx(small, torch.zeros(1, *shape), path, form)
         found = bb.verify(compressor, small, path, 2 * torch.randn(count, *shape))
-    exact = [place for place in found.places if place.exact]
-    close = [place for place in found.places if not place.exact]
+    exact = [place for place in found.runtime_tensors if place.exact]
+    close = [place for place in found.runtime_tensors if not place.exact]
     return {
         "network": name,
         "file": form,
@@ -55,11 +55,11 @@ def _network(name: str, count: int, form: str) -> Row:
         "differing": sum(place.differing for place in exact),
         "behind float": sum(place.values for place in close),
         "differing there": sum(place.differing for place in close),
-        "and what follows": sum(place.differing_end_to_end for place in found.places),
+        "and what follows": sum(place.differing_end_to_end for place in found.runtime_tensors),
         "integer kernels": f"{len(found.integer_layers)} of {len(found.kernels)}",
         "codes beside a tie": f"{found.simulated.ties} of {found.simulated.codes}",
         "simulated codes off": f"{found.simulated.differing_end_to_end} of {found.simulated.codes}",
-        "decisions flipped": sum(output.decisions_end_to_end.flipped for output in found.simulated.outputs),
+        "decisions flipped": sum(output.predictions_end_to_end.flipped for output in found.simulated.outputs),
         "machine": f"{found.machine.cpu}, {found.machine.runtime}",
     }
 

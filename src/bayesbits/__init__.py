@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bayesbits import baselines, functional
-    from bayesbits.compression.compressor import Compressor, attach
+    from bayesbits.compression.attach import attach
+    from bayesbits.compression.compressor import Compressor
     from bayesbits.compression.diagnosis import Diagnosis
     from bayesbits.compression.range_estimation import METHODS as CALIBRATION_METHODS
     from bayesbits.compression.spec import Rule, Spec
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from bayesbits.records.plan import Plan
     from bayesbits.records.topology import Topology
     from bayesbits.training import (
-        Feed,
+        DeviceLoader,
         FinetuneConfig,
         Interrupted,
         OptimizerConfig,
@@ -51,8 +52,8 @@ __all__ = [
     "Compressor",
     "Cost",
     "DeployedNetwork",
+    "DeviceLoader",
     "Diagnosis",
-    "Feed",
     "FinetuneConfig",
     "Front",
     "IntegerNetwork",
@@ -88,8 +89,8 @@ _SOURCES = {
     "Compressor": "bayesbits.compression.compressor:Compressor",
     "Cost": "bayesbits.cost:Cost",
     "DeployedNetwork": "bayesbits.deploy:DeployedNetwork",
+    "DeviceLoader": "bayesbits.training:DeviceLoader",
     "Diagnosis": "bayesbits.compression.diagnosis:Diagnosis",
-    "Feed": "bayesbits.training:Feed",
     "FinetuneConfig": "bayesbits.training:FinetuneConfig",
     "Front": "bayesbits.records.front:Front",
     "IntegerNetwork": "bayesbits.records.integer_network:IntegerNetwork",
@@ -104,7 +105,7 @@ _SOURCES = {
     "TrainingError": "bayesbits.training:TrainingError",
     "Verification": "bayesbits.deploy:Verification",
     "VerificationError": "bayesbits.deploy:VerificationError",
-    "attach": "bayesbits.compression.compressor:attach",
+    "attach": "bayesbits.compression.attach:attach",
     "baselines": "bayesbits.baselines",
     "deploy": "bayesbits.deploy:deploy",
     "export_onnx": "bayesbits.deploy:export_onnx",

@@ -14,7 +14,7 @@ from bayesbits.baselines import AdaRoundConfig, adaround, correct_biases
 from bayesbits.baselines.adaround import write_codes
 from bayesbits.baselines.adaround_rounding import RoundingGrid
 from bayesbits.baselines.layerwise import float_copy
-from bayesbits.nn.attached import AttachedLayer
+from bayesbits.nn.layer import AttachedLayer
 from tests.graph.networks import Tied, randomize
 from tests.networks import dropping
 

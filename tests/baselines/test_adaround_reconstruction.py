@@ -11,7 +11,7 @@ import bayesbits as bb
 from bayesbits.baselines.adaround_reconstruction import Examples, Reconstruction, gather
 from bayesbits.baselines.adaround_rounding import RoundingGrid
 from bayesbits.baselines.layerwise import float_copy
-from bayesbits.graph.layer_pairs import apply_functions
+from bayesbits.graph.pointwise import apply_functions
 
 FLOAT_INPUT = bb.Spec(input_bits=32, residual_bits=None, prune=False)
 

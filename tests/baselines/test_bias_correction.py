@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import bayesbits as bb
 from bayesbits.baselines import correct_biases, correct_biases_without_data
-from bayesbits.nn.attached import AttachedLayer
+from bayesbits.nn.layer import AttachedLayer
 from tests.graph.networks import randomize
 
 FLOAT_INPUT = bb.Spec(input_bits=32, residual_bits=None, prune=False)

@@ -9,7 +9,7 @@ from torch import nn
 import bayesbits as bb
 from bayesbits.baselines.bias_correction_input_means import clipped_normal_mean, mean_of_layer
 from bayesbits.baselines.weight_channels import by_channels
-from bayesbits.graph.layer_pairs import read_between
+from bayesbits.graph.layer_paths import read_layer_paths
 
 
 def test_by_hand():
@@ -45,7 +45,7 @@ def test_against_the_integral(low, high):
 def test_the_mean_of_a_layer_is_the_layer_of_the_mean(layer):
     model = nn.Sequential(layer)
     inputs = torch.randn(4)
-    between, topology = read_between(model, torch.randn(1, 4, 4, 4)), bb.trace(model, torch.randn(1, 4, 4, 4))
+    between, topology = read_layer_paths(model, torch.randn(1, 4, 4, 4)), bb.trace(model, torch.randn(1, 4, 4, 4))
     constant = inputs.reshape(1, 4, 1, 1).expand(1, 4, 4, 4)
     wanted = (layer(constant) - layer.bias.reshape(1, -1, 1, 1)).mean((0, 2, 3))
     torch.testing.assert_close(mean_of_layer(between, topology.layers[0], layer.weight, inputs), wanted)

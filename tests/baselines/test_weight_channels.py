@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from bayesbits.baselines.weight_channels import Magnitudes, by_channels, rescale
-from bayesbits.graph.layer_pairs import read_between
+from bayesbits.graph.layer_paths import read_layer_paths
 
 LAYERS = {
     "linear": nn.Linear(4, 6),
@@ -20,7 +20,7 @@ LAYERS = {
 
 def read(model: nn.Module):
     shape = (1, 4) if isinstance(model[0], nn.Linear) else (1, 4, 5, 5)
-    return read_between(model, torch.randn(shape))
+    return read_layer_paths(model, torch.randn(shape))
 
 
 @pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS.keys())
@@ -73,7 +73,7 @@ def test_magnitudes_are_the_largest_of_the_folded_weight_by_hand():
         model[1].weight.copy_(torch.tensor([-4.0, 1.0]))
         model[1].running_var.copy_(torch.tensor([4.0, 1.0]))
         model[3].weight.copy_(torch.tensor([[5.0, -7.0]]))
-    between = read_between(model, torch.randn(3, 2))
+    between = read_layer_paths(model, torch.randn(3, 2))
     channels = between.scalable_channels()
     first, second = (Magnitudes(between.layers[name], between, channels) for name in ("0", "3"))
     assert first.values.tolist() == [[2.0, 6.0], [2.0, 0.5]]  # the factors are -4 / sqrt(4) and 1

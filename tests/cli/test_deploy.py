@@ -4,6 +4,7 @@ import pytest
 
 import bayesbits as bb
 from bayesbits.cli import deploy
+from bayesbits.utils import optional_packages
 from tests.cli.invoke import SHORT, bayesbits
 
 
@@ -54,7 +55,9 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
 
 
 def test_packages_that_the_end_needs_are_asked_for_at_the_start(here, monkeypatch):
-    monkeypatch.setattr(deploy, "find_spec", lambda name: None if name in ("onnx", "onnxruntime", "sklearn") else name)
+    monkeypatch.setattr(
+        optional_packages, "find_spec", lambda name: None if name in ("onnx", "onnxruntime", "sklearn") else name
+    )
     told = bayesbits("demo", code=1).stderr.replace("\n", " ")
     assert "bayesbits demo needs onnx, onnxruntime, scikit-learn" in told
     assert 'install with: pip install "bayesbits[onnx,data]"' in told

@@ -1,5 +1,6 @@
-"""What the tests of exporting and verifying share: networks with final plans, deployed and written to a file."""
+"""Networks with fixed plans, deployed and written to a file, for the tests of export and verification."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tests.graph.networks import randomize
 
 @dataclass
 class Exported:
-    """A compressor, what it was deployed to, and inputs that reach beyond both ends of every range."""
+    """A compressor, its deployed network, and inputs that exceed both ends of every range."""
 
     compressor: bb.Compressor
     small: bb.DeployedNetwork
@@ -73,3 +74,43 @@ def _within_rules(compressor: bb.Compressor, plan: bb.Plan) -> dict[str, int]:
 def _leaves(value: Any) -> list[Tensor]:
     items = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else [value]
     return list(items)
+
+
+class Function(nn.Module):
+    """A network of some layers that a function connects."""
+
+    def __init__(self, forward: Callable[..., object], **layers: nn.Module) -> None:
+        super().__init__()
+        self.function = forward
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+    def forward(self, x: Tensor) -> object:
+        return self.function(self, x)
+
+
+class Several(nn.Module):
+    """Two inputs, and two outputs of one shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 4), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        return {"one": self.a(x), "two": self.b(x + y)}
+
+
+class Small(nn.Module):
+    """A convolution that emits codes for another, an addition, a pool and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.second = nn.Conv2d(8, 8, 3, padding=1)
+        self.third = nn.Conv2d(8, 8, 1)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.second(nn.functional.relu6(self.first(x)))
+        x = nn.functional.max_pool2d(x + self.third(x), 2)
+        return self.head(x.mean((2, 3)))

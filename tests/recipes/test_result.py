@@ -11,7 +11,7 @@ from bayesbits import recipes
 from bayesbits.recipes.metrics import Score
 from bayesbits.recipes.process import Process
 from bayesbits.recipes.result import layer_rows, method_of, result_of_run
-from bayesbits.training.metrics_log import Metrics
+from bayesbits.training.metrics import MetricsLog
 
 RECIPE = recipes.Recipe("mine", recipes.DataConfig("digits"), recipes.ModelConfig("lenet5"), seed=3)
 SCORES = (Score("accuracy", 97.5, 98.0, "%", True),)
@@ -26,7 +26,7 @@ def compressor() -> bb.Compressor:
 @pytest.fixture
 def result(tmp_path):
     for phase, seconds in (("float", (1.0, 4.0)), ("search", (10.0, 16.0))):
-        metrics = Metrics(tmp_path / "metrics.jsonl", phase)
+        metrics = MetricsLog(tmp_path / "metrics.jsonl", phase)
         for step, value in enumerate(seconds):
             metrics.write("train", {"step": step, "seconds": value})
     attached = compressor()

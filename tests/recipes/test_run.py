@@ -11,7 +11,7 @@ import bayesbits as bb
 from bayesbits import recipes
 from bayesbits.recipes.evaluation import accuracy
 from bayesbits.training import Interrupted
-from bayesbits.training.metrics_log import read_metrics
+from bayesbits.training.metrics import read_metrics
 from tests.recipes.made_data import SHORT_DIGITS, made_for
 
 FIELDS = {"recipe", "method", "mu", "seed", "epochs", "accuracy", "relative_bops", "layers", "seconds", "device"}

@@ -8,7 +8,7 @@ import pytest
 from bayesbits import recipes
 from bayesbits.recipes import run_folder
 from bayesbits.training import TrainingError
-from bayesbits.training.metrics_log import Metrics
+from bayesbits.training.metrics import MetricsLog
 
 MODULE = """
 import torch
@@ -86,9 +86,9 @@ def test_a_run_that_is_not_finished_is_told_from_none(recipe, tmp_path):
 
 def test_a_phase_that_starts_anew_loses_no_metrics_of_others_on_a_full_disk(tmp_path, monkeypatch):
     path: Path = tmp_path / "metrics.jsonl"
-    Metrics(path, "float").write("train", {"step": 1})
+    MetricsLog(path, "float").write("train", {"step": 1})
     before = path.read_bytes()
     full_disk_at("metrics.jsonl", monkeypatch)
     with pytest.raises(TrainingError, match="could not be written"):
-        Metrics(path, "search")
+        MetricsLog(path, "search")
     assert path.read_bytes() == before

@@ -6,15 +6,14 @@ import json
 from pathlib import Path
 
 from bayesbits.cost import CostModel
-from bayesbits.deploy.verification.record import (
-    Constant,
-    Decisions,
-    Kernel,
-    Machine,
-    Output,
-    Place,
+from bayesbits.deploy.onnx.runtime import Kernel, Machine
+from bayesbits.deploy.verification.result import (
+    ConstantCounts,
+    Predictions,
     QuantizedTensor,
-    Simulated,
+    RuntimeTensor,
+    SimulatedOutput,
+    SimulationCounts,
     Verification,
 )
 from bayesbits.recipes import Result, load, to_toml
@@ -82,17 +81,17 @@ def write_verification(
     folder: Path, layers: tuple[str, ...] = ("stem", "head"), *, failure: str | None = None, wrong: int = 0
 ) -> None:
     """A verification in which the last layer does not run in integers."""
-    place = Place("stem", "layer", True, 4321, 0, 0.0, 0, 0.0, Decisions())
-    output = Place("output", "output", False, 10, 5, 2e-7, 7, 3e-2, Decisions(10, 360, 2), "output")
+    place = RuntimeTensor("stem", "layer", True, 4321, 0, 0.0, 0, 0.0, Predictions())
+    output = RuntimeTensor("output", "output", False, 10, 5, 2e-7, 7, 3e-2, Predictions(10, 360, 2), "output")
     integer = [Kernel(name, "QGemm", True, None) for name in layers[:-1]]
     tensors = (QuantizedTensor("stem.input", 7000, 3, 0, 5), QuantizedTensor("head.input", 654, 0, wrong, 6))
-    outputs = (Output("output", 3600, 1e-7, 1e-6, 4e-2, Decisions(10, 360, 1)),)
+    outputs = (SimulatedOutput("output", 3600, 1e-7, 1e-6, 4e-2, Predictions(10, 360, 1)),)
     Verification(
         machine=Machine("Counting Frame 9000", ("avx_vnni",), "onnxruntime 1.31"),
-        derived=Constant(48, 9, 2),
-        stored=Constant(48, 9, 2),
-        simulated=Simulated(360, tensors, outputs),
-        places=(place, output),
+        derived=ConstantCounts(48, 9, 2),
+        stored=ConstantCounts(48, 9, 2),
+        simulated=SimulationCounts(360, tensors, outputs),
+        runtime_tensors=(place, output),
         kernels=(*integer, Kernel(layers[-1], "Gemm", False, "it is wide")),
         failure=failure,
     ).save(folder / "verification.json")

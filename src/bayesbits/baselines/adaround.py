@@ -28,8 +28,10 @@ from bayesbits.baselines.layerwise import (
     norm_of,
 )
 from bayesbits.compression.compressor import Compressor
-from bayesbits.graph.layer_pairs import Between, apply_functions, read_between
-from bayesbits.nn.attached import AttachedLayer, batch_norm_factor
+from bayesbits.graph.layer_paths import LayerPaths, read_layer_paths
+from bayesbits.graph.pointwise import apply_functions
+from bayesbits.nn.folding import fold_factor, folded_bias
+from bayesbits.nn.layer import AttachedLayer
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer
 from bayesbits.utils.modes import evaluation_mode
@@ -162,15 +164,17 @@ def _weights(compressor: Compressor) -> list[tuple[str, nn.Parameter]]:
     return [(name, compressor.model.get_parameter(name)) for name in compressor.topology.weight_tensors]
 
 
-def _read(compressor: Compressor, batch: Any) -> Between | None:
+def _read(compressor: Compressor, batch: Any) -> LayerPaths | None:
     """The operations between the layers; None where torch.export cannot read them: then no activation is known."""
     try:
-        return read_between(detached_copy(compressor), tuple(batch) if isinstance(batch, list) else batch)
+        return read_layer_paths(detached_copy(compressor), tuple(batch) if isinstance(batch, list) else batch)
     except Exception:  # torch.export raises many kinds of errors
         return None
 
 
-def _obstacle(compressor: Compressor, layer: Layer, module: AttachedLayer | None, paths: Between | None) -> str | None:
+def _obstacle(
+    compressor: Compressor, layer: Layer, module: AttachedLayer | None, paths: LayerPaths | None
+) -> str | None:
     """Why the rounding of a layer cannot be learned; None where it can."""
     if module is None or module.parts.weight is None:
         return "its weight was left in float when attaching"
@@ -191,21 +195,19 @@ def _obstacle(compressor: Compressor, layer: Layer, module: AttachedLayer | None
 
 
 def _reconstruction(
-    compressor: Compressor, layer: Layer, module: AttachedLayer, paths: Between | None
+    compressor: Compressor, layer: Layer, module: AttachedLayer, paths: LayerPaths | None
 ) -> Reconstruction:
     """A layer with the operations on its output up to the point where errors are measured."""
     scale, shift = None, None
     norm, gate = norm_of(compressor.model, layer), compressor.attachment.gate_of(layer.name)
     if norm is not None:
-        assert norm.running_mean is not None
-        scale = batch_norm_factor(norm)
-        shift = -norm.running_mean * scale
-        shift = shift if norm.bias is None else shift + norm.bias.detach()
+        scale = fold_factor(norm)
+        shift = folded_bias(norm, scale, None, norm.bias).detach()
     if gate is not None:
         values = gate.values().detach().to(module.weight.dtype)
         scale = values if scale is None else scale * values
         shift = None if shift is None else shift * values
-    functions = paths.functions_behind(layer.name) if paths is not None and layer.name in paths.layers else ()
+    functions = paths.functions_after(layer.name) if paths is not None and layer.name in paths.layers else ()
     return Reconstruction(layer, module, scale, shift, partial(apply_functions, functions))
 
 

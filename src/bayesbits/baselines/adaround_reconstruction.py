@@ -21,7 +21,7 @@ from bayesbits.baselines.adaround_rounding import (
     regularizer,
 )
 from bayesbits.baselines.layerwise import along_channels, channel_axis, run_to
-from bayesbits.nn.attached import AttachedLayer
+from bayesbits.nn.layer import AttachedLayer
 from bayesbits.records.topology import Layer
 from bayesbits.utils.cuda_graph import Recorder
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bayesbits.functional.grid import arithmetic_dtype, clip, code_bounds, step_size
-from bayesbits.nn.attached import AttachedLayer
+from bayesbits.nn.layer import AttachedLayer
 from bayesbits.utils.checks import check_flag, check_integer, check_number, check_positive, is_number
 
 ZETA, GAMMA = 1.1, -0.1  # the sigmoid is stretched to this interval, so that 0 and 1 are reached
@@ -109,7 +109,7 @@ def regularizer(logits: Tensor, exponent: float | Tensor) -> Tensor:
 class RoundingGrid:
     """A layer's weight on the grid of its quantizer: the codes below the weights, and the fractions above these.
 
-    Where a batch norm is folded, the grid of every channel is stretched, as in `nn.attached`.
+    Where a batch norm is folded, the grid of every channel is stretched, as in `nn.layer`.
     """
 
     below: Tensor

@@ -33,8 +33,8 @@ from bayesbits.baselines.layerwise import (
     run_to,
 )
 from bayesbits.compression.compressor import Compressor
-from bayesbits.graph.layer_pairs import read_between
-from bayesbits.nn.attached import AttachedLayer
+from bayesbits.graph.layer_paths import read_layer_paths
+from bayesbits.nn.layer import AttachedLayer
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer
 from bayesbits.utils.batches import call_model
@@ -182,7 +182,7 @@ def correct_biases_without_data(compressor: Compressor, example_inputs: Any) -> 
     check_uncorrected(compressor, "use correct_biases with data and reference=, a copy of the network made before")
     copied = detached_copy(compressor)
     try:
-        paths = read_between(copied, example_inputs)
+        paths = read_layer_paths(copied, example_inputs)
     except Exception as error:
         raise ValueError(
             "bias correction without data needs the operations before each layer, and torch.export could not read "

@@ -16,7 +16,8 @@ from bayesbits.compression.compressor import Compressor
 from bayesbits.graph.channel_rules import MOVES, SAME
 from bayesbits.graph.channels import Channels
 from bayesbits.graph.exported_program import operation
-from bayesbits.graph.layer_pairs import Between, Way, apply_functions, is_function
+from bayesbits.graph.layer_paths import LayerPath, LayerPaths
+from bayesbits.graph.pointwise import apply_functions, is_function
 from bayesbits.records.topology import Layer
 
 # Operations that keep the mean of every channel, beside those that move data.
@@ -24,9 +25,9 @@ MEANS = ("mean", "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d"
          "adaptive_avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d")  # fmt: skip
 
 
-def means_before(compressor: Compressor, paths: Between, channels: Channels, layer: Layer) -> Tensor | str:
+def means_before(compressor: Compressor, paths: LayerPaths, channels: Channels, layer: Layer) -> Tensor | str:
     """The mean of every input channel of a layer, or the reason why it is not known."""
-    path = paths.way_to(layer.name)
+    path = paths.path_to(layer.name)
     if path is None:
         return "no single layer with a batch norm comes before it"
     norm = norm_of(compressor.model, compressor.topology.layer(path.producer))
@@ -43,7 +44,7 @@ def means_before(compressor: Compressor, paths: Between, channels: Channels, lay
     return torch.tensor([of_class[one] for one in channels.inputs[layer.name]], dtype=torch.float64)
 
 
-def _clipping(path: Way) -> tuple[float, float] | str:
+def _clipping(path: LayerPath) -> tuple[float, float] | str:
     """The bounds to which the functions on a path clip, found by applying them to probes; or why they do not clip."""
     functions: list[fx.Node] = []
     averaged = False
@@ -63,7 +64,7 @@ def _clipping(path: Way) -> tuple[float, float] | str:
     return (low if low > -1e6 else -torch.inf), (high if high < 1e6 else torch.inf)
 
 
-def mean_of_layer(paths: Between, layer: Layer, weight: Tensor, inputs: Tensor) -> Tensor:
+def mean_of_layer(paths: LayerPaths, layer: Layer, weight: Tensor, inputs: Tensor) -> Tensor:
     """The mean of the output of a layer with this weight, by channel, from the means of its input channels."""
     found = paths.layers[layer.name]
     sums = by_channels(found, weight).sum(dim=2)

@@ -10,8 +10,12 @@ from torch import Tensor
 
 from bayesbits.baselines.layerwise import channel_axis, norm_of
 from bayesbits.compression.compressor import Compressor
-from bayesbits.nn.attached import AttachedLayer, AttachedNorm, batch_norm_factor, on_grid
+from bayesbits.nn.batch_norm import AttachedBatchNorm
+from bayesbits.nn.folding import fold_factor, round_bias
+from bayesbits.nn.layer import AttachedLayer
 from bayesbits.records.topology import Layer
+
+_CORRECTED = "corrected biases"
 
 
 class LayerBias:
@@ -36,18 +40,18 @@ class LayerBias:
 
     def after_norm(self, shift: Tensor) -> Tensor:
         """A shift of the layer's output as a shift of the output of the module that owns the bias."""
-        return shift if self.norm is None else shift * batch_norm_factor(self.norm).double()
+        return shift if self.norm is None else shift * fold_factor(self.norm).double()
 
     @torch.no_grad()
     def round_parameter(self) -> None:
         """Set the bias to the value that the network rounds it to, which the measured mean contains."""
         if self.norm is not None:
-            assert isinstance(self.norm, AttachedNorm)
+            assert isinstance(self.norm, AttachedBatchNorm)
             rounded = self.norm.effective_shift()
             assert rounded is not None
             self.parameter.copy_(rounded)
         elif self.module.parts.rounds_bias and (step := self.module.bias_step()) is not None:
-            self.parameter.copy_(on_grid(self.parameter, step))
+            self.parameter.copy_(round_bias(self.parameter, step))
 
     @torch.no_grad()
     def subtract(self, shift: Tensor) -> float:
@@ -86,12 +90,12 @@ class Mean:
 def remember(compressor: Compressor, biases: list[LayerBias]) -> None:
     """Remember the corrected biases with the live network; checkpoints do not contain them."""
     corrected = {bias.name: bias.parameter.detach().clone() for bias in biases}
-    compressor.attachment.corrected_biases = {**compressor.attachment.corrected_biases, **corrected}
+    compressor.attachment.notes[_CORRECTED] = {**compressor.attachment.notes.get(_CORRECTED, {}), **corrected}
 
 
 def check_uncorrected(compressor: Compressor, advice: str) -> None:
     """Raise where a bias still has the value that a correction gave it."""
-    for name, corrected in compressor.attachment.corrected_biases.items():
+    for name, corrected in compressor.attachment.notes.get(_CORRECTED, {}).items():
         present = compressor.model.get_parameter(name).detach()
         if torch.equal(present, corrected.to(present)):
             raise ValueError(

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from bayesbits.baselines.layerwise import norm_of
 from bayesbits.baselines.weight_channels import Magnitudes, rescale
-from bayesbits.compression.attachment import check_free
+from bayesbits.compression.attach import check_free
 from bayesbits.graph.channels import Channels
-from bayesbits.graph.layer_pairs import Between, read_between
+from bayesbits.graph.layer_paths import LayerPaths, read_layer_paths
 from bayesbits.records.topology import ChannelGroup
 
 TOLERANCE = 1e-3  # iteration ends when no logarithm of a factor is larger
@@ -129,7 +129,7 @@ def equalize(
         raise ValueError(f"equalization goes over the pairs at least once, got sweeps={sweeps}")
     replaced = _replace_relu6(model) if replace_relu6 else ()
     try:
-        paths = read_between(model, example_inputs)
+        paths = read_layer_paths(model, example_inputs)
     except Exception as error:
         _exchange(model, replaced, nn.ReLU6)
         raise ValueError(
@@ -152,7 +152,7 @@ def equalize(
     return EqualizationReport(pairs, skipped, done, replaced)
 
 
-def _choose(paths: Between, channels: Channels) -> tuple[list[ChannelGroup], tuple[SkippedChannels, ...]]:
+def _choose(paths: LayerPaths, channels: Channels) -> tuple[list[ChannelGroup], tuple[SkippedChannels, ...]]:
     """The groups of channels to equalize, and the others with the reason."""
     chosen, skipped = [], []
     for group in channels.groups:

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from bayesbits.compression.compressor import Compressor, check_compressor
 from bayesbits.graph.layers import FoundLayer
 from bayesbits.nn import GatedQuantizer
-from bayesbits.nn.attached import AttachedLayer, observe_output
+from bayesbits.nn.layer import AttachedLayer
+from bayesbits.nn.quantized_output import observe_output
 from bayesbits.records.topology import Layer
 from bayesbits.utils.batches import all_examples_equal, batched_tensors, call_model
 from bayesbits.utils.torch_private import BatchNorm

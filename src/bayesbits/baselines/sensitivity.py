@@ -27,9 +27,9 @@ from torch import Tensor
 from bayesbits.baselines.sensitivity_scores import Measurement, ScoreFunction, Widths
 from bayesbits.compression.compressor import Compressor, check_compressor
 from bayesbits.posttraining.examples import take_batches
+from bayesbits.posttraining.front_points import read_point
 from bayesbits.posttraining.losses import divergence, float_log_probabilities
-from bayesbits.posttraining.modes import check_evaluation, kept
-from bayesbits.posttraining.points import read_point
+from bayesbits.posttraining.quantizer_state import check_evaluation_mode, quantizers_restored
 from bayesbits.records.front import Front, Point
 from bayesbits.records.plan import Plan
 from bayesbits.records.serialization import Record
@@ -166,7 +166,7 @@ def sensitivity(
     if score_fn is not None and loss == "output":
         raise ValueError("score_fn compares with labels, and loss is 'output'; give only one of them")
     attachment = compressor.attachment
-    check_evaluation(compressor.model, attachment)
+    check_evaluation_mode(compressor.model, attachment)
     if not attachment.calibrated:
         raise ValueError("the ranges are not known yet: call compressor.calibrate(batches, 'mse') first")
     changes = _changes(compressor, widths)
@@ -178,7 +178,7 @@ def sensitivity(
         compressor, inputs, targets, score_fns, about=f"{changes} {' '.join(map(_name, score_fns))}",
         path=None if path is None else Path(path), progress=progress,
     )  # fmt: skip
-    with kept(attachment):
+    with quantizers_restored(attachment):
         for gate in attachment.channel_gates.values():
             gate.fix(torch.ones_like(gate.gates.logits, dtype=torch.bool))
         alone = [reference] + [{**reference, tensor: bits} for tensor, bits in changes]

@@ -1,6 +1,5 @@
 """Runs `bayesbits export`, `verify` and `bench`: from a finished run to files that run in integers."""
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -9,28 +8,15 @@ from rich.table import Table
 
 from bayesbits.cli.console import output_console, print_line, print_status
 from bayesbits.deploy import DeployedNetwork, VerificationError, deploy, export_onnx, save, verify
-from bayesbits.deploy.onnx.export import FORMS
-from bayesbits.deploy.onnx.float_model import export_float_onnx
+from bayesbits.deploy.onnx.export import FORMS, export_float_onnx
 from bayesbits.deploy.onnx.latency import measure_latencies
-from bayesbits.deploy.onnx.packages import PACKAGES as ONNX_PACKAGES
 from bayesbits.recipes.data import first_examples
 from bayesbits.recipes.run import FinishedRun, restore
 from bayesbits.recipes.run_folder import VERIFICATION
-from bayesbits.training.batches import to_device
+from bayesbits.utils.batches import to_device
+from bayesbits.utils.optional_packages import require_extras
 
 DEPLOYED, FLOAT = "deployed", "float.onnx"
-
-# Of each set of extras, the modules and the packages that have them.
-EXTRAS = {"onnx": {package: package for package in ONNX_PACKAGES}, "data": {"sklearn": "scikit-learn", "PIL": "pillow"}}
-
-
-def require_extras(purpose: str, *extras: str) -> None:
-    """Raise an error that names the missing packages, before work begins that needs them only at its end."""
-    missing = {extra: [name for module, name in EXTRAS[extra].items() if find_spec(module) is None] for extra in extras}
-    incomplete = [extra for extra in extras if missing[extra]]
-    if incomplete:
-        names = ", ".join(name for extra in incomplete for name in missing[extra])
-        raise ImportError(f'{purpose} needs {names}; install with: pip install "bayesbits[{",".join(incomplete)}]"')
 
 
 def run_export(folder: Path) -> None:

@@ -18,10 +18,10 @@ from bayesbits.cli.console import output_console, print_status
 from bayesbits.cli.options import RecipeOptions
 from bayesbits.cli.search import folder_name, load_recipe, show_result
 from bayesbits.cli.tables import file_table, fit_table
-from bayesbits.compression.compressor import Compressor, attach
+from bayesbits.compression.attach import attach
+from bayesbits.compression.compressor import Compressor
 from bayesbits.posttraining import PosttrainConfig, posttrain, restore
 from bayesbits.posttraining.config import MUS
-from bayesbits.posttraining.examples import count_examples
 from bayesbits.recipes import Recipe, TrainedNetwork, trained_network
 from bayesbits.recipes.data import first_batches, inputs_of
 from bayesbits.recipes.evaluation import measure
@@ -31,7 +31,7 @@ from bayesbits.recipes.run import write_posttrained
 from bayesbits.recipes.run_folder import CHECKPOINTS, FRONT, POSTTRAIN, first_difference
 from bayesbits.records.front import Front, Point
 from bayesbits.training import Interrupted, TrainingError
-from bayesbits.training.batches import to_device
+from bayesbits.utils.batches import count_examples, to_device
 from bayesbits.utils.files import write_atomically
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bayesbits.cli.console import output_console, print_line, print_status
-from bayesbits.cli.deploy import require_extras, run_verify
+from bayesbits.cli.deploy import run_verify
 from bayesbits.cli.options import RecipeOptions
 from bayesbits.cli.tables import file_table, layer_table, result_table
 from bayesbits.recipes import Recipe, Result, load, run
@@ -11,6 +11,7 @@ from bayesbits.recipes.process import is_first_process
 from bayesbits.recipes.run_folder import RECIPE, REPORT, clear, resume_command
 from bayesbits.report import write_report
 from bayesbits.training import TrainingError
+from bayesbits.utils.optional_packages import require_extras
 
 DEMO_RECIPE = "digits-lenet5"
 DEMO_EXAMPLES = 359  # the whole test set

@@ -26,7 +26,7 @@ from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer, Topology
 from bayesbits.report import write_report
 from bayesbits.report.formatting import format_bytes, format_count
-from bayesbits.training.step import call
+from bayesbits.utils.batches import call_model
 from bayesbits.zoo import models
 
 
@@ -89,7 +89,7 @@ def _check_runs(model: str, network: nn.Module, example: Any) -> None:
     shape = f" of shape {'x'.join(map(str, example.shape[1:]))}" if isinstance(example, torch.Tensor) else ""
     expected = f"; {model} was made for {'x'.join(map(str, models.input_shape(model)))}" if ":" not in model else ""
     with explained(f"an example{shape}", expected), torch.no_grad():
-        call(network, example)
+        call_model(network, example)
 
 
 def _shape(model: str, text: str | None) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from bayesbits.recipes.run_folder import METRICS, resume_command, write
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Topology
 from bayesbits.training.execution import Execution, executions_in
-from bayesbits.training.metrics_log import read_metrics
+from bayesbits.training.metrics import read_metrics
 
 POSTTRAINING = "posttraining"
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from torch import nn
 
-from bayesbits.compression.compressor import Compressor, attach
+from bayesbits.compression.attach import attach
+from bayesbits.compression.compressor import Compressor
 from bayesbits.recipes import run_folder
 from bayesbits.recipes.data import Loaders, open_data
 from bayesbits.recipes.evaluation import check_fits

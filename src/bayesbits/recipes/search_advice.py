@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import floor, log10
 
 from bayesbits.training import SearchConfig
-from bayesbits.training.optimizers import scheduled_rate
+from bayesbits.training.optimizers import scheduled_lr
 
 _DISTANCE = 6.9  # from the logit of an open gate to that of a closed one
 _SAFETY = 0.7  # single steps may be larger than the learning rate: below this part of the distance no gate can close
@@ -50,7 +50,7 @@ def _too_short(config: SearchConfig, steps: int | None) -> str | None:
     """Why no gate can close; None where one can, or where `steps` is unknown."""
     if steps is None or config.gates.optimizer != "adam" or config.gates.lr == 0:
         return None
-    mean_lr = sum(scheduled_rate(config.gates, (part + 0.5) / _PARTS) for part in range(_PARTS)) / _PARTS
+    mean_lr = sum(scheduled_lr(config.gates, (part + 0.5) / _PARTS) for part in range(_PARTS)) / _PARTS
     reach = steps * mean_lr
     if reach >= _SAFETY * _DISTANCE:
         return None

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from torch import nn
 
-from bayesbits.compression.compressor import Compressor, attach
+from bayesbits.compression.attach import attach
+from bayesbits.compression.compressor import Compressor
 from bayesbits.compression.spec import Spec
 from bayesbits.recipes import run_folder, search_advice
 from bayesbits.recipes.data import Loaders

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bayesbits.cost import Cost
-from bayesbits.deploy.verification.record import Place, Verification
+from bayesbits.deploy.verification.result import RuntimeTensor, Verification
 from bayesbits.recipes.result import POSTTRAINING
 from bayesbits.report.formatting import format_bytes, format_count, format_duration, format_part, format_reduction
 from bayesbits.report.layer_figure import FLOAT_BITS, LayerBars
@@ -127,8 +127,8 @@ def unsupported(run: Run) -> list[Row]:
 def verification(found: Verification) -> list[Row]:
     """What was compared, and how much of it was equal."""
     simulated, machine = found.simulated, found.machine
-    exact = [place for place in found.places if place.exact]
-    close = [place for place in found.places if not place.exact]
+    exact = [place for place in found.runtime_tensors if place.exact]
+    close = [place for place in found.runtime_tensors if not place.exact]
     wrong = sum(tensor.wrong for tensor in found.wrong)
     rows = [
         ("Derived anew from plan and weights", str(found.derived)),
@@ -137,7 +137,7 @@ def verification(found: Verification) -> list[Row]:
          f"{simulated.ties:,} of {simulated.codes:,} activation codes differ beside a tie, {wrong:,} elsewhere"),
         ("End to end", f"{simulated.differing_end_to_end:,} activation codes differ"),
         *((f"Output {output.name}, end to end", f"off by {output.relative_error_end_to_end:.1e} of the largest"
-           f"{output.decisions_end_to_end}") for output in simulated.outputs),
+           f"{output.predictions_end_to_end}") for output in simulated.outputs),
         ("Runtime against integer network", f"{_differing(exact)} where all have to be equal bit by bit"),
     ]  # fmt: skip
     if close:
@@ -145,7 +145,7 @@ def verification(found: Verification) -> list[Row]:
         rows.append(("After float operations", f"{_differing(close)}; relative error at most {error:.1e}"))
     rows += [
         (f"Output {place.output} of the file, end to end",
-         f"off by {place.relative_error_end_to_end:.1e} of the largest{place.decisions_end_to_end}")
+         f"off by {place.relative_error_end_to_end:.1e} of the largest{place.predictions_end_to_end}")
         for place in found.outputs
     ]  # fmt: skip
     return [
@@ -156,7 +156,7 @@ def verification(found: Verification) -> list[Row]:
     ]
 
 
-def _differing(places: list[Place]) -> str:
+def _differing(places: list[RuntimeTensor]) -> str:
     differing, values = sum(place.differing for place in places), sum(place.values for place in places)
     return f"{differing:,} of {values:,} values differ"
 

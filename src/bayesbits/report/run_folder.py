@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bayesbits.cost import Cost, CostModel
-from bayesbits.deploy.verification.record import Verification
+from bayesbits.deploy.verification.result import Verification
 from bayesbits.recipes import Recipe, Result, load
 from bayesbits.recipes.run_folder import METRICS, PLAN, RECIPE, RESULT, TOPOLOGY, VERIFICATION, unfinished
 from bayesbits.records.plan import Plan

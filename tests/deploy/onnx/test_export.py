@@ -11,7 +11,9 @@ from onnx import TensorProto
 from torch import Tensor, nn
 
 import bayesbits as bb
-from bayesbits.deploy.onnx import packages
+from bayesbits.deploy.onnx import nodes
+from bayesbits.utils import optional_packages
+from tests.deploy.calls import deploy_uniformly, rows
 from tests.deploy.exported import exported
 
 
@@ -52,7 +54,7 @@ def test_every_kind_of_layer_is_equal(form, mixture, files):
     assert {name for name, kernel in kernels.items() if kernel.integer} >= {"first", "twice", "head"}
     assert "no integer kernel for transposed" in kernels["up"].reason
     assert kernels["free"].reason is not None
-    assert next(place for place in found.places if place.name == "up").exact
+    assert next(tensor for tensor in found.runtime_tensors if tensor.name == "up").exact
 
 
 def test_batches_of_any_size(mixture, files):
@@ -91,6 +93,18 @@ def test_another_module_is_refused(tmp_path):
 
 def test_missing_packages_are_named(monkeypatch, mixture, tmp_path):
     found = importlib.util.find_spec
-    monkeypatch.setattr(packages, "find_spec", lambda name: None if name == "onnxscript" else found(name))
-    with pytest.raises(ImportError, match=r"export_onnx needs onnxscript; install with: pip install bayesbits\[onnx\]"):
+    monkeypatch.setattr(optional_packages, "find_spec", lambda name: None if name == "onnxscript" else found(name))
+    message = r'export_onnx needs onnxscript; install with: pip install "bayesbits\[onnx\]"'
+    with pytest.raises(ImportError, match=message):
         mixture.write(tmp_path / "network.onnx")
+
+
+def test_a_file_that_does_not_load_is_not_written(tmp_path, monkeypatch):
+    _, small = deploy_uniformly(nn.Sequential(nn.Linear(4, 2)), rows())
+    bb.export_onnx(small, rows(), tmp_path / "small.onnx")
+    before = (tmp_path / "small.onnx").read_bytes()
+    monkeypatch.setattr(nodes, "other_node", lambda name: "the same")
+    with pytest.raises(RuntimeError, match=r"onnxruntime cannot load what was exported.*the same"):
+        bb.export_onnx(small, rows(), tmp_path / "small.onnx")
+    assert (tmp_path / "small.onnx").read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 1

@@ -34,19 +34,6 @@ def test_inputs_in_any_precision_and_with_gradients(case, tmp_path):
         assert bb.verify(case.compressor, case.small, path, inputs).simulated.inputs == 4
 
 
-def test_wrong_arguments_are_named(case, tmp_path):
-    with pytest.raises(TypeError, match="verify takes the Compressor that attach returned, and this is a Linear"):
-        bb.verify(torch.nn.Linear(2, 2), case.small, "not read", case.inputs)
-    with pytest.raises(TypeError, match="verify takes the network that deploy returned, and this is a Sequential"):
-        bb.verify(case.compressor, case.compressor.model, "not read", case.inputs)
-    with pytest.raises(FileNotFoundError, match=r"there is no file .*missing\.onnx: bayesbits\.export_onnx"):
-        bb.verify(case.compressor, case.small, tmp_path / "missing.onnx", case.inputs)
-    for content in ("nothing of the kind", ""):
-        (tmp_path / "broken.onnx").write_text(content)
-        with pytest.raises(ValueError, match=r"broken\.onnx cannot be read as an ONNX file"):
-            bb.verify(case.compressor, case.small, tmp_path / "broken.onnx", case.inputs)
-
-
 class Shifted(torch.nn.Module):
     """Rows, and numbers that are no batch: a scalar before them, and a vector behind."""
 

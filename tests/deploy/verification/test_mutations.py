@@ -47,13 +47,13 @@ def file(case: Exported, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_all_outputs_are_compared_by_name_and_decide_along_their_own_axes(case: Exported, file: Path) -> None:
     found = case.verify(file)
     assert found.failure is None
-    assert [place.output for place in found.outputs] == ["classes", "points"]
+    assert [tensor.output for tensor in found.outputs] == ["classes", "points"]
     for outputs in (found.simulated.outputs, found.outputs):
-        assert [(output.name, output.decisions_end_to_end.of) for output in outputs] in (
+        assert [(output.name, output.predictions_end_to_end.classes) for output in outputs] in (
             [("classes", 4), ("points", 3)],
             [("head", 4), ("dense", 3)],
         )
-        assert [output.decisions_end_to_end.compared for output in outputs] == [32, 32 * 64]
+        assert [output.predictions_end_to_end.compared for output in outputs] == [32, 32 * 64]
     tensors = {tensor.name for tensor in found.simulated.tensors}
     assert tensors == {grid.name for grid in case.small.integer.structure.grids}
     assert {"act.output", "second.output"} < tensors, "operands of additions are among them"
@@ -122,8 +122,8 @@ def regrid(name: str, **fields: Any) -> Callable[[bb.DeployedNetwork], None]:
     [
         (scale, "first: scale differs"),
         (step, "second: step of the weight differs"),
-        (one_more("stem.bias"), "stem: bias differs in 1 of 5 places"),
-        (one_more("head.bias"), "head: bias differs in 1 of 4 places"),
+        (one_more("stem.bias"), "stem: bias differs in 1 of 5 values"),
+        (one_more("head.bias"), "head: bias differs in 1 of 4 values"),
         (one_more("second.codes"), "second: code of the weight differs in 1 of"),
         (swap, "first: code of the weight differs"),
         (regrid("second.input", signed=True), "second.input: signed is True"),

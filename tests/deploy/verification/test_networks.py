@@ -29,8 +29,8 @@ def test_the_zoo_runs_in_integers_and_is_equal(name, form, tmp_path):
     case = exported(make(), torch.zeros(1, *shape), spec=bb.Spec.for_backend("onnxruntime"), count=8)
     found = case.verify(case.write(tmp_path / "network.onnx", form))
     assert found.integer_layers == tuple(layer.name for layer in case.compressor.topology.layers)
-    assert all(place.differing == place.differing_end_to_end == 0 for place in found.places if place.exact)
-    assert sum(place.exact for place in found.places) >= len(found.kernels)
+    assert all(tensor.differing == tensor.differing_end_to_end == 0 for tensor in found.runtime_tensors if tensor.exact)
+    assert sum(tensor.exact for tensor in found.runtime_tensors) >= len(found.kernels)
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ def test_what_the_deployed_network_does_not_have(per_channel, seed, tmp_path):
     tensors = {tensor.name for tensor in found.simulated.tensors}
     assert tensors == {grid.name for grid in case.small.integer.structure.grids}
     assert [output.values for output in found.simulated.outputs] == [8 * 6, 8 * 6 * 14 * 14]
-    assert found.simulated.outputs[1].decisions_end_to_end.of == 6
-    assert found.simulated.outputs[0].decisions_end_to_end.of == 6
+    assert found.simulated.outputs[1].predictions_end_to_end.classes == 6
+    assert found.simulated.outputs[0].predictions_end_to_end.classes == 6
 
 
 class LongMean(nn.Module):
@@ -122,7 +122,7 @@ def test_a_mean_over_a_million_values_is_float_arithmetic_and_no_mistake(tmp_pat
 
 
 class Positions(nn.Module):
-    """Constants that an exporter computes: cosines, off in the last place."""
+    """Constants that an exporter computes: cosines, off in the last bit."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,8 +137,8 @@ class Positions(nn.Module):
 def test_constants_that_the_exporter_computed_need_not_be_equal_bit_by_bit(tmp_path):
     case = exported(Positions(), torch.zeros(2, 50, 64), bits=(8,), count=4)
     found = case.verify(case.write(tmp_path / "network.onnx"))
-    (place,) = (place for place in found.places if place.name == "head.input")
-    assert not place.exact
+    (tensor,) = (tensor for tensor in found.runtime_tensors if tensor.name == "head.input")
+    assert not tensor.exact
 
 
 @pytest.mark.parametrize(("name", "form"), [("vit", "fast"), ("convnext", "compact")])
@@ -147,8 +147,8 @@ def test_transformers_run_their_layers_in_integers(name, form, tmp_path):
     case = exported(model, example)
     found = case.verify(case.write(tmp_path / "network.onnx", form))
     assert len(found.integer_layers) == len(case.compressor.topology.layers)
-    assert any(not place.exact for place in found.places), "softmax and normalization stay float"
-    assert max(place.relative_error for place in found.places) < 1e-5
+    assert any(not tensor.exact for tensor in found.runtime_tensors), "softmax and normalization stay float"
+    assert max(tensor.relative_error for tensor in found.runtime_tensors) < 1e-5
 
 
 @pytest.mark.parametrize("name", ["concatenation", "depthwise", "shuffled", "twice", "two inputs"])

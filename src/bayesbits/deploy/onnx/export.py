@@ -1,67 +1,116 @@
-"""`export_onnx`: a deployed network as an ONNX file that onnxruntime runs in integers."""
+"""`export_onnx`: a deployed network as an ONNX file; and the float network as one, to compare with.
+
+The deployed network takes two steps: torch translates it with one custom node for each layer and quantizer, and
+standard nodes replace those.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
+
 from bayesbits.deploy.network import DeployedNetwork
-from bayesbits.deploy.onnx.packages import require
-from bayesbits.deploy.onnx.torch_graph import IR_VERSION, OPSET, export_opaque
-from bayesbits.graph.trace import split_inputs
+from bayesbits.deploy.onnx.custom_nodes import IR_VERSION, OPSET, export_with_custom_nodes, quiet_exporter
+from bayesbits.deploy.onnx.runtime import check_loads
+from bayesbits.deploy.signature import name_tensors, read_arguments, sort_keyword_inputs
+from bayesbits.graph.export import export_dynamic_batch, export_flat
+from bayesbits.graph.flat_network import FlatNetwork
 from bayesbits.records.integer_network import IntegerNetwork
+from bayesbits.utils.batches import split_inputs
 from bayesbits.utils.files import write_atomically
+from bayesbits.utils.modes import evaluation_mode
+from bayesbits.utils.optional_packages import require_extras
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
 FORMS = ("fast", "compact")
-INT2_OPSET, INT2_IR_VERSION = 25, 13  # the first that know integers of 2 bits
+INT2_OPSET, INT2_IR_VERSION = 25, 13  # the first versions with integers of 2 bits
 
 
 def export_onnx(small: DeployedNetwork, example_inputs: Any, path: str | Path, form: str = "fast") -> None:
-    """Write a deployed network to an ONNX file.
+    """Write a deployed network to an ONNX file that onnxruntime runs with integer kernels.
 
-    `example_inputs` are as for `attach`; the file takes batches of any size where the network does. Both forms compute
-    the same and run on the same integer kernels of onnxruntime. "fast" stores weights in whole bytes and is read by
-    older runtimes too; "compact" stores weights of 2 and 4 bits as such, and the runtime widens them when it loads the
-    file.
+    Both forms compute the same values with the same kernels; they differ in how weights are stored.
+
+    Args:
+        small: The network that :func:`bayesbits.deploy` returned.
+        example_inputs: Inputs as for :func:`bayesbits.attach`. The file takes batches of any size where the network
+            does.
+        path: The file to write. It is written only if onnxruntime can load it.
+        form: ``"fast"`` stores every weight of up to 8 bits in one byte and is read by older runtimes, too.
+            ``"compact"`` stores weights of 2 and 4 bits packed; the runtime casts them to bytes when it loads the file.
+
+    Raises:
+        ImportError: If a package of the extra ``onnx`` is missing.
+        TypeError: If ``small`` is not a :class:`bayesbits.DeployedNetwork`.
+        ValueError: If ``form`` is not one of the two.
+        RuntimeError: If onnxruntime cannot load the result; no file is written then.
+
+    Example::
+
+        >>> import os, tempfile
+        >>> import torch
+        >>> import bayesbits as bb
+        >>> inputs = torch.linspace(-1, 1, 8).reshape(2, 4)
+        >>> compressor = bb.attach(torch.nn.Linear(4, 2).eval(), inputs)
+        >>> compressor.calibrate([inputs])
+        >>> compressor.fix(bb.Plan.uniform(compressor.topology, 8, 8))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     bb.export_onnx(bb.deploy(compressor), inputs, f"{folder}/small.onnx")
+        ...     os.listdir(folder)
+        ['small.onnx']
     """
-    require("export_onnx")
+    require_extras("export_onnx", "onnx")
     if not isinstance(small, DeployedNetwork):
         raise TypeError(f"export_onnx takes what bayesbits.deploy returns, and this is a {type(small).__name__}")
     if form not in FORMS:
         raise ValueError(f"form is {form!r}; it is one of {', '.join(FORMS)}")
-    content = to_onnx(small, example_inputs, form).SerializeToString()
-    check_loads(content)
-    write_atomically(path, content)
-
-
-def check_loads(content: bytes) -> None:
-    """Raise where onnxruntime cannot load a file."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what it has to say, it says in the error
-    try:
-        onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # it raises classes of its own for every kind of damage
-        raise RuntimeError(
-            f"onnxruntime cannot load what was exported, so that nothing was written: {error}. Please report it"
-        ) from error
+    _write(to_onnx(small, example_inputs, form), path)
 
 
 def to_onnx(small: DeployedNetwork, example_inputs: Any, form: str) -> ModelProto:
     """The ONNX model of a deployed network."""
-    from bayesbits.deploy.onnx.expand import expand
+    from bayesbits.deploy.onnx.replace_custom_nodes import replace_custom_nodes
 
     opset, ir_version = _versions(small.integer, form)
-    model = export_opaque(small.program, small.integer, tuple(small.bind(*split_inputs(example_inputs))), opset)
+    inputs = tuple(small.bind(*split_inputs(example_inputs)))
+    model = export_with_custom_nodes(small.program, small.integer, inputs, opset)
     model.ir_version = ir_version
-    expand(model, small.integer, compact=form == "compact")
+    replace_custom_nodes(model, small.integer, compact=form == "compact")
     return model
 
 
+def export_float_onnx(model: nn.Module, example_inputs: Any, path: str | Path) -> None:
+    """Write a float network to an ONNX file as torch exports it, for batches of any size where it takes them.
+
+    Batch norms are not folded: the runtime folds them itself.
+    """
+    require_extras("export_float_onnx", "onnx")
+    from bayesbits.deploy.onnx.tensor_names import name_inputs_and_outputs
+
+    args, kwargs = split_inputs(example_inputs)
+    kwargs = sort_keyword_inputs(model, args, kwargs)
+    flat = FlatNetwork(model, args, kwargs)
+    with quiet_exporter(), evaluation_mode(flat), torch.no_grad():
+        returns = flat.returns()
+        exported = export_dynamic_batch(flat, lambda examples, marks: export_flat(flat, examples, marks)[0])
+        translated = torch.onnx.export(exported, dynamo=True, opset_version=OPSET, verbose=False)
+    assert translated is not None
+    proto = translated.model_proto  # torch builds a new one at every access
+    name_inputs_and_outputs(proto.graph, *name_tensors(read_arguments(model, args, kwargs), returns))
+    _write(proto, path)
+
+
+def _write(model: ModelProto, path: str | Path) -> None:
+    content = model.SerializeToString()
+    check_loads(content)
+    write_atomically(path, content)
+
+
 def _versions(network: IntegerNetwork, form: str) -> tuple[int, int]:
-    narrow = form == "compact" and any(layer.bits <= 2 for layer in network.layers)
-    return (INT2_OPSET, INT2_IR_VERSION) if narrow else (OPSET, IR_VERSION)
+    int2 = form == "compact" and any(layer.bits <= 2 for layer in network.layers)
+    return (INT2_OPSET, INT2_IR_VERSION) if int2 else (OPSET, IR_VERSION)

@@ -1,4 +1,4 @@
-"""How long ONNX files take in onnxruntime, side by side."""
+"""The latency of ONNX files in onnxruntime, measured side by side."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from bayesbits.deploy.network import DeployedNetwork
-from bayesbits.deploy.onnx.packages import require
-from bayesbits.graph.trace import split_inputs
+from bayesbits.deploy.onnx.runtime import Session
+from bayesbits.utils.batches import split_inputs
+from bayesbits.utils.optional_packages import require_extras
 
 
 @dataclass(frozen=True)
 class Latency:
-    """One file at one size of batch."""
+    """The latency of one file at one batch size."""
 
     name: str
     threads: int | None
-    """How many threads a layer may use; None: as many as the runtime takes by itself."""
+    """How many threads a layer may use; None: the runtime's default."""
     batch: int
     seconds: float
-    """Of the fastest round: what other programs took away is no part of it."""
+    """The time of the fastest round, which other programs disturbed least."""
     bytes: int
     """The size of the file."""
 
@@ -36,14 +37,12 @@ def measure_latencies(
     batches: Sequence[int] = (1, 32),
     rounds: int = 20,
 ) -> list[Latency]:
-    """The time of one call of every file, one after the other in every round, so that all see the same machine.
+    """Measure one call of every file in every round, in turn, so that all files see the same state of the machine.
 
-    All files take what `small` takes. `example_inputs` are as for `attach`; their first example is repeated for larger
-    batches. A network that takes one size alone is called with the examples as they are, which counts as a batch of 1.
+    All files take the inputs of `small`. `example_inputs` are as for `attach`; their first example is repeated for
+    larger batches. A network with a fixed batch size is called with the examples as they are, reported as batch 1.
     """
-    require("measuring latency")
-    from bayesbits.deploy.verification.runtime import Session
-
+    require_extras("measuring latency", "onnx")
     results = []
     for count in threads:
         sessions = {name: Session(path, threads=count) for name, path in files.items()}
@@ -63,7 +62,7 @@ def measure_latencies(
 
 
 def _feeds(small: DeployedNetwork, example_inputs: Any, batch: int) -> dict[str, Any]:
-    """The first example that many times, by the names of the files' inputs."""
+    """The first example repeated `batch` times, by the names of the files' inputs."""
     structure = small.integer.structure
     tensors = [tensor.detach().cpu() for tensor in small.bind(*split_inputs(example_inputs))]
     several = [

@@ -1,45 +1,86 @@
-"""The places of an ONNX file that stand for places of the deployed network; written into the file, read by `verify`."""
+"""Names of tensors in an ONNX file: the inputs and outputs, and the map to the nodes of the deployed program.
+
+The map is stored in the metadata of the file. `verify` reads it to compare the file with the deployed network tensor by
+tensor.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from onnx import ModelProto
+from onnx import GraphProto, ModelProto, helper
 
 KEY = "bayesbits"
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """One tensor that both the deployed network and the file compute."""
+class MappedTensor:
+    """One tensor that both the deployed program and the file compute."""
 
     node: str
-    """The node of the deployed program that makes it."""
+    """The node of the deployed program that computes it."""
     kind: str
-    """What makes it: "Layer" or "Quantize"."""
+    """The kind of module that this node calls: "Layer" or "Quantize"."""
     of: str
-    """The layer's or grid's name."""
+    """The name of the layer or grid."""
     value: str
     """The tensor's name in the file."""
     zero_point: int | None
-    """What the file adds to the codes; None where it holds numbers."""
+    """The zero point of uint8 codes; None where the tensor has float values."""
 
 
-def write_checkpoints(model: ModelProto, checkpoints: Sequence[Checkpoint]) -> None:
-    """Put the checkpoints into the file's metadata."""
+def write_tensor_map(model: ModelProto, tensors: Sequence[MappedTensor]) -> None:
+    """Store the map in the metadata of a model."""
     entry = model.metadata_props.add()
-    entry.key, entry.value = KEY, json.dumps([asdict(checkpoint) for checkpoint in checkpoints])
+    entry.key, entry.value = KEY, json.dumps([asdict(tensor) for tensor in tensors])
 
 
-def read_checkpoints(model: ModelProto) -> tuple[Checkpoint, ...]:
-    """The checkpoints of a file."""
+def read_tensor_map(model: ModelProto) -> tuple[MappedTensor, ...]:
+    """The map that `write_tensor_map` stored; a ValueError for models of other origin."""
     for entry in model.metadata_props:
         if entry.key == KEY:
-            return tuple(Checkpoint(**fields) for fields in json.loads(entry.value))
+            return tuple(MappedTensor(**fields) for fields in json.loads(entry.value))
     raise ValueError(
         "this ONNX file was not written by bayesbits.export_onnx: it names no layers of a deployed network"
     )
+
+
+def name_inputs_and_outputs(graph: GraphProto, inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, str]:
+    """Rename the inputs and outputs of a graph, in their order; returns the new name of every renamed tensor.
+
+    Other tensors that have one of these names are renamed as well. An output that is at the same time an input, a
+    constant, or another output becomes a tensor of its own, computed by an Identity node.
+    """
+    if len(graph.input) != len(inputs) or len(graph.output) != len(outputs):
+        raise ValueError(
+            f"torch.onnx made a graph of {len(graph.input)} inputs and {len(graph.output)} outputs out of a network "
+            f"with {len(inputs)} and {len(outputs)}"
+        )
+    computed = {name for node in graph.node for name in node.output}
+    present = computed | {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input}
+    wanted = {*inputs, *outputs}
+    names = {name: _unused(name, present | wanted) for name in sorted(present & wanted)}
+    names |= {value.name: name for value, name in zip(graph.input, inputs, strict=True)}
+    identities = []
+    for value, name in zip(graph.output, outputs, strict=True):
+        if value.name in computed and names.get(value.name) not in wanted:
+            names[value.name] = name
+        else:
+            identities.append((value.name, name))
+        value.name = name
+    for value, name in zip(graph.input, inputs, strict=True):
+        value.name = name
+    for tensor in graph.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
+    for node in graph.node:
+        for tensors in (node.input, node.output):
+            tensors[:] = [names.get(name, name) for name in tensors]
+    for source, name in identities:
+        graph.node.append(helper.make_node("Identity", [names.get(source, source)], [name], name=f"{name}/copy"))
+    return names
+
+
+def _unused(name: str, taken: set[str]) -> str:
+    return _unused(f"{name}/inner", taken) if f"{name}/inner" in taken else f"{name}/inner"

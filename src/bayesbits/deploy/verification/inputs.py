@@ -1,4 +1,4 @@
-"""The inputs that a verification runs on: some, finite, and in batches."""
+"""The inputs of a verification: checked, and split into batches."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torch import Tensor
 
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.signature import bind
-from bayesbits.graph.trace import split_inputs
 from bayesbits.records.integer_network import Structure
+from bayesbits.utils.batches import split_inputs
 from bayesbits.utils.torch_private import tree_leaves, tree_map_only
 
 LARGEST_BATCH = 64
 LARGEST_ELEMENTS = 2**22
-"""Of all inputs of a batch together: what the network computes on the way is kept for a batch."""
+"""Of all inputs of a batch together; the intermediate values of one batch are kept in memory."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What the network is called with, and for how many examples."""
+    """The arguments of one call of the network, and the number of examples in them."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -30,13 +30,14 @@ class Batch:
 
 
 class Inputs:
-    """The inputs of a verification, as for `attach`; a ValueError where nothing could be proven on them.
+    """The inputs of a verification, as for `attach`; a ValueError where they are empty, not finite or misshapen.
 
-    They are copied to the CPU, in the precision in which the deployed network takes them.
+    They are copied to the CPU, in the dtypes that the deployed network takes.
     """
 
     def __init__(self, inputs: Any, small: DeployedNetwork) -> None:
-        whole = tree_map_only(Tensor, lambda x: x.detach().cpu(), split_inputs(inputs))  # each place another object
+        call = split_inputs(inputs, "inputs")
+        whole = tree_map_only(Tensor, lambda x: x.detach().cpu(), call)  # a tensor that is given twice becomes two
         structure = small.integer.structure
         tensors = [leaf for leaf in tree_leaves(whole) if isinstance(leaf, Tensor)]
         if not tensors or not all(tensor.numel() for tensor in tensors):
@@ -46,53 +47,53 @@ class Inputs:
             )
         numbers = {id(tensor): number for number, tensor in enumerate(bind(structure.takes, *whole))}
         self._tensors = small.bind(*whole)
-        self._whole = tree_map_only(Tensor, lambda x: _Place(numbers[id(x)]), whole)
+        self._containers = tree_map_only(Tensor, lambda x: _Index(numbers[id(x)]), whole)
         _check_finite(dict(zip(structure.inputs, self._tensors, strict=True)))
         self._dynamic = structure.dynamic_batch
         if self._dynamic:
-            self._cut = structure.batched
+            self._split = structure.batched
             self._rows = _count_examples(structure, self._tensors)
-            each = sum(x.numel() for x, cut in zip(self._tensors, self._cut, strict=True) if cut) // self._rows
+            each = sum(x.numel() for x, split in zip(self._tensors, self._split, strict=True) if split) // self._rows
             self._sizes = [max(1, min(LARGEST_BATCH, LARGEST_ELEMENTS // each))] * len(self._tensors)
-            self._steps = -(-self._rows // self._sizes[0])
+            self._calls = -(-self._rows // self._sizes[0])
         else:
-            self._steps, self._cut = _count_calls(structure, self._tensors)
+            self._calls, self._split = _count_calls(structure, self._tensors)
             self._sizes = [shape[0] if shape else 1 for shape in structure.input_shapes]
 
     def batches(self) -> Iterator[Batch]:
         """All examples, batch by batch."""
-        for step in range(self._steps):
-            yield self._part(step, self._sizes)
+        for call in range(self._calls):
+            yield self._batch(call, self._sizes)
 
-    def few(self) -> Batch:
-        """As few examples as the network takes; two at least where there are two."""
-        return self._part(0, [min(2, size) for size in self._sizes] if self._dynamic else self._sizes)
+    def smallest_batch(self) -> Batch:
+        """Two examples where the network takes batches of any size, and otherwise its own batch size."""
+        return self._batch(0, [min(2, size) for size in self._sizes] if self._dynamic else self._sizes)
 
-    def _part(self, step: int, sizes: list[int]) -> Batch:
-        """The inputs of one call; of a network that takes one size alone it is not known what an example is."""
+    def _batch(self, call: int, sizes: list[int]) -> Batch:
+        """The inputs of one call; a call of a network with a fixed batch size counts as one example."""
         parts = [
-            x[step * size : (step + 1) * size] if cut else x
-            for x, cut, size in zip(self._tensors, self._cut, sizes, strict=True)
+            x[call * size : (call + 1) * size] if split else x
+            for x, split, size in zip(self._tensors, self._split, sizes, strict=True)
         ]
-        args, kwargs = tree_map_only(_Place, lambda place: parts[place.number], self._whole)
-        count = next(len(x) for x, cut in zip(parts, self._cut, strict=True) if cut) if self._dynamic else 1
+        args, kwargs = tree_map_only(_Index, lambda leaf: parts[leaf.index], self._containers)
+        count = next(len(x) for x, split in zip(parts, self._split, strict=True) if split) if self._dynamic else 1
         return Batch(args, kwargs, count)
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where an input belongs."""
+class _Index:
+    """Stands for a tensor in the containers of a call."""
 
-    number: int
+    index: int
 
 
 def _count_examples(structure: Structure, tensors: list[Tensor]) -> int:
-    """How many examples these are; raises where an input is not shaped as the network takes it."""
+    """The number of examples; raises where an input has another shape than the network takes."""
     counts: dict[str, int] = {}
     stored = zip(structure.inputs, structure.input_shapes, structure.batched, tensors, strict=True)
     for name, shape, batched, tensor in stored:
         if tensor.dim() != len(shape) or tuple(tensor.shape[batched:]) != shape[batched:]:
-            raise _other_shape(name, ("any", *shape[1:]) if batched else shape, tensor)
+            raise _wrong_shape(name, ("any", *shape[1:]) if batched else shape, tensor)
         if batched:
             counts[name] = len(tensor)
     first, *others = counts
@@ -106,15 +107,15 @@ def _count_examples(structure: Structure, tensors: list[Tensor]) -> int:
 
 
 def _count_calls(structure: Structure, tensors: list[Tensor]) -> tuple[int, tuple[bool, ...]]:
-    """For a network that takes one size alone: how many calls these inputs make, and which of them are cut for that."""
-    calls, cut = 1, []
+    """For a network with a fixed batch size: the number of calls, and which inputs are split into as many parts."""
+    calls, split = 1, []
     for name, shape, tensor in zip(structure.inputs, structure.input_shapes, tensors, strict=True):
         whole = tuple(tensor.shape) == shape
-        cut.append(not whole)
+        split.append(not whole)
         if whole:
             continue
         if not shape or tensor.dim() != len(shape) or tuple(tensor.shape[1:]) != shape[1:]:
-            raise _other_shape(name, shape, tensor)
+            raise _wrong_shape(name, shape, tensor)
         number, rest = divmod(len(tensor), shape[0])
         if rest or calls not in (1, number):
             fitting = max(1, number if calls == 1 else calls) * shape[0]
@@ -123,10 +124,10 @@ def _count_calls(structure: Structure, tensors: list[Tensor]) -> tuple[int, tupl
                 f"{len(tensor)} examples are not {'a whole number' if calls == 1 else calls} of those: pass {fitting}"
             )
         calls = number
-    return calls, tuple(cut)
+    return calls, tuple(split)
 
 
-def _other_shape(name: str, shape: tuple[Any, ...], tensor: Tensor) -> ValueError:
+def _wrong_shape(name: str, shape: tuple[Any, ...], tensor: Tensor) -> ValueError:
     sizes, given = (" x ".join(map(str, each)) or "a single number" for each in (shape, tensor.shape))
     return ValueError(
         f"the input {name!r} has the shape {given}, and the network takes {sizes}, as it was attached: pass inputs of "
@@ -138,6 +139,6 @@ def _check_finite(inputs: dict[str, Any]) -> None:
     for name, value in inputs.items():
         if isinstance(value, Tensor) and value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise ValueError(
-                f"the input {name!r} has {int((~torch.isfinite(value)).sum())} values that are not finite: what a "
-                "runtime makes of them is its own affair, and nothing can be proven; leave such examples out"
+                f"the input {name!r} has {int((~torch.isfinite(value)).sum())} values that are not finite: runtimes "
+                "compute different results for them, and nothing can be proven; leave such examples out"
             )

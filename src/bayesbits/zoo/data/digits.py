@@ -1,8 +1,8 @@
-"""The handwritten digits that scikit-learn carries: 1,797 images, with nothing to download.
+"""The handwritten digits that scikit-learn contains: 1,797 images, without a download.
 
 The originals are 8 x 8 with 17 shades. They are stretched to the bytes 0 to 255 and resized bilinearly (pixel centers
 aligned, as torch does without `align_corners`), so that networks for MNIST take them. One image in five of each class
-is for testing, chosen by a permutation that never changes.
+is a test image, chosen by a fixed permutation.
 """
 
 from pathlib import Path
@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bayesbits.utils.optional_packages import require_packages
 from bayesbits.zoo.data.dataset import Dataset
-from bayesbits.zoo.data.optional import from_data_extra
 
 _CLASSES = 10
 _BRIGHTEST = 16
@@ -22,11 +22,12 @@ _SEED = 0
 
 
 def digits(_folder: Path | str | None = None, size: int = 28) -> tuple[Dataset, Dataset]:
-    """Training and test images of `size` x `size` pixels, one channel; the folder that others need is not looked at."""
+    """Training and test images of `size` x `size` pixels, one channel; no folder is needed."""
     if size < 1:
         raise ValueError(f"size is {size}; the digits have at least one pixel")
-    with from_data_extra("scikit-learn", "the data set 'digits'"):
-        from sklearn.datasets import load_digits
+    require_packages("the data set 'digits'", "sklearn")
+    from sklearn.datasets import load_digits
+
     bunch = load_digits()
     shades = torch.from_numpy(bunch.images).unsqueeze(1)
     resized = F.interpolate(shades * (255 / _BRIGHTEST), size=(size, size), mode="bilinear", align_corners=False)
@@ -37,7 +38,7 @@ def digits(_folder: Path | str | None = None, size: int = 28) -> tuple[Dataset, 
 
 
 def _split(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Which images are for training and which for testing: the last fifth of each class in one fixed order."""
+    """The indices of the training and of the test images: the last fifth of each class in a fixed order is tested."""
     # RandomState, because NumPy promises never to change its stream.
     order = torch.from_numpy(np.random.RandomState(_SEED).permutation(len(labels)))
     for_test = torch.zeros(len(labels), dtype=torch.bool)

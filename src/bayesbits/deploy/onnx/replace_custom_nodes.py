@@ -1,0 +1,123 @@
+"""Step 2 of the export: standard ONNX nodes replace the custom nodes; tensors get readable names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from onnx import GraphProto, ModelProto, NodeProto
+
+from bayesbits.deploy.onnx.custom_nodes import DOMAIN
+from bayesbits.deploy.onnx.standard_nodes import NodeWriter, auxiliary_node
+from bayesbits.deploy.onnx.tensor_names import MappedTensor, name_inputs_and_outputs, write_tensor_map
+from bayesbits.records.integer_network import IntegerNetwork
+
+SUFFIX = {"Layer": "numbers", "Quantize": "quantized", "Dequantize": "dequantized", "Scale": "dequantized"}
+
+
+def replace_custom_nodes(model: ModelProto, network: IntegerNetwork, *, compact: bool) -> None:
+    """Replace the custom nodes in place, name inputs and outputs, and store the map of tensors in the model."""
+    replacement = _Replacement(model.graph, network, compact)
+    for node in model.graph.node:
+        replacement.visit(node)
+    graph, writer = model.graph, replacement.writer
+    del graph.node[:]
+    graph.node.extend(writer.nodes)
+    graph.initializer.extend(writer.constants.values())
+    del graph.value_info[:]  # shapes of custom nodes; the runtime infers them itself
+    for index, opset in reversed(list(enumerate(model.opset_import))):
+        if opset.domain == DOMAIN:
+            del model.opset_import[index]
+    names = name_inputs_and_outputs(graph, network.structure.inputs, network.structure.outputs)
+    mapped = [replace(tensor, value=names.get(tensor.value, tensor.value)) for tensor in replacement.mapped]
+    write_tensor_map(model, mapped)
+
+
+class _Replacement:
+    def __init__(self, graph: GraphProto, network: IntegerNetwork, compact: bool) -> None:
+        self.network = network
+        self.writer = NodeWriter(network, compact)
+        self.mapped: list[MappedTensor] = []
+        self._outputs = {value.name for value in graph.output}
+        self._shapes = {
+            value.name: [d.dim_value if d.HasField("dim_value") else None for d in value.type.tensor_type.shape.dim]
+            for value in (*graph.value_info, *graph.output)
+        }
+        self._readers: dict[str, list[NodeProto]] = {}
+        for node in graph.node:
+            for name in node.input:
+                self._readers.setdefault(name, []).append(node)
+        self._names: dict[str, str] = {}
+        self._calls: Counter[tuple[str, str]] = Counter()
+        self._sums: set[str] = set()
+
+    def visit(self, node: NodeProto) -> None:
+        """Copy a standard node, or write the nodes that replace a custom one."""
+        inputs = [self._names.get(name, name) for name in node.input]
+        if node.domain != DOMAIN:
+            copied = NodeProto()
+            copied.CopyFrom(node)
+            copied.name = auxiliary_node(node.name)
+            del copied.input[:]
+            copied.input.extend(inputs)
+            if self._sums.intersection(node.output):
+                copied.op_type = "Sum"
+            self.writer.nodes.append(copied)
+            return
+        of, program_node = _attribute(node, "of"), _attribute(node, "node")
+        output = self._output(node, of)
+        self._write(node, of, inputs[0], output)
+        if node.op_type in ("Layer", "Quantize"):
+            self.mapped.append(MappedTensor(program_node, node.op_type, of, output, self._zero_point(node, of)))
+
+    def _write(self, node: NodeProto, of: str, x: str, output: str) -> None:
+        writer = self.writer
+        if node.op_type == "Layer":
+            shape, name = self._shapes[node.output[0]], self._numbered("", of)
+            writer.layer(self.network.layer(of), x, output, name, shape)
+            return
+        grid = self.network.grid(of)
+        if node.op_type == "Quantize":
+            writer.quantize(grid, x, output)
+        elif node.op_type == "Dequantize":
+            writer.dequantize(grid, x, output, for_additions=self._only_added(node))
+        elif node.op_type == "Scale":
+            writer.scale(grid, x, output)
+        elif node.op_type == "ToFloat":
+            writer.to_float_codes(grid, x, output)
+        else:
+            writer.to_uint8_codes(grid, x, output)
+
+    def _only_added(self, node: NodeProto) -> bool:
+        """Whether only additions and quantizers read these numbers; such additions are written as Sum."""
+        readers = self._readers.get(node.output[0], [])
+        added = [reader for reader in readers if reader.op_type == "Add"]
+        if not added or any(reader.op_type not in ("Add", "Quantize") for reader in readers):
+            return False
+        self._sums.update(name for reader in added for name in reader.output)
+        return True
+
+    def _output(self, node: NodeProto, of: str) -> str:
+        """A readable name of the tensor; outputs of the network are named later."""
+        name: str = node.output[0]
+        if name not in self._outputs and node.op_type in SUFFIX:
+            codes = node.op_type == "Layer" and self.network.layer(of).output is not None
+            self._names[name] = self._numbered("codes" if codes else SUFFIX[node.op_type], of)
+            name = self._names[name]
+        return name
+
+    def _numbered(self, suffix: str, of: str) -> str:
+        self._calls[suffix, of] += 1
+        name = f"{of}.{suffix}" if suffix else of
+        count = self._calls[suffix, of]
+        return name if count == 1 else f"{name}#{count}"
+
+    def _zero_point(self, node: NodeProto, of: str) -> int | None:
+        name = self.network.layer(of).output if node.op_type == "Layer" else of
+        grid = None if name is None else self.network.grid(name)
+        return grid.zero_point if grid is not None and grid.carrier == "uint8" else None
+
+
+def _attribute(node: NodeProto, key: str) -> str:
+    value: bytes = next(attribute.s for attribute in node.attribute if attribute.name == key)
+    return value.decode()

@@ -1,0 +1,161 @@
+"""onnxruntime with its default options: sessions, the kernels that layers become, and the machine it runs on.
+
+This is the only file that imports onnxruntime. A second runtime needs a second file like this one: a session that takes
+and returns arrays by name, the kernel of every layer, and the runtime's version. It must fuse the patterns that
+`standard_nodes` writes, or be given others there.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayesbits.records.integer_network import IntegerLayer, IntegerNetwork
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+Array = NDArray[Any]
+
+NAME = "onnxruntime"
+INTEGER_KERNELS = frozenset(
+    {"QLinearConv", "QGemm", "QLinearMatMul", "MatMulIntegerToFloat", "ConvInteger", "MatMulInteger"}
+)
+_INSTRUCTIONS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "amx_int8", "asimddp", "i8mm")
+_ERRORS_ONLY, _FATAL_ONLY = 3, 4
+_MARKS = re.compile(r"(#\d+)?(_token_\d+)?$")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The processor and the runtime."""
+
+    cpu: str
+    """The processor's model."""
+    integer_instructions: tuple[str, ...]
+    """The processor's instructions that integer kernels use, such as "avx512_vnni"; without a form of VNNI, products
+    of unsigned and signed bytes may saturate."""
+    runtime: str
+    """The runtime and its version."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The kernel that a layer became in the runtime's optimized graph."""
+
+    layer: str
+    operation: str
+    """The operation in the optimized graph, such as "QLinearConv"."""
+    integer: bool
+    reason: str | None
+    """Why it does not run in integers; None where it does."""
+
+
+class Session:
+    """A model loaded with default options."""
+
+    def __init__(
+        self,
+        model: ModelProto | bytes | str | Path,
+        *,
+        threads: int | None = None,
+        optimized: Path | None = None,
+        log_severity: int = _ERRORS_ONLY,  # it warns that an optimized graph belongs to one kind of machine
+    ) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = log_severity
+        if threads is not None:
+            options.intra_op_num_threads = threads
+        if optimized is not None:
+            options.optimized_model_filepath = str(optimized)
+        if isinstance(model, str | Path):
+            source: str | bytes = str(model)
+        else:
+            source = model if isinstance(model, bytes) else model.SerializeToString()
+        self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        self.inputs = [value.name for value in self._session.get_inputs()]
+        self.outputs = [value.name for value in self._session.get_outputs()]
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """All outputs by name."""
+        results = self._session.run(None, dict(feeds))
+        return dict(zip(self.outputs, map(np.asarray, results), strict=True))
+
+
+def check_loads(content: bytes) -> None:
+    """Raise a RuntimeError where the runtime cannot load the content of a file."""
+    try:
+        Session(content, log_severity=_FATAL_ONLY)  # the error repeats what the log would say
+    except Exception as error:  # the runtime raises many classes of its own
+        raise RuntimeError(
+            f"{NAME} cannot load what was exported, so that nothing was written: {error}. Please report it"
+        ) from error
+
+
+def kernels(model: ModelProto, network: IntegerNetwork) -> tuple[Kernel, ...]:
+    """The kernel that every layer of a model became in the runtime.
+
+    The runtime keeps the name of the node that it fuses others into, and may append a mark to it; calls of a layer
+    after the first have a number there. Where the calls of a layer became different kernels, one that is no integer
+    kernel is reported.
+    """
+    operations: dict[str, set[str]] = {}
+    for node in _optimized(model).graph.node:
+        operations.setdefault(layer_of(node.name), set()).add(node.op_type)
+    return tuple(_kernel(layer, operations.get(layer.name, set())) for layer in network.layers)
+
+
+def layer_of(node: str) -> str:
+    """The name of the layer that a node of this name computes, if it computes one."""
+    return _MARKS.sub("", node)
+
+
+def machine() -> Machine:
+    """The processor and the runtime of this process."""
+    import onnxruntime
+
+    name, flags = platform.processor() or platform.machine(), set[str]()
+    information = Path("/proc/cpuinfo")
+    if information.exists():
+        for line in information.read_text().splitlines():
+            field, _, value = line.partition(":")
+            if field.strip() == "model name":
+                name = value.strip()
+            elif field.strip() in ("flags", "Features"):
+                flags = set(value.split())
+    instructions = tuple(flag for flag in _INSTRUCTIONS if flag in flags)
+    return Machine(name, instructions, f"{NAME} {onnxruntime.__version__}")
+
+
+def _optimized(model: ModelProto) -> ModelProto:
+    """The graph that the runtime really runs."""
+    import onnx
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "optimized.onnx"
+        Session(model, optimized=path)
+        return onnx.load(str(path))
+
+
+def _kernel(layer: IntegerLayer, operations: set[str]) -> Kernel:
+    others = sorted(operations - INTEGER_KERNELS)
+    if operations and not others:
+        return Kernel(layer.name, sorted(operations)[0], True, None)
+    operation = others[0] if others else "not found"
+    if layer.arithmetic == "float":
+        reason = layer.reason
+    elif layer.kind == "conv_transpose":
+        reason = f"{NAME} has no integer kernel for transposed convolutions; whole numbers in float, exact"
+    else:
+        reason = f"{NAME} did not fuse it"
+    return Kernel(layer.name, operation, False, reason)

@@ -1,0 +1,280 @@
+"""The standard ONNX nodes of layers and quantizers, which onnxruntime fuses into integer kernels.
+
+Every pattern was chosen by experiment so that two things hold at once: with default options the runtime runs the layer
+in integers, and its result is known bit by bit. Another runtime that fuses other patterns needs another writer.
+
+- A layer that emits codes is DequantizeLinear -> Conv or Gemm -> QuantizeLinear -> integer Clip, which becomes
+  QLinearConv or QGemm. A float Clip in front of QuantizeLinear would prevent the fusion.
+- A layer that emits numbers is ConvInteger or MatMulInteger, an Add of the bias, a Cast and a Mul by the scale. As Conv
+  or Gemm, followed by a float function, it would become a float kernel.
+- Codes that float operations read are dequantized by Cast, Sub and Mul. After DequantizeLinear the runtime would fuse
+  those operations to QLinearAdd and the like, whose rounding depends on the CPU. Only residual additions read
+  DequantizeLinear, because it is faster; they are written as Sum, which the runtime does not fuse.
+- In the compact form, weights of 2 and 4 bits are stored as int2 and int4 and cast to int8; the runtime computes the
+  cast once, when it loads the file.
+
+"uint8 codes" are code plus zero point, "float codes" are whole numbers in float32, centered at zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
+from bayesbits.records.topology import output_axis
+
+Array = NDArray[Any]
+
+
+class NodeWriter:
+    """Collects the nodes and constants that replace custom nodes."""
+
+    def __init__(self, network: IntegerNetwork, compact: bool) -> None:
+        self.network, self.compact = network, compact
+        self.nodes: list[NodeProto] = []
+        self.constants: dict[str, TensorProto] = {}
+
+    def add(
+        self, operation: str, inputs: Sequence[str], output: str, name: str | None = None, **attributes: Any
+    ) -> str:
+        """Add a node and return its output; the node that computes a layer is given the layer's name."""
+        name = auxiliary_node(output) if name is None else name
+        self.nodes.append(helper.make_node(operation, list(inputs), [output], name=name, **attributes))
+        return output
+
+    def constant(self, name: str, value: Array | np.generic) -> str:
+        """Add a constant, or find the one of this name."""
+        if name not in self.constants:
+            self.constants[name] = numpy_helper.from_array(np.asarray(value, order="C"), name)
+        return name
+
+    def quantize(self, grid: Grid, x: str, output: str) -> None:
+        """Numbers to the codes of a grid: uint8 codes up to 8 bits, float codes above."""
+        if grid.carrier == "uint8":
+            self._quantize_linear(grid, x, output, grid.low, grid.high, grid.name)
+            return
+        step = self.constant(f"{grid.name}.step", np.float32(grid.step))
+        codes = self.add("Round", [self.add("Div", [x, step], f"{output}/divided")], f"{output}/rounded")
+        bounds = [
+            self.constant(f"{grid.name}.{end}", np.float32(code))
+            for end, code in (("low", grid.low), ("high", grid.high))
+        ]
+        self.add("Clip", [codes, *bounds], output)
+
+    def dequantize(self, grid: Grid, x: str, output: str, *, for_additions: bool) -> None:
+        """Uint8 codes to numbers."""
+        if for_additions:
+            self.add("DequantizeLinear", [x, *self._grid(grid)], output)
+        else:
+            self.scale(grid, self.to_float_codes(grid, x, f"{output}/codes"), output)
+
+    def to_float_codes(self, grid: Grid, x: str, output: str) -> str:
+        """Uint8 codes to float codes."""
+        if not grid.zero_point:
+            return self.add("Cast", [x], output, to=TensorProto.FLOAT)
+        number = self.add("Cast", [x], f"{output}/cast", to=TensorProto.FLOAT)
+        zero = self.constant(f"{grid.name}.zero_point.float", np.float32(grid.zero_point))
+        return self.add("Sub", [number, zero], output)
+
+    def to_uint8_codes(self, grid: Grid, x: str, output: str) -> None:
+        """Float codes to uint8 codes."""
+        zero = self.constant(f"{grid.name}.zero_point.float", np.float32(grid.zero_point))
+        self.add("Cast", [self.add("Add", [x, zero], f"{output}/added")], output, to=TensorProto.UINT8)
+
+    def scale(self, grid: Grid, x: str, output: str) -> None:
+        """Float codes to numbers: code times step."""
+        self.add("Mul", [x, self.constant(f"{grid.name}.step", np.float32(grid.step))], output)
+
+    def layer(self, layer: IntegerLayer, x: str, output: str, name: str, shape: Sequence[int | None]) -> None:
+        """A layer whose output has this shape; None stands for the batch size."""
+        if layer.kind != "linear" and len(shape) < len(layer.weight_shape):  # an image without a batch axis
+            first = self.constant("first axis", np.array([0]))
+            x = self.add("Unsqueeze", [x, first], f"{name}/batch")
+            self.layer(layer, x, f"{name}/batch/output", name, [1, *shape])
+            self.add("Squeeze", [f"{name}/batch/output", first], output)
+        elif layer.arithmetic == "float":
+            self._float_layer(layer, x, output, name, shape)
+        elif layer.kind == "conv_transpose":
+            self._transposed_convolution(layer, x, output, name)
+        elif layer.output is None:
+            self._integer_sum(layer, x, output, name)
+        else:
+            self._fused_layer(layer, x, output, name, shape)
+
+    def _fused_layer(self, layer: IntegerLayer, x: str, output: str, name: str, shape: Sequence[int | None]) -> None:
+        """A layer that emits codes, which the runtime fuses into one kernel."""
+        flat = layer.kind == "linear" and len(shape) != 2  # Gemm takes matrices
+        if flat:
+            rows = self.constant(f"{layer.name}.rows", np.array([-1, layer.weight_shape[1]]))
+            x = self.add("Reshape", [x, rows], f"{name}/rows")
+        grid = self._input(layer)
+        operands = [self.add("DequantizeLinear", [x, *self._grid(grid)], f"{name}/input")]
+        operands.append(self._dequantized(layer, "weight", self._weight(layer), f"{name}/weight", self._steps(layer)))
+        if layer.bias:
+            bias = self.constant(f"{layer.name}.bias", self._tensor(layer, "bias"))
+            operands.append(self._dequantized(layer, "bias", bias, f"{name}/bias", self._accumulator_steps(layer)))
+        operation, attributes = ("Conv", _window(layer)) if layer.kind == "conv" else ("Gemm", {"transB": 1})
+        result = self.add(operation, operands, f"{name}/sum", name=name, **attributes)
+        assert layer.output is not None
+        target = f"{name}/codes" if flat else output
+        grid = self.network.grid(layer.output)
+        self._quantize_linear(grid, result, target, layer.output_low, layer.output_high, f"{layer.name}.codes")
+        if flat:
+            sizes = np.array([-1 if size is None else size for size in shape])
+            self.add("Reshape", [target, self.constant(f"{layer.name}.shape", sizes)], output)
+
+    def _integer_sum(self, layer: IntegerLayer, x: str, output: str, name: str) -> None:
+        """A layer that emits numbers: the integer sum of products, converted to float and scaled."""
+        operands = [x, self._weight(layer), self._grid(self._input(layer))[1]]
+        if layer.kind == "conv":
+            total = self.add("ConvInteger", operands, f"{name}/sum", name=name, **_window(layer))
+        else:
+            operands[1] = self.add("Transpose", [operands[1]], f"{name}/turned", perm=[1, 0])
+            total = self.add("MatMulInteger", operands, f"{name}/sum", name=name)
+        axes = (-1,) + (1,) * (len(layer.weight_shape) - 2)
+        if layer.bias:
+            bias = self.constant(f"{layer.name}.bias", self._tensor(layer, "bias").reshape(axes))
+            total = self.add("Add", [total, bias], f"{name}/biased")
+        number = self.add("Cast", [total], f"{name}/number", to=TensorProto.FLOAT)
+        steps = self._accumulator_steps(layer)
+        steps = steps.reshape(axes if steps.size > 1 else ())
+        self.add("Mul", [number, self.constant(f"{layer.name}.scale", steps)], output)
+
+    def _transposed_convolution(self, layer: IntegerLayer, x: str, output: str, name: str) -> None:
+        """A transposed convolution of float codes, which is exact; the runtime has no integer kernel for it."""
+        codes = self.to_float_codes(self._input(layer), x, f"{name}/input")
+        weight = self.add("Cast", [self._weight(layer)], f"{name}/weight", to=TensorProto.FLOAT)
+        total = self.add("ConvTranspose", [codes, weight], f"{name}/sum", name=name, **_window(layer))
+        axes = (-1,) + (1,) * (len(layer.weight_shape) - 2)
+        if layer.bias:
+            bias = self.constant(f"{layer.name}.bias", self._tensor(layer, "bias").reshape(axes))
+            number = self.add("Cast", [bias], f"{name}/bias", to=TensorProto.FLOAT)
+            total = self.add("Add", [total, number], f"{name}/biased")
+        steps = self._accumulator_steps(layer)
+        last = output if layer.output is None else f"{name}/numbers"
+        if layer.output is not None:
+            steps = steps / np.float32(self.network.grid(layer.output).step)
+        steps = steps.reshape(axes if steps.size > 1 else ())
+        scaled = self.add("Mul", [total, self.constant(f"{layer.name}.scale", steps)], last)
+        if layer.output is not None:
+            bounds = [
+                self.constant(f"{layer.name}.codes.{end}", np.float32(code))
+                for end, code in (("low", layer.output_low), ("high", layer.output_high))
+            ]
+            rounded = self.add("Round", [scaled], f"{name}/rounded")
+            clipped = self.add("Clip", [rounded, *bounds], f"{name}/clipped")
+            self.to_uint8_codes(self.network.grid(layer.output), clipped, output)
+
+    def _float_layer(self, layer: IntegerLayer, x: str, output: str, name: str, shape: Sequence[int | None]) -> None:
+        """A layer in float; codes of its weight are multiplied by their steps, once, when the file is loaded."""
+        if f"{layer.name}.codes" in self.network.tensors:
+            codes = self.add("Cast", [self._weight(layer)], f"{name}/codes", to=TensorProto.FLOAT)
+            steps = self._tensor(layer, "steps")
+            axis = output_axis(layer.kind, layer.groups)
+            sizes = [1] * len(layer.weight_shape)
+            sizes[axis] = -1
+            steps = steps.reshape(sizes if steps.size > 1 else ())
+            weight = self.add("Mul", [codes, self.constant(f"{layer.name}.weight.step", steps)], f"{name}/weight")
+        else:
+            weight = self.constant(f"{layer.name}.weight", self._tensor(layer, "weight"))
+        bias = [self.constant(f"{layer.name}.bias", self._tensor(layer, "bias"))] if layer.bias else []
+        if layer.kind != "linear":
+            operation = "Conv" if layer.kind == "conv" else "ConvTranspose"
+            self.add(operation, [x, weight, *bias], output, name=name, **_window(layer))
+        elif len(shape) == 2:
+            self.add("Gemm", [x, weight, *bias], output, name=name, transB=1)
+        else:
+            turned = self.add("Transpose", [weight], f"{name}/turned", perm=[1, 0])
+            last = f"{name}/product" if bias else output
+            self.add("MatMul", [x, turned], last, name=name)
+            if bias:
+                self.add("Add", [last, *bias], output)
+
+    def _quantize_linear(self, grid: Grid, x: str, output: str, low: int, high: int, owner: str) -> None:
+        """Numbers to uint8 codes inside bounds; without a Clip where the bounds are those of uint8."""
+        low, high = low + grid.zero_point, high + grid.zero_point
+        if (low, high) == (0, 255):
+            self.add("QuantizeLinear", [x, *self._grid(grid)], output)
+            return
+        codes = self.add("QuantizeLinear", [x, *self._grid(grid)], f"{output}/unclipped")
+        bounds = [self.constant(f"{owner}.{end}", np.uint8(code)) for end, code in (("low", low), ("high", high))]
+        self.add("Clip", [codes, *bounds], output)
+
+    def _grid(self, grid: Grid) -> list[str]:
+        return [
+            self.constant(f"{grid.name}.step", np.float32(grid.step)),
+            self.constant(f"{grid.name}.zero_point", np.uint8(grid.zero_point)),
+        ]
+
+    def _input(self, layer: IntegerLayer) -> Grid:
+        assert layer.input is not None
+        return self.network.grid(layer.input)
+
+    def _tensor(self, layer: IntegerLayer, what: str) -> Array:
+        array: Array = self.network.tensors[f"{layer.name}.{what}"].numpy()
+        return array
+
+    def _steps(self, layer: IntegerLayer) -> Array:
+        steps = self._tensor(layer, "steps").astype(np.float32)
+        return steps.reshape(()) if steps.size == 1 else steps
+
+    def _accumulator_steps(self, layer: IntegerLayer) -> Array:
+        """The step of the accumulator, multiplied in float32 as the runtime does."""
+        return np.asarray(np.float32(self._input(layer).step) * self._steps(layer), dtype=np.float32)
+
+    def _dequantized(self, layer: IntegerLayer, what: str, codes: str, output: str, steps: Array) -> str:
+        step = self.constant(f"{layer.name}.{what}.step", steps)
+        zeros = np.zeros(steps.shape, np.int8 if what == "weight" else np.int32)
+        zero = self.constant(f"{layer.name}.{what}.zero_point", zeros)
+        return self.add("DequantizeLinear", [codes, step, zero], output, axis=0)
+
+    def _weight(self, layer: IntegerLayer) -> str:
+        """The codes of a weight as int8 or int16; the compact form stores narrower types and casts them."""
+        name, codes = f"{layer.name}.weight", self._tensor(layer, "codes")
+        stored = storage_type(layer.bits)
+        if not self.compact or stored is None:
+            return self.constant(name, codes)
+        widened = f"{name}/int8"
+        if name not in self.constants:
+            self.constants[name] = _packed(name, codes, stored)
+            self.add("Cast", [name], widened, to=TensorProto.INT8)
+        return widened
+
+
+def auxiliary_node(name: str) -> str:
+    """The name of a node that computes no layer; a node that computes a layer has the layer's name."""
+    return f"node/{name}"
+
+
+def storage_type(bits: int) -> int | None:
+    """The narrow type that weights are packed into; None where they need a byte or more."""
+    return TensorProto.INT2 if bits <= 2 else TensorProto.INT4 if bits <= 4 else None
+
+
+def _packed(name: str, codes: Array, stored: int) -> TensorProto:
+    """Codes of 2 or 4 bits as a packed tensor; the first code is in the lowest bits of a byte."""
+    width = 2 if stored == TensorProto.INT2 else 4
+    each = 8 // width
+    fields = codes.reshape(-1).astype(np.uint8) & (2**width - 1)
+    fields = np.pad(fields, (0, math.ceil(fields.size / each) * each - fields.size)).reshape(-1, each)
+    packed = np.bitwise_or.reduce(fields << (width * np.arange(each, dtype=np.uint8)), axis=1).astype(np.uint8)
+    return helper.make_tensor(name, stored, codes.shape, packed.tobytes(), raw=True)
+
+
+def _window(layer: IntegerLayer) -> dict[str, Any]:
+    attributes: dict[str, Any] = {
+        "kernel_shape": list(layer.weight_shape[2:]),
+        "strides": list(layer.stride),
+        "pads": list(layer.padding) * 2,
+        "dilations": list(layer.dilation),
+        "group": layer.groups,
+    }
+    if layer.kind == "conv_transpose":
+        attributes["output_padding"] = list(layer.output_padding)
+    return attributes

@@ -1,0 +1,182 @@
+"""The constants of an ONNX file, compared with the record of the deployed network.
+
+Two checks: the values of the constants are equal, and every layer and quantizer of the file reads all of its own
+constants and no others. The second is needed because the inputs of a verification need not reach both ends of every
+range, so that running the file alone would not show a missing bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, numpy_helper
+
+from bayesbits.deploy.onnx.runtime import layer_of
+from bayesbits.deploy.onnx.tensor_names import MappedTensor, read_tensor_map
+from bayesbits.deploy.verification.differences import ArrayComparison
+from bayesbits.deploy.verification.result import ConstantCounts, VerificationError
+from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
+
+Array = NDArray[Any]
+
+_FILE = ArrayComparison("in the ONNX file", "in the deployed network")
+_UINT8_BOUNDS = (0, 255)
+
+
+def check_onnx_constants(model: ModelProto, network: IntegerNetwork) -> ConstantCounts:
+    """Raise at the first layer whose constants differ, or which reads others; returns how many are equal."""
+    stored = {tensor.name: tensor for tensor in model.graph.initializer}
+    weights = biases = 0
+    for layer in network.layers:
+        for what, expected, required in _layer_constants(layer, network):
+            tensor = stored.get(f"{layer.name}.{what}")
+            if tensor is None:
+                if required:
+                    raise VerificationError(f"{layer.name}: the ONNX file has no constant {layer.name}.{what}")
+                continue
+            _check_equal(layer.name, what, numpy_helper.to_array(tensor), expected)
+            weights += expected.size if what == "weight" else 0
+            biases += expected.size if what == "bias" else 0
+    for grid in network.structure.grids:
+        for what, expected in _grid_constants(grid):
+            tensor = stored.get(f"{grid.name}.{what}")
+            if tensor is not None:
+                _check_equal(grid.name, what, numpy_helper.to_array(tensor), expected)
+    _check_constants_read(model, network)
+    return ConstantCounts(weights, biases, len(network.structure.grids))
+
+
+def _layer_constants(layer: IntegerLayer, network: IntegerNetwork) -> Iterator[tuple[str, Array, bool]]:
+    """The constants that a layer may have in the file, and whether it must have them."""
+    if f"{layer.name}.codes" in network.tensors:
+        steps = network.steps(layer.name).numpy()
+        yield "weight", network.codes(layer.name).numpy(), True
+        yield "weight.step", steps, False
+        yield "weight.zero_point", np.zeros(steps.shape, np.int8), False
+        if layer.arithmetic == "integer":
+            assert layer.input is not None
+            scale = np.float32(network.grid(layer.input).step) * steps
+            yield "bias.step", scale, False
+            yield "bias.zero_point", np.zeros(steps.shape, np.int32), False
+            if layer.kind == "conv_transpose" and layer.output is not None:
+                scale = scale / np.float32(network.grid(layer.output).step)
+            yield "scale", scale, False
+    else:
+        yield "weight", network.tensors[f"{layer.name}.weight"].numpy(), True
+    bias = network.bias(layer.name)
+    if bias is not None:
+        yield "bias", bias.numpy(), True
+    if layer.output is not None:
+        shift = network.grid(layer.output).zero_point if layer.kind != "conv_transpose" else 0
+        yield "codes.low", np.asarray(layer.output_low + shift), False
+        yield "codes.high", np.asarray(layer.output_high + shift), False
+
+
+def _grid_constants(grid: Grid) -> Iterator[tuple[str, Array]]:
+    """The constants that a grid may have in the file."""
+    shift = grid.zero_point if grid.carrier == "uint8" else 0
+    yield "step", np.asarray(np.float32(grid.step))
+    yield "zero_point", np.asarray(shift)
+    yield "zero_point.float", np.asarray(shift)
+    yield "low", np.asarray(grid.low + shift)
+    yield "high", np.asarray(grid.high + shift)
+
+
+def _check_equal(owner: str, what: str, found: Array, expected: Array) -> None:
+    """Compare values; the file may have another integer type, and axes of size one."""
+    wide = np.float64 if np.issubdtype(expected.dtype, np.floating) else np.int64
+    _FILE.check_equal(owner, what, found.astype(wide).reshape(-1), expected.astype(wide).reshape(-1))
+
+
+def _check_constants_read(model: ModelProto, network: IntegerNetwork) -> None:
+    """Raise at the first layer or quantizer that reads other constants than its own."""
+    producers = {name: node for node in model.graph.node for name in node.output}
+    tensors = read_tensor_map(model)
+    values = {tensor.value for tensor in tensors}
+    layers = {layer.name: layer for layer in network.layers}
+    grids = {grid.name: grid for grid in network.structure.grids}
+    for tensor in tensors:
+        if tensor.kind == "Layer" and tensor.of in layers:
+            layer = layers[tensor.of]
+            shapes = {f"{layer.name}.rows", f"{layer.name}.shape", "first axis"}
+            read = set(_read_by_layer(tensor.value, layer, producers, values - {tensor.value})) - shapes
+            _check_same_constants(tensor, read, _constants_of_layer(layer, network))
+        elif tensor.kind == "Quantize" and tensor.of in grids:
+            read = set(_read_by_quantizer(tensor.value, producers))
+            _check_same_constants(tensor, read, _constants_of_quantizer(grids[tensor.of]))
+
+
+def _check_same_constants(tensor: MappedTensor, read: set[str], expected: set[str]) -> None:
+    missing, others = sorted(expected - read), sorted(read - expected)
+    if missing or others:
+        parts = [f"does not read {', '.join(missing)}"] if missing else []
+        parts += [f"reads {', '.join(others)}"] if others else []
+        raise VerificationError(f"{tensor.of}: the ONNX file {' and '.join(parts)} at {tensor.value}")
+
+
+def _read_by_layer(
+    value: str, layer: IntegerLayer, producers: Mapping[str, NodeProto], mapped: Collection[str]
+) -> Iterator[str]:
+    """The constants that are read between the layer's input and its output."""
+    waiting, visited = [value], set[str]()
+    while waiting:
+        tensor = waiting.pop()
+        node = producers.get(tensor)
+        if tensor in visited or tensor in mapped or not tensor:
+            continue
+        visited.add(tensor)
+        if node is None or node.op_type == "Constant":
+            yield tensor
+        elif layer_of(node.name) != layer.name:
+            waiting += node.input
+        else:
+            waiting += node.input[1:]
+            source = producers.get(node.input[0])
+            if layer.arithmetic == "integer" and source is not None and source.op_type in ("DequantizeLinear", "Sub"):
+                waiting += source.input[1:]
+
+
+def _read_by_quantizer(value: str, producers: Mapping[str, NodeProto]) -> Iterator[str]:
+    """The constants that are read between the numbers that are quantized and their codes."""
+    node = producers.get(value)
+    while node is not None:
+        yield from node.input[1:]
+        node = None if node.op_type in ("QuantizeLinear", "Div") else producers.get(node.input[0])
+
+
+def _constants_of_layer(layer: IntegerLayer, network: IntegerNetwork) -> set[str]:
+    parts = {"weight"} | ({"bias"} if layer.bias else set())
+    if layer.arithmetic == "float":
+        if f"{layer.name}.codes" in network.tensors:
+            parts.add("weight.step")
+        return {f"{layer.name}.{part}" for part in parts}
+    assert layer.input is not None
+    inputs, outputs = network.grid(layer.input), None if layer.output is None else network.grid(layer.output)
+    grids: set[str] = set()
+    if layer.kind == "conv_transpose":
+        parts.add("scale")
+        grids |= {f"{inputs.name}.zero_point.float"} if inputs.zero_point else set()
+        if outputs is not None:
+            parts |= {"codes.low", "codes.high"}
+            grids.add(f"{outputs.name}.zero_point.float")
+    elif outputs is None:
+        parts.add("scale")
+        grids.add(f"{inputs.name}.zero_point")
+    else:
+        parts |= {f"{part}.{what}" for part in tuple(parts) for what in ("step", "zero_point")}
+        if (layer.output_low + outputs.zero_point, layer.output_high + outputs.zero_point) != _UINT8_BOUNDS:
+            parts |= {"codes.low", "codes.high"}
+        grids |= {f"{grid.name}.{what}" for grid in (inputs, outputs) for what in ("step", "zero_point")}
+    return {f"{layer.name}.{part}" for part in parts} | grids
+
+
+def _constants_of_quantizer(grid: Grid) -> set[str]:
+    parts = {"step", "low", "high"}
+    if grid.carrier == "uint8":
+        parts.add("zero_point")
+        if (grid.low + grid.zero_point, grid.high + grid.zero_point) == _UINT8_BOUNDS:
+            parts -= {"low", "high"}
+    return {f"{grid.name}.{part}" for part in parts}

@@ -1,0 +1,271 @@
+"""The ONNX file in the runtime, compared with the deployed network tensor by tensor, and then end to end.
+
+Tensor by tensor, the runtime runs one subgraph on the deployed network's own values. Its result has to be equal bit by
+bit where it is defined so, and elsewhere as close to the exact value as rounding in float32 explains. End to end, the
+whole file runs from the network's inputs; differences are counted, and there may be none where every tensor is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from onnx import ModelProto
+from torch import Tensor
+
+from bayesbits.deploy.network import DeployedNetwork
+from bayesbits.deploy.onnx.runtime import NAME, Session
+from bayesbits.deploy.onnx.tensor_names import MappedTensor, read_tensor_map
+from bayesbits.deploy.verification.compare_outputs import check_names, class_axes, compare_predictions
+from bayesbits.deploy.verification.deployed_codes import quantize
+from bayesbits.deploy.verification.deployed_program import run_exact
+from bayesbits.deploy.verification.differences import (
+    LAYER_ROUNDOFF,
+    UNIT_ROUNDOFF,
+    ArrayComparison,
+    describe_excess,
+    differences,
+    largest,
+    largest_difference,
+    tolerance,
+)
+from bayesbits.deploy.verification.onnx_subgraphs import Subgraph, SubgraphExtractor
+from bayesbits.deploy.verification.result import Predictions, RuntimeTensor, VerificationError
+
+Array = NDArray[Any]
+
+EXACT_SUM = 2**24
+"""Integers below are exact in float32."""
+LARGEST_CODE = 255
+LONGEST_ROW = 2**12
+"""Matrix products, softmax and normalization over features sum rows, which are no longer than this."""
+PARTIAL_SUMS = 16
+"""How many partial sums a runtime forms at least: instructions add eight numbers at once, and loops are unrolled."""
+
+_ARRAYS = ArrayComparison(f"in {NAME}, fed the same values,", "in the deployed network")
+_END_TO_END = ArrayComparison(f"in {NAME}", "in the deployed network")
+
+
+@dataclass
+class _Counts:
+    """The counts of one tensor so far; the fields are those of `RuntimeTensor`."""
+
+    values: int = 0
+    differing: int = 0
+    relative_error: float = 0.0
+    differing_end_to_end: int = 0
+    relative_error_end_to_end: float = 0.0
+    predictions_end_to_end: Predictions = field(default_factory=Predictions)
+
+
+@dataclass
+class _BatchValues:
+    """The deployed network's values of one batch, by the names of the file and of the program."""
+
+    count: int
+    """The number of examples."""
+    in_file: Mapping[str, Array]
+    """The values as the file holds them, by the tensor's name there."""
+    in_program: Mapping[str, Tensor]
+    """The values of nodes of the program in float32."""
+    exact: Mapping[str, Tensor]
+    """The same in float64, by node, and by name for outputs."""
+
+
+class RuntimeComparison:
+    """Runs an ONNX file, whole and by subgraph, and compares it with the deployed network, batch by batch."""
+
+    def __init__(self, small: DeployedNetwork, model: ModelProto) -> None:
+        self.small = small
+        tensors = read_tensor_map(model)
+        self._check_nodes(tensors)
+        extractor = SubgraphExtractor(model, tensors, small)
+        self.subgraphs = extractor.subgraphs
+        self._mapped = {tensor.value: tensor for tensor in tensors}
+        self._sessions = [Session(extractor.to_model(subgraph), threads=1) for subgraph in self.subgraphs]
+        self._whole, self._with_inner = Session(model), Session(extractor.with_inner_outputs())
+        self._inputs = [value.name for value in model.graph.input]
+        self._outputs = [value.name for value in model.graph.output]
+        check_names("inputs", self._inputs, small.integer.structure.inputs, "the ONNX file has")
+        check_names("outputs", self._outputs, small.integer.structure.outputs, "the ONNX file has")
+        self._axes = dict(zip(self._outputs, class_axes(small), strict=True))
+        self._counts = [_Counts() for _ in self.subgraphs]
+        self._exact: list[bool] = []
+        """For every subgraph whether its result is defined bit by bit; known from the first batch on."""
+        nodes = {node.name: node for node in small.program.graph.nodes}
+        self._computed_by = {tensor.node for tensor in tensors}
+        self._source = {name: nodes[name].all_input_nodes[0].name for name in self._computed_by}
+        """For every node of the map the node that it reads."""
+
+    @property
+    def nodes(self) -> set[str]:
+        """The nodes of the deployed program whose values are compared."""
+        return self._computed_by | set(self._source.values())
+
+    def result(self) -> tuple[RuntimeTensor, ...]:
+        """The counts so far."""
+        exact = self._exact or [subgraph.exact for subgraph in self.subgraphs]
+        rows = zip(self.subgraphs, exact, self._counts, strict=True)
+        outputs = set(self._outputs)
+        return tuple(
+            RuntimeTensor(
+                subgraph.name,
+                subgraph.kind,
+                is_exact,
+                **vars(counts),
+                output=subgraph.value if subgraph.value in outputs else None,
+            )
+            for subgraph, is_exact, counts in rows
+        )
+
+    def compare(
+        self, inputs: list[Tensor], count: int, values: Mapping[str, Tensor], outputs: Sequence[Tensor]
+    ) -> None:
+        """Compare one batch of `count` examples with values and outputs of the deployed network; raises at the first
+        tensor that differs."""
+        in_file = dict(zip(self._inputs, (x.numpy() for x in inputs), strict=True))
+        in_file |= {value: _as_in_file(tensor, values[tensor.node]) for value, tensor in self._mapped.items()}
+        in_file |= dict(zip(self._outputs, (output.numpy() for output in outputs), strict=True))
+        self._exact = self._exact or [_is_exact(subgraph, in_file, count) for subgraph in self.subgraphs]
+        exact: dict[str, Tensor] = {}
+        if not all(self._exact):
+            exact, results = run_exact(self.small, inputs, values, self.nodes)
+            exact |= dict(zip(self._outputs, results, strict=True))
+        batch = _BatchValues(count, in_file, values, exact)
+        rows = zip(self.subgraphs, self._exact, self._sessions, self._counts, strict=True)
+        for subgraph, is_exact, session, counts in rows:
+            self._compare_subgraph(subgraph, is_exact, session, counts, batch)
+        self._compare_end_to_end(in_file)
+
+    def _compare_subgraph(
+        self, subgraph: Subgraph, is_exact: bool, session: Session, counts: _Counts, batch: _BatchValues
+    ) -> None:
+        results = session.run({name: batch.in_file[name] for name in session.inputs})
+        found, expected = results[subgraph.value], batch.in_file[subgraph.value]
+        _ARRAYS.check_shape(subgraph.name, _value_of(subgraph), found, expected)
+        differing = found != expected
+        counts.values += expected.size
+        counts.differing += int(differing.sum())
+        if is_exact:
+            _ARRAYS.check_none(subgraph.name, _value_of(subgraph), differing, found, expected)
+        else:
+            self._compare_close(subgraph, counts, results, batch)
+
+    def _compare_close(
+        self, subgraph: Subgraph, counts: _Counts, results: Mapping[str, Array], batch: _BatchValues
+    ) -> None:
+        """Compare a subgraph with float operations: its numbers, or the numbers that it quantizes and their codes."""
+        tensor, found = subgraph.mapped, torch.from_numpy(results[subgraph.value])
+        expected = torch.from_numpy(batch.in_file[subgraph.value])
+        terms = _terms(subgraph, batch.in_file, batch.count)
+        if subgraph.unquantized is not None and subgraph.unquantized in results and tensor is not None:
+            source, grid = self._source[tensor.node], self.small.integer.grid(tensor.of)
+            numbers, exact = torch.from_numpy(results[subgraph.unquantized]), batch.exact[source]
+            allowed = _check_numbers(subgraph, counts, numbers, batch.in_program[source], exact, terms)
+            low, high = (quantize(grid, number) for number in (exact - allowed, exact + allowed))
+            codes = found.double() - (tensor.zero_point or 0)
+            wrong = ~((low <= codes) & (codes <= high))
+        elif found.is_floating_point():
+            exact = batch.exact[subgraph.value if tensor is None else tensor.node]
+            _check_numbers(subgraph, counts, found, expected, exact, terms)
+            return
+        elif tensor is not None and tensor.zero_point is not None:
+            wrong = (found.long() - expected.long()).abs() > 1
+        else:  # integers such as an argmax: the exact computation may decide otherwise than the deployed network
+            wrong = (found != expected) & (found != batch.exact[subgraph.value])
+        if bool(wrong.any()):
+            what = "values" if tensor is None else "codes"
+            raise VerificationError(
+                f"{subgraph.name}: {int(wrong.sum())} of {wrong.numel()} {what} of the {subgraph.kind} differ in "
+                f"{NAME}, fed the same values, and no tie is near"
+            )
+
+    def _compare_end_to_end(self, in_file: Mapping[str, Array]) -> None:
+        feeds = {name: in_file[name] for name in self._inputs}
+        plain, with_inner = self._whole.run(feeds), self._with_inner.run(feeds)
+        exact_from_inputs = self._exact_from_inputs()
+        computed = {subgraph.value for subgraph in self.subgraphs}
+        for name in self._outputs:
+            if exact_from_inputs.get(name) and not np.array_equal(plain[name], with_inner[name], equal_nan=True):
+                raise VerificationError(
+                    f"{name}: {NAME} computes something else when inner tensors are outputs as well, so that what was "
+                    "compared is not what runs"
+                )
+            if name not in computed:  # an output that is a constant of the file, or an input
+                same_shape = plain[name].shape == in_file[name].shape
+                if not same_shape or not np.array_equal(plain[name], in_file[name], equal_nan=True):
+                    raise VerificationError(f"{name}: {NAME} returns something else than the deployed network")
+        for subgraph, counts in zip(self.subgraphs, self._counts, strict=True):
+            found, expected = (with_inner | plain)[subgraph.value], in_file[subgraph.value]
+            _END_TO_END.check_shape(subgraph.name, _value_of(subgraph), found, expected)
+            differing = int((found != expected).sum())
+            counts.differing_end_to_end += differing
+            one, other = torch.from_numpy(found), torch.from_numpy(expected)
+            error = largest_difference(one.double(), other.double()) / (largest(other) or 1.0)
+            counts.relative_error_end_to_end = max(counts.relative_error_end_to_end, error)
+            axis = self._axes.get(subgraph.value)
+            counts.predictions_end_to_end = compare_predictions(other, one, axis, counts.predictions_end_to_end)
+            if exact_from_inputs[subgraph.value] and differing:
+                raise VerificationError(
+                    f"{subgraph.name}: {differing} of {expected.size} values of the {subgraph.kind} differ between the "
+                    f"deployed network and {NAME} when the whole file runs, but not by themselves"
+                )
+
+    def _exact_from_inputs(self) -> dict[str, bool]:
+        """For every tensor whether it and every tensor in front of it is exact."""
+        exact = dict.fromkeys(self._inputs, True)
+        for subgraph, is_exact in zip(self.subgraphs, self._exact, strict=True):
+            exact[subgraph.value] = is_exact and all(exact[name] for name in subgraph.inputs)
+        return exact
+
+    def _check_nodes(self, tensors: Sequence[MappedTensor]) -> None:
+        names = {node.name for node in self.small.program.graph.nodes}
+        unknown = [tensor.of for tensor in tensors if tensor.node not in names]
+        if unknown:
+            raise VerificationError(f"{unknown[0]}: the ONNX file was exported from another deployed network")
+
+
+def _check_numbers(
+    subgraph: Subgraph, counts: _Counts, found: Tensor, deployed: Tensor, exact: Tensor, terms: int
+) -> Tensor:
+    """Raise where numbers are farther from the exact ones than allowed; returns the tolerance.
+
+    The tolerance grows with the number of terms of a sum: a runtime rounds partial sums at every term.
+    """
+    apart = differences(found, exact)
+    allowed = tolerance(exact, deployed, LAYER_ROUNDOFF + UNIT_ROUNDOFF * terms / PARTIAL_SUMS)
+    counts.relative_error = max(counts.relative_error, largest(apart) / (largest(exact) or 1.0))
+    if not bool((apart <= allowed).all()):
+        raise VerificationError(
+            f"{subgraph.name}: numbers of the {subgraph.kind} are {describe_excess(apart, allowed, exact)}, in {NAME}, "
+            "fed the same values"
+        )
+    return allowed
+
+
+def _terms(subgraph: Subgraph, in_file: Mapping[str, Array], count: int) -> int:
+    """How many terms a sum of this subgraph has at most: the values that it reads of one example, or one row."""
+    each = max([in_file[name].size // max(1, count) for name in subgraph.inputs], default=1)
+    return each if subgraph.sums_over_positions else min(each, LONGEST_ROW)
+
+
+def _is_exact(subgraph: Subgraph, in_file: Mapping[str, Array], count: int) -> bool:
+    """Whether the result is defined bit by bit: averages are, of so few codes that float32 sums them exactly."""
+    if not subgraph.sums_over_positions:
+        return subgraph.exact
+    outputs = max(1, in_file[subgraph.value].size // max(1, count))
+    return subgraph.exact and _terms(subgraph, in_file, count) // outputs < EXACT_SUM // LARGEST_CODE
+
+
+def _as_in_file(tensor: MappedTensor, value: Tensor) -> Array:
+    """A value of the deployed program as the file holds it."""
+    array: Array = value.numpy() if tensor.zero_point is None else (value + tensor.zero_point).numpy().astype(np.uint8)
+    return array
+
+
+def _value_of(subgraph: Subgraph) -> str:
+    return f"value of the {subgraph.kind}"

@@ -1,0 +1,237 @@
+"""The deployed network's codes in the shapes of the simulation's tensors, so that its quantizers can return them.
+
+Three things differ between the two networks: the deployed one lacks the removed channels, it pads in front of a layer
+where the simulation's layer pads itself, and it does not make calls whose result nothing reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesbits.compression.compressor import Compressor
+from bayesbits.deploy.verification.deployed_program import CodesNode
+from bayesbits.deploy.verification.result import VerificationError
+from bayesbits.deploy.verification.simulation import QuantizerCall
+from bayesbits.functional.grid import EDGE
+from bayesbits.records.integer_network import Grid
+from bayesbits.records.topology import Layer
+
+Matches = dict[QuantizerCall, CodesNode | None]
+"""For every call of a quantizer the node with its deployed codes; None where there is none."""
+
+
+class LayerInput:
+    """How the input of a layer in the simulation differs from its input when deployed."""
+
+    def __init__(self, layer: Layer, module: Any, removed: Collection[int]) -> None:
+        spatial = 0 if layer.kind == "linear" else len(layer.weight_shape) - 2
+        self.axis = -1 - spatial
+        kept = [index for index, channel in enumerate(layer.in_channels) if channel not in removed]
+        self.kept = None if len(kept) == len(layer.in_channels) else torch.tensor(kept, dtype=torch.int64)
+        self.masks = {
+            tuple(channel not in removed for channel in channels)
+            for channels in (layer.in_channels, layer.out_channels)
+        }
+        """For the input and the output of the layer, which channels are kept."""
+        self.padding = [0] * spatial
+        """How much is padded in front, on every spatial axis, where padding is deployed as an operation of its own."""
+        if getattr(module, "padding_mode", "zeros") != "zeros" and module.padding != "valid":
+            sizes = zip(module.dilation, module.kernel_size, strict=True)
+            same = [step * (size - 1) // 2 for step, size in sizes]
+            self.padding = same if module.padding == "same" else list(module.padding)
+
+
+def describe_layer_inputs(fixed: Compressor, removed: Collection[int]) -> dict[str, LayerInput]:
+    """The inputs of all layers, by the layer's name."""
+    removed, model = set(removed), fixed.model
+    return {layer.name: LayerInput(layer, model.get_submodule(layer.name), removed) for layer in fixed.topology.layers}
+
+
+def match_calls(
+    calls: Mapping[QuantizerCall, Tensor], nodes: Mapping[str, Sequence[CodesNode]], deployed: DeployedCodes
+) -> Matches:
+    """Which node of the deployed program holds the codes of which call of the simulation, given the calls' inputs.
+
+    Calls whose result nothing reads are not deployed. Where a layer has such calls, those with the fewest differing
+    codes are matched, in their order.
+    """
+    by_reader: dict[str, list[QuantizerCall]] = {}
+    for call in calls:
+        by_reader.setdefault(call.reader, []).append(call)
+    matches: Matches = dict.fromkeys(calls)
+    for reader, ours in by_reader.items():
+        theirs = nodes.get(reader, ())
+        if len(theirs) > len(ours):
+            raise VerificationError(f"{reader}: called {len(theirs)} times when deployed, and {len(ours)} when trained")
+        chosen = list(range(len(ours)))
+        if 0 < len(theirs) < len(ours):
+            shares = [[deployed.differing_share(call, calls[call], node) for call in ours] for node in theirs]
+            chosen = _smallest_increasing(shares)
+        found = {ours[index]: node for index, node in zip(chosen, theirs, strict=False)}
+        matches |= found
+        for call in ours:  # two calls with equal inputs are deployed as one
+            alike = (node for other, node in found.items() if torch.equal(calls[call], calls[other]))
+            matches[call] = matches[call] or next(alike, None)
+    return matches
+
+
+def _smallest_increasing(rows: list[list[float]]) -> list[int]:
+    """A column for each row, increasing from row to row, with the smallest sum of entries."""
+    best: list[tuple[float, list[int]]] = [(0.0, [])] * (len(rows[0]) + 1)
+    """For every number of columns the smallest sum of the rows so far in these columns, and the choice."""
+    for row in rows:
+        sums: list[tuple[float, list[int]]] = [(float("inf"), [])]
+        for column, entry in enumerate(row):
+            before = best[column]
+            sums.append(min(sums[-1], (before[0] + entry, [*before[1], column])))
+        best = sums
+    return best[-1][1]
+
+
+class DeployedCodes:
+    """The codes of one batch.
+
+    Args:
+        layers: The inputs of the layers.
+        values: The values of nodes of the deployed program, by the node's name.
+        grids: The grids, by the tensor's name.
+        zero_layers: Layers whose weight is zero, so that their input does not matter.
+        matches: The node of every call; empty before calls are matched.
+    """
+
+    def __init__(
+        self, layers: Mapping[str, LayerInput], values: Mapping[str, Tensor], grids: Mapping[str, Grid],
+        zero_layers: Collection[str], matches: Matches,
+    ) -> None:  # fmt: skip
+        self.values, self.grids, self.matches = values, grids, matches
+        self.missing: list[str] = []
+        """Tensors that are quantized in the simulation, without codes in the deployed network."""
+        self._layers, self._zero_layers = layers, zero_layers
+        self._operand_channels: dict[QuantizerCall, tuple[int, Tensor]] = {}
+        self._seen: set[tuple[str, str]] = set()
+
+    def is_first(self, node: CodesNode) -> bool:
+        """Whether this is asked for a node's codes for the first time; several calls may read them."""
+        new = (node.tensor, node.node) not in self._seen
+        self._seen.add((node.tensor, node.node))
+        return new
+
+    def matched(self) -> Iterator[tuple[QuantizerCall, CodesNode]]:
+        """Every node with codes once, with the first call that reads them."""
+        seen = set()
+        for call, node in self.matches.items():
+            if node is not None and (node.tensor, node.node) not in seen:
+                seen.add((node.tensor, node.node))
+                yield call, node
+
+    def replacement(self, call: QuantizerCall, x: Tensor) -> Tensor | None:
+        """The output of a quantizer of the simulation: the deployed codes times their step, zero in removed channels.
+
+        Where the deployed network has no such codes, nothing may read the output: it is NaN, which would show in every
+        tensor computed from it. Inputs of zeros, and inputs of layers with a weight of zeros, become zeros.
+        """
+        grid = self.grids[call.tensor]
+        if grid.carrier is None:
+            return _clipped(grid, x) if x.dtype == torch.float64 else None
+        node = self.matches.get(call)
+        if node is None:
+            if call.reader in self._zero_layers or not bool(x.any()):
+                return torch.zeros_like(x)
+            self.missing.append(call.tensor)
+            return torch.full_like(x, torch.nan)
+        numbers = self.codes(call, node, x).to(x.dtype) * torch.tensor(grid.step, dtype=x.dtype)
+        kept = self._kept_channels(call, node, x)
+        if kept is None:
+            return numbers
+        return torch.zeros_like(x).index_copy_(kept[0], kept[1], numbers)
+
+    def kept(self, call: QuantizerCall, node: CodesNode, x: Tensor) -> Tensor:
+        """The channels of a quantizer's input in the simulation that are kept when deployed."""
+        kept = self._kept_channels(call, node, x)
+        return x if kept is None else x.index_select(*kept)
+
+    def removed(self, call: QuantizerCall, node: CodesNode, x: Tensor) -> Tensor | None:
+        """The channels of a quantizer's input in the simulation that are removed when deployed: they must be zero."""
+        kept = self._kept_channels(call, node, x)
+        if kept is None:
+            return None
+        rest = torch.ones(x.shape[kept[0]], dtype=torch.bool)
+        rest[kept[1]] = False
+        return x.index_select(kept[0], rest.nonzero().flatten())
+
+    def codes(self, call: QuantizerCall, node: CodesNode, x: Tensor) -> Tensor:
+        """The deployed codes, without padding that the simulation's layer adds itself."""
+        value = self.values[node.node].double()
+        codes = torch.round(value / self.grids[node.tensor].step) if node.scaled else value
+        expected = self.kept(call, node, x).shape
+        layer = self._layers.get(call.reader)
+        if layer is not None and codes.dim() == len(expected):
+            for axis, start in enumerate(layer.padding, start=len(expected) - len(layer.padding)):
+                if codes.shape[axis] > expected[axis]:
+                    codes = codes.narrow(axis, start, expected[axis])
+        if codes.shape != expected:
+            raise VerificationError(
+                f"{call.tensor}: shape {tuple(expected)} in the simulation, and {tuple(codes.shape)} deployed"
+            )
+        return codes
+
+    def differing_share(self, call: QuantizerCall, x: Tensor, node: CodesNode) -> float:
+        """The share of codes that differ between a call and a node; 1 where the shapes differ."""
+        try:
+            theirs = self.codes(call, node, x)
+        except VerificationError:
+            return 1.0
+        return float((quantize(self.grids[call.tensor], self.kept(call, node, x)) != theirs).double().mean())
+
+    def _kept_channels(self, call: QuantizerCall, node: CodesNode, x: Tensor) -> tuple[int, Tensor] | None:
+        """The axis of channels and the indices of the kept ones; None where no channel is removed."""
+        layer = self._layers.get(call.reader)
+        if layer is not None:
+            return None if layer.kept is None else (layer.axis % x.dim(), layer.kept)
+        codes = self.values[node.node]
+        if codes.shape == x.shape or codes.dim() != x.dim():
+            return None
+        if call not in self._operand_channels:
+            masks = {mask for layer in self._layers.values() for mask in layer.masks}
+            self._operand_channels[call] = _find_kept_channels(self.grids[call.tensor], x, codes, masks)
+        return self._operand_channels[call]
+
+
+def _find_kept_channels(
+    grid: Grid, x: Tensor, codes: Tensor, masks: Collection[tuple[bool, ...]]
+) -> tuple[int, Tensor]:
+    """The kept channels of an operand of additions: those of some layer, with the fewest codes that differ."""
+    axes = [axis for axis in range(x.dim()) if x.shape[axis] != codes.shape[axis]]
+    found: list[tuple[float, Tensor]] = []
+    for mask in masks if len(axes) == 1 else ():
+        if len(mask) == x.shape[axes[0]] and sum(mask) == codes.shape[axes[0]]:
+            kept = torch.tensor(mask).nonzero().flatten()
+            differing = quantize(grid, x.index_select(axes[0], kept)) != codes
+            found.append((float(differing.double().mean()), kept))
+    if not found:
+        raise VerificationError(
+            f"{grid.name}: shape {tuple(x.shape)} in the simulation, {tuple(codes.shape)} deployed, and no layer has "
+            "lost as many channels"
+        )
+    return axes[0], min(found, key=lambda one: one[0])[1]
+
+
+def quantize(grid: Grid, x: Tensor) -> Tensor:
+    """The codes of numbers, divided by the step in the dtype of x."""
+    return round_to_codes(grid, x / torch.tensor(grid.step, dtype=x.dtype))
+
+
+def round_to_codes(grid: Grid, steps: Tensor) -> Tensor:
+    """The codes of numbers that are given as multiples of the step."""
+    return torch.clamp(torch.round(steps), grid.low, grid.high).double()
+
+
+def _clipped(grid: Grid, x: Tensor) -> Tensor:
+    """The values of a tensor of more than 16 bits, in float64."""
+    upper = grid.beta * EDGE
+    clipped = torch.clamp(x, -upper if grid.signed else 0.0, upper)
+    return torch.round(clipped / grid.step) * grid.step if grid.bits <= 24 else clipped

@@ -1,0 +1,147 @@
+"""Intermediate values of the deployed program, and which of its nodes hold the codes of which quantizer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from bayesbits.deploy.modules import DEQUANTIZERS, QUANTIZERS
+from bayesbits.deploy.network import DeployedNetwork
+from bayesbits.deploy.rewrite.operations import AVERAGES
+from bayesbits.deploy.verification.float64_mode import Float64Mode
+from bayesbits.graph.exported_program import operation
+from bayesbits.utils.naming import name_of
+
+LAYERS = "layers"
+
+
+@dataclass(frozen=True)
+class CodesNode:
+    """A node of the deployed program that holds the codes of a quantizer of the simulation."""
+
+    tensor: str
+    """The quantizer's name."""
+    node: str
+    """The node's name."""
+    scaled: bool
+    """Whether it holds code times step instead of the code."""
+    from_integer_layer: bool
+    """Whether integer layers emit these codes, and no other operation computes them."""
+
+
+class _Recorder(fx.Interpreter):
+    """Runs a deployed program and keeps the values of the wanted nodes.
+
+    With `bound` ("low" or "high") every layer that emits codes emits its lowest or highest code everywhere.
+    """
+
+    def __init__(self, program: fx.GraphModule, nodes: Collection[str], bound: str | None = None) -> None:
+        super().__init__(program)
+        self._wanted, self._bound = set(nodes), bound
+        self.values: dict[str, Tensor] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if self._bound is not None and (module_of(n) or ("", ""))[0] == LAYERS:
+            layer: Any = self.submodules[str(n.target)].layer
+            if layer.output is not None:
+                result = torch.full_like(result, layer.output_low if self._bound == "low" else layer.output_high)
+        if n.name in self._wanted:
+            self.values[n.name] = result
+        return result
+
+
+def run_deployed(
+    small: DeployedNetwork, inputs: list[Tensor], nodes: Collection[str], bound: str | None = None
+) -> tuple[dict[str, Tensor], list[Tensor]]:
+    """The values of these nodes of the program, by name, and the outputs; `bound` as for the recorder above."""
+    recorder = _Recorder(small.program, nodes, bound)
+    with torch.no_grad():
+        outputs = recorder.run(*inputs)
+    return recorder.values, list(outputs)
+
+
+class _ExactRecorder(fx.Interpreter):
+    """Runs a deployed program in float64, where layers and quantizers return the values known from float32.
+
+    So every value in `exact` is computed in float64 from the float32 values of the layers and quantizers in front.
+    """
+
+    def __init__(self, program: fx.GraphModule, known: Mapping[str, Tensor], nodes: Collection[str]) -> None:
+        super().__init__(program)
+        self._known, self._wanted = known, set(nodes)
+        self.exact: dict[str, Tensor] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if n.name in self._wanted:
+            self.exact[n.name] = result
+        return self._known[n.name] if n.op == "call_module" and n.name in self._known else result
+
+
+def run_exact(
+    small: DeployedNetwork, inputs: list[Tensor], known: Mapping[str, Tensor], nodes: Collection[str]
+) -> tuple[dict[str, Tensor], list[Tensor]]:
+    """The same in float64, each value computed from the known values of the layers and quantizers in front of it."""
+    recorder = _ExactRecorder(small.program, known, nodes)
+    with torch.no_grad(), Float64Mode():
+        outputs = recorder.run(*inputs)
+    return recorder.exact, list(outputs)
+
+
+def module_of(node: fx.Node) -> tuple[str, str] | None:
+    """The module that a node calls: "layers", "quantizers" or "dequantizers", and its name; None for operations."""
+    if node.op != "call_module":
+        return None
+    group, _, key = str(node.target).partition(".")
+    return group, name_of(key)
+
+
+def layer_inputs(small: DeployedNetwork) -> dict[str, list[CodesNode]]:
+    """For every layer with a quantized input the nodes of its input, one for each call."""
+    found: dict[str, list[CodesNode]] = {}
+    for node in small.program.graph.nodes:
+        module = module_of(node)
+        if module is not None and module[0] == LAYERS:
+            layer = small.integer.layer(module[1])
+            if layer.input is not None:
+                source, scaled = node.all_input_nodes[0], layer.arithmetic == "float"
+                emitted = _from_integer_layer(source, layer.input, small)
+                found.setdefault(layer.name, []).append(CodesNode(layer.input, source.name, scaled, emitted))
+    return found
+
+
+def operand_codes(small: DeployedNetwork) -> dict[str, list[CodesNode]]:
+    """For every quantized operand of an addition the nodes of its codes, one for each call.
+
+    The codes are the input of the dequantizer; where they are averaged before that, they are the input of the average.
+    """
+    found: dict[str, dict[fx.Node, None]] = {}
+    for node in small.program.graph.nodes:
+        module = module_of(node)
+        if module is not None and module[0] == DEQUANTIZERS:
+            source = node.all_input_nodes[0]
+            while source.op == "call_function" and AVERAGES.fullmatch(operation(source)):
+                source = source.all_input_nodes[0]
+            found.setdefault(module[1], {})[source] = None
+    return {
+        name: [CodesNode(name, source.name, False, _from_integer_layer(source, name, small)) for source in sources]
+        for name, sources in found.items()
+    }
+
+
+def _from_integer_layer(node: fx.Node, grid: str, small: DeployedNetwork) -> bool:
+    """Whether integer layers emit these codes, and only operations that move or select values lie between."""
+    module = module_of(node)
+    if module is not None:
+        if module[0] == QUANTIZERS:
+            return False
+        return module[0] == LAYERS and small.integer.layer(module[1]).output == grid
+    if node.op != "call_function":
+        return False
+    sources = [source for source in node.all_input_nodes if source.op != "get_attr" and operation(source) != "sym_size"]
+    return bool(sources) and all(_from_integer_layer(source, grid, small) for source in sources)

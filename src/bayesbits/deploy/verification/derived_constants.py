@@ -1,0 +1,188 @@
+"""The constants of a network, derived a second time from the plan and the trained weights.
+
+This is independent code: it imports nothing that `deploy` computes constants with, so that an error there cannot repeat
+itself here. The arithmetic is numpy's, in float32 operation by operation as the trained network rounds; biases are
+rounded in float64. The deployed constants have to be exactly equal: a bias that is off by one step is found even if it
+changes no code on the inputs of the verification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bayesbits.compression.compressor import Compressor
+from bayesbits.records.integer_network import Grid
+from bayesbits.records.plan import Plan
+from bayesbits.records.topology import Layer
+from bayesbits.utils.torch_private import BatchNorm
+
+Array = NDArray[Any]
+
+_FLOAT32 = np.float32
+_EDGE = np.float32(1 - 1e-7)
+"""Values are clipped to this part of the range."""
+_LARGEST_BIAS = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class LayerConstants:
+    """The constants of a layer with its batch norm folded; channels that the plan removes are still there, as zeros."""
+
+    weight: Array
+    """The weight in float64: code times step where there are codes."""
+    bias: Array | None
+    """The bias in float64: a multiple of its step where the layer computes with integers."""
+    codes: Array | None
+    """The codes of the weight; None where it stays in float."""
+    steps: Array | None
+    """The step of the weight, or one for each output channel; None where it stays in float."""
+    bias_codes: Array | None
+    """The codes of the bias; None where the layer computes in float, or has no bias."""
+    bits: int
+    """The width of the weight."""
+    input_bits: int
+    """The width of the layer's input; 32 where it is float."""
+
+    @property
+    def integer(self) -> bool:
+        """Whether the layer can compute with integers."""
+        fits = self.bias_codes is None or bool((np.abs(self.bias_codes) <= _LARGEST_BIAS).all())
+        return self.codes is not None and self.bits <= 8 and self.input_bits <= 8 and fits
+
+
+def derive_layers(fixed: Compressor, plan: Plan, grids: Mapping[str, Grid]) -> dict[str, LayerConstants]:
+    """The constants of every layer, by name; `fixed` is the trained network with its plan fixed."""
+    return {layer.name: _LayerDerivation(fixed, plan, layer, grids).constants() for layer in fixed.topology.layers}
+
+
+def derive_grids(fixed: Compressor, plan: Plan) -> dict[str, Grid]:
+    """The grid of every quantized activation, by the tensor's name."""
+    found = {}
+    for name, quantizer in fixed.attachment.quantizers.items():
+        if name in plan.bits and name not in fixed.topology.weight_tensors:
+            bits, beta = plan.bits[name], _array(quantizer.beta)
+            high = 2 ** (bits - quantizer.signed) - 1
+            low = -high if quantizer.signed else 0
+            step = _step(beta, bits, quantizer.signed)
+            found[name] = Grid(name, bits, quantizer.signed, float(step), low, high, float(beta))
+    return found
+
+
+class _LayerDerivation:
+    def __init__(self, fixed: Compressor, plan: Plan, layer: Layer, grids: Mapping[str, Grid]) -> None:
+        self.layer, self.topology, self.plan = layer, fixed.topology, plan
+        self.module = fixed.model.get_submodule(layer.name)
+        norm = None if layer.norm is None else fixed.model.get_submodule(layer.norm)
+        assert isinstance(norm, BatchNorm | None)
+        self.norm: Any = norm
+        self.quantizer = fixed.attachment.quantizers.get(layer.parameter)
+        self.bits = plan.bits[layer.parameter]
+        grid = grids.get(layer.activation)
+        self.input = None if grid is None or grid.carrier is None else grid
+        transposed = layer.kind == "conv_transpose"
+        self.axis = 1 if transposed and layer.groups == 1 else 0
+        tied = len(fixed.topology.weight_tensors[layer.parameter]) > 1
+        self.factor = None if norm is None else _factor(norm)
+        self.rounded_folded = self.factor is not None and not tied and (not transposed or layer.groups == 1)
+        """Whether the weight is multiplied by the factor of its batch norm before it is rounded."""
+
+    def constants(self) -> LayerConstants:
+        weight, keep = _array(self.module.weight), self._keep()
+        bias = self._bias(keep)
+        if self.quantizer is None or self.bits > 16:
+            numbers = self._clipped(weight) if self.quantizer is not None else weight
+            numbers = numbers if self.factor is None else numbers * self._along(self.factor)
+            numbers = np.where(self._along(keep), numbers, _FLOAT32(0))
+            wide = None if bias is None else bias.astype(np.float64)
+            return LayerConstants(numbers.astype(np.float64), wide, None, None, None, self.bits, self._input_bits())
+        codes, steps = self._codes(weight)
+        codes = np.where(self._along(keep), codes, 0)
+        spread = steps if steps.size == 1 else self._along(steps)
+        numbers = codes.astype(np.float64) * spread.astype(np.float64)
+        bias_codes = wide = None
+        if bias is not None:
+            wide = bias.astype(np.float64)
+            if self.input is not None and self.bits <= 8 and self.input.bits <= 8:
+                step = (_FLOAT32(self.input.step) * steps).astype(np.float64)
+                bias_codes = np.rint(wide / step)
+                if (np.abs(bias_codes) <= _LARGEST_BIAS).all():
+                    wide = bias_codes * step
+        return LayerConstants(numbers, wide, codes, steps, bias_codes, self.bits, self._input_bits())
+
+    def _input_bits(self) -> int:
+        return 32 if self.input is None else self.input.bits
+
+    def _along(self, values: Array) -> Array:
+        """Values of the output channels in a shape that broadcasts over the weight."""
+        return values.reshape(*[1] * self.axis, -1, *[1] * (len(self.layer.weight_shape) - self.axis - 1))
+
+    def _keep(self) -> Array:
+        """For every output channel whether the plan keeps it."""
+        channels, removed = self.layer.out_channels, self.plan.removed(self.topology)
+        kept = self.plan.kept.get(self.layer.name, range(len(channels)))
+        return np.array([index in set(kept) and channel not in removed for index, channel in enumerate(channels)])
+
+    def _range(self) -> Array:
+        """The upper end of the range, of the weight or of each output channel, before batch norm is folded."""
+        assert self.quantizer is not None
+        beta = _array(self.quantizer.beta)
+        if self.rounded_folded:
+            assert self.factor is not None
+            beta = beta * (_FLOAT32(1) / np.where(self.factor == 0, _FLOAT32(1), np.abs(self.factor)))
+        return beta if beta.size == 1 else self._along(beta)
+
+    def _clipped(self, weight: Array) -> Array:
+        beta = self._range()
+        numbers = np.clip(weight, -(beta * _EDGE), beta * _EDGE)
+        if self.bits <= 24:  # the codes are exact in float32
+            step = _step(beta, self.bits, True)
+            numbers = np.rint(numbers / step) * step
+        return numbers
+
+    def _codes(self, weight: Array) -> tuple[Array, Array]:
+        assert self.quantizer is not None
+        beta, high = self._range(), 2 ** (self.bits - 1) - 1
+        if self.bits == 0:
+            codes, width = np.zeros(weight.shape), 2
+        else:
+            width = self.bits
+            clipped = np.clip(weight, -(beta * _EDGE), beta * _EDGE)
+            codes = np.clip(np.rint(clipped / _step(beta, width, True)), -high, high)
+        steps = _step(_array(self.quantizer.beta), width, True).reshape(-1)
+        if self.factor is not None:
+            codes = codes * self._along(np.sign(self.factor))
+            if not self.rounded_folded:
+                steps = np.where(self.factor == 0, steps, steps * np.abs(self.factor))
+        return codes.astype(np.int64), steps
+
+    def _bias(self, keep: Array) -> Array | None:
+        bias = None if self.module.bias is None else _array(self.module.bias)
+        if self.norm is not None:
+            mean = _array(self.norm.running_mean)
+            shift = _FLOAT32(0) if self.norm.bias is None else _array(self.norm.bias)
+            bias = shift - (mean if bias is None else mean - bias) * self.factor
+        return None if bias is None else np.where(keep, bias, _FLOAT32(0))
+
+
+def _factor(norm: BatchNorm) -> Array:
+    """gamma / sqrt(var + eps); torch computes the reciprocal root, because its rounding depends on the machine."""
+    assert norm.running_var is not None
+    factor = _array(torch.rsqrt(norm.running_var + norm.eps))
+    return factor if norm.weight is None else factor * _array(norm.weight)
+
+
+def _step(beta: Array, bits: int, signed: bool) -> Array:
+    return np.asarray((beta * _FLOAT32(2) if signed else beta) / _FLOAT32(2**bits - 1))
+
+
+def _array(tensor: Tensor | nn.Module) -> Array:
+    assert isinstance(tensor, Tensor)
+    array: Array = tensor.detach().cpu().numpy()
+    return array

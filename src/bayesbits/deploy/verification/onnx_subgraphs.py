@@ -1,0 +1,189 @@
+"""An ONNX graph as subgraphs, each from the mapped tensors in front of it to one mapped tensor or output.
+
+A subgraph is a model of its own. On the deployed network's values it is judged by what it computes itself, and not by
+differences in front of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+from bayesbits.deploy.network import DeployedNetwork
+from bayesbits.deploy.onnx.runtime import layer_of
+from bayesbits.deploy.onnx.tensor_names import MappedTensor
+
+# fmt: off
+MOVES = frozenset((
+    "Cast", "Concat", "Expand", "Flatten", "Gather", "Identity", "MaxPool", "Pad", "ReduceMax", "Reshape", "Shape",
+    "Slice", "Split", "Squeeze", "Sub", "Transpose", "Unsqueeze",
+))
+# Operations that move values, and element-wise operations whose result IEEE arithmetic defines bit by bit.
+EXACT = MOVES | frozenset((
+    "Add", "Clip", "Div", "DequantizeLinear", "Max", "Min", "Mul", "Neg", "QuantizeLinear", "Relu", "Round", "Sum",
+))
+# fmt: on
+NORMALIZATIONS = frozenset({"GroupNormalization", "InstanceNormalization", "LayerNormalization"})
+AVERAGES = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"})
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """The nodes that compute one tensor from the mapped tensors in front of it."""
+
+    name: str
+    """The name of the layer, of the quantized tensor, or of the output."""
+    kind: str
+    """"layer", "quantizer" or "output"."""
+    value: str
+    """The name of the tensor that it computes."""
+    mapped: MappedTensor | None
+    """The entry of that tensor in the map; None where it is an output that no layer or quantizer computes."""
+    inputs: tuple[str, ...]
+    """The tensors that it reads: mapped tensors, or inputs of the network."""
+    nodes: tuple[NodeProto, ...]
+    """The nodes, in the order of the graph."""
+    integer_layers: Collection[str]
+    """The layers that compute with integers."""
+    exporter_constants: Collection[str]
+    """The constants that the exporter computed."""
+    code_inputs: Collection[str]
+    """The inputs that hold codes."""
+
+    @cached_property
+    def exact(self) -> bool:
+        """Whether the result is defined bit by bit: integers, element-wise arithmetic, and averages of codes.
+
+        A constant that the exporter computed (the cosines of positions, say) may be off in the last bit.
+        """
+        producers = {name: node for node in self.nodes for name in node.output}
+
+        def holds_codes(name: str) -> bool:
+            node = producers.get(name)
+            if node is None:
+                return name in self.code_inputs or name not in self.inputs
+            return node.op_type in MOVES and all(map(holds_codes, node.input))
+
+        return all(
+            node.op_type in EXACT
+            or layer_of(node.name) in self.integer_layers
+            or (node.op_type in AVERAGES and holds_codes(node.input[0]))
+            for node in self.nodes
+        ) and not any(name in self.exporter_constants for node in self.nodes for name in node.input)
+
+    @cached_property
+    def sums_over_positions(self) -> bool:
+        """Whether it sums over positions, of which there may be more than float32 adds up exactly."""
+        return any(node.op_type in AVERAGES or node.op_type in NORMALIZATIONS for node in self.nodes)
+
+    @cached_property
+    def unquantized(self) -> str | None:
+        """The tensor that a quantizer at the end of the subgraph reads; None where it ends in no quantizer."""
+        if self.kind != "quantizer":
+            return None
+        producers = {name: node for node in self.nodes for name in node.output}
+        node = producers.get(self.value)
+        while node is not None and node.op_type not in ("QuantizeLinear", "Div"):
+            node = producers.get(node.input[0])
+        return None if node is None else node.input[0]
+
+
+class SubgraphExtractor:
+    """Finds the subgraphs of a model, and makes models of them."""
+
+    def __init__(self, model: ModelProto, tensors: Sequence[MappedTensor], small: DeployedNetwork) -> None:
+        self.model = model
+        self._integer_layers = {layer.name for layer in small.integer.layers if layer.arithmetic == "integer"}
+        self._exporter_constants = exporter_constants(model, small)
+        graph = model.graph
+        self._producers = {name: node for node in graph.node for name in node.output}
+        self._order = {name: position for position, node in enumerate(graph.node) for name in node.output}
+        self._constants = {tensor.name: tensor for tensor in graph.initializer}
+        self._types = {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
+        self._codes = {tensor.value for tensor in tensors if tensor.zero_point is not None}
+        mapped = {tensor.value for tensor in tensors}
+        for value in mapped:
+            self._types[value] = TensorProto.UINT8 if value in self._codes else TensorProto.FLOAT
+        self._boundary = {value.name for value in graph.input} | mapped
+        self.subgraphs = [
+            self._extract(tensor.of, "layer" if tensor.kind == "Layer" else "quantizer", tensor.value, tensor)
+            for tensor in tensors
+        ]
+        self.subgraphs += [
+            self._extract(value.name, "output", value.name, None)
+            for value in graph.output
+            if value.name not in mapped and value.name in self._producers  # an output may also be a constant or input
+        ]
+        self.subgraphs.sort(key=lambda subgraph: self._order.get(subgraph.value, -1))
+
+    def _extract(self, name: str, kind: str, value: str, tensor: MappedTensor | None) -> Subgraph:
+        inputs: dict[str, None] = {}
+        nodes: dict[str, NodeProto] = {}
+        waiting = [value]
+        while waiting:
+            read = waiting.pop()
+            if read != value and read in self._boundary:
+                inputs[read] = None
+            elif read and read not in self._constants and (node := self._producers[read]).output[0] not in nodes:
+                nodes[node.output[0]] = node
+                waiting.extend(node.input)
+        ordered = tuple(nodes[output] for output in sorted(nodes, key=self._order.__getitem__))
+        return Subgraph(
+            name, kind, value, tensor, tuple(inputs), ordered, self._integer_layers, self._exporter_constants,
+            self._codes & inputs.keys(),
+        )  # fmt: skip
+
+    def to_model(self, subgraph: Subgraph) -> ModelProto:
+        """A subgraph as a model; an inexact one also returns the tensor that is quantized at its end."""
+        outputs = [subgraph.value]
+        if subgraph.unquantized is not None and subgraph.unquantized not in subgraph.inputs and not subgraph.exact:
+            outputs.append(subgraph.unquantized)
+        constants = {name for node in subgraph.nodes for name in node.input if name in self._constants}
+        graph = helper.make_graph(
+            list(subgraph.nodes),
+            subgraph.name,
+            [_value_info(name, self._types[name]) for name in subgraph.inputs],
+            [_value_info(name, self._types.get(name, TensorProto.FLOAT)) for name in outputs],
+            [self._constants[name] for name in sorted(constants)],
+        )
+        model = helper.make_model(graph, opset_imports=self.model.opset_import)
+        model.ir_version = self.model.ir_version
+        return model
+
+    def with_inner_outputs(self) -> ModelProto:
+        """The whole model, with the tensors of all subgraphs among its outputs."""
+        model = ModelProto()
+        model.CopyFrom(self.model)
+        present = {value.name for value in model.graph.output}
+        inner = [subgraph.value for subgraph in self.subgraphs if subgraph.value not in present]
+        model.graph.output.extend(_value_info(name, self._types[name]) for name in dict.fromkeys(inner))
+        return model
+
+
+def exporter_constants(model: ModelProto, small: DeployedNetwork) -> set[str]:
+    """Float constants of a model that the deployed network does not hold: the exporter computed them."""
+    owners = [layer.name for layer in small.integer.layers] + [grid.name for grid in small.integer.structure.grids]
+    program = small.program
+    held = {_sorted_bytes(tensor.detach().numpy()) for tensor in (*program.parameters(), *program.buffers())}
+    found = set()
+    for tensor in model.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT and not any(tensor.name.startswith(f"{owner}.") for owner in owners):
+            array = numpy_helper.to_array(tensor)
+            if array.size > 1 and _sorted_bytes(array) not in held:
+                found.add(tensor.name)
+    return found
+
+
+def _sorted_bytes(array: NDArray[Any]) -> bytes:
+    """Equal for equal values in any order: the exporter transposes some constants."""
+    return np.sort(array, axis=None).tobytes()
+
+
+def _value_info(name: str, element_type: int) -> ValueInfoProto:
+    return helper.make_tensor_value_info(name, element_type, None)

@@ -1,0 +1,160 @@
+"""The trained network with its plan fixed, where the output of every activation quantizer can be replaced.
+
+`Simulation` runs in float32 as it was trained, `Float64Simulation` in float64 with the derived constants.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesbits.compression.compressor import Compressor
+from bayesbits.deploy.verification.derived_constants import LayerConstants
+from bayesbits.deploy.verification.float64_mode import Float64Mode
+from bayesbits.deploy.verification.inputs import Batch
+from bayesbits.nn.batch_norm import AttachedBatchNorm, BatchNormParts
+from bayesbits.nn.layer import AttachedLayer, LayerParts
+from bayesbits.records.plan import Plan
+from bayesbits.utils.pytree import Tree, describe
+from bayesbits.utils.torch_private import BatchNorm, tree_map_only
+
+BEYOND_ALL_RANGES = 1e30
+"""A value that every quantizer clips."""
+
+
+@dataclass(frozen=True)
+class QuantizerCall:
+    """One call of an activation quantizer."""
+
+    tensor: str
+    """The quantizer's name."""
+    reader: str
+    """The layer that reads the tensor; the tensor's own name where it is an operand of additions."""
+    index: int
+    """Which of the reader's calls it is."""
+
+
+Replace = Callable[[QuantizerCall, Tensor], Tensor | None]
+"""A function of a quantizer's call and input that returns its output; None: the quantizer computes it itself."""
+
+
+def fixed_copy(compressor: Compressor, plan: Plan) -> Compressor:
+    """A copy of the trained network in evaluation mode, with its plan fixed, on the CPU."""
+    fixed = Compressor(copy.deepcopy(compressor.model).cpu().float().eval())
+    fixed.fix(plan)
+    return fixed
+
+
+class Simulation:
+    """The trained network, in float32 as it was trained."""
+
+    def __init__(self, compressor: Compressor, plan: Plan) -> None:
+        self.fixed = fixed_copy(compressor, plan)
+        topology = self.fixed.topology
+        self._reader, self._calls = "", Counter[tuple[str, str]]()
+        self._replace: Replace | None = None
+        self.returned: Tree | None = None
+        """The containers that the network returned when it ran last."""
+        for name, quantizer in self.fixed.attachment.quantizers.items():
+            if quantizer.mode != "off" and name not in topology.weight_tensors:
+                quantizer.forward = partial(self._quantize, name, quantizer.forward)  # type: ignore[method-assign]
+        for layer in topology.layers:
+            module = self.fixed.model.get_submodule(layer.name)
+            module.register_forward_pre_hook(partial(self._enter_layer, layer.name))
+
+    def run(self, batch: Batch, replace: Replace) -> list[Tensor]:
+        """The outputs for a batch, with the outputs of quantizers replaced; the inputs are copied."""
+        self._replace = replace
+        self._calls.clear()
+        args, kwargs = tree_map_only(Tensor, self._copy_input, (batch.args, batch.kwargs))
+        with torch.no_grad(), self._arithmetic():
+            output = self.fixed.model(*args, **kwargs)
+        tensors: list[Tensor] = []
+        self.returned = describe(output, tensors)
+        return tensors
+
+    def _copy_input(self, x: Tensor) -> Tensor:
+        return x.clone()
+
+    def _arithmetic(self) -> Any:
+        return nullcontext()
+
+    def _enter_layer(self, layer: str, module: nn.Module, args: Any) -> None:
+        self._reader = layer
+
+    def _quantize(self, tensor: str, quantize: Callable[..., Tensor], x: Tensor, **options: Any) -> Tensor:
+        reader = tensor if tensor in self.fixed.topology.operand_tensors else self._reader
+        call = QuantizerCall(tensor, reader, self._calls[tensor, reader])
+        self._calls[tensor, reader] += 1
+        assert self._replace is not None
+        replaced = self._replace(call, x)
+        return quantize(x, **options) if replaced is None else replaced
+
+
+class Float64Simulation(Simulation):
+    """The same network in float64: the user's code, with the derived constants in its layers.
+
+    The derived constants have batch norm folded; the batch norm modules stay in the network, as the identity.
+    """
+
+    def __init__(self, compressor: Compressor, plan: Plan, constants: Mapping[str, LayerConstants]) -> None:
+        super().__init__(compressor, plan)
+        model = self.fixed.model.double()
+        for layer in self.fixed.topology.layers:
+            module = model.get_submodule(layer.name)
+            if isinstance(module, AttachedLayer):
+                module.parts = LayerParts(input=module.parts.input)
+                _set_constants(module, constants[layer.name].weight, constants[layer.name].bias)
+                if layer.norm is not None:
+                    norm = model.get_submodule(layer.norm)
+                    assert isinstance(norm, BatchNorm)
+                    _make_identity(norm)
+
+    def _arithmetic(self) -> Any:
+        return Float64Mode()
+
+    def _copy_input(self, x: Tensor) -> Tensor:
+        return x.double() if x.dtype == torch.float32 else x.clone()
+
+    @contextmanager
+    def emitting(self, layers: list[str], value: float) -> Iterator[None]:
+        """Let these layers emit one value everywhere."""
+        before = {}
+        for name in layers:
+            module: Any = self.fixed.model.get_submodule(name)
+            before[name] = module.weight, module.bias
+            size = len(self.fixed.topology.layer(name).out_channels)
+            _set_constants(module, torch.zeros_like(module.weight), torch.full((size,), value, dtype=torch.float64))
+        try:
+            yield
+        finally:
+            for name, (weight, bias) in before.items():
+                module = self.fixed.model.get_submodule(name)
+                module.weight, module.bias = weight, bias
+
+
+def _set_constants(module: Any, weight: Any, bias: Any) -> None:
+    module.weight = nn.Parameter(torch.as_tensor(weight), requires_grad=False)
+    module.bias = None if bias is None else nn.Parameter(torch.as_tensor(bias), requires_grad=False)
+
+
+def _make_identity(norm: BatchNorm) -> None:
+    """Make a batch norm the identity."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    if isinstance(norm, AttachedBatchNorm):
+        norm.parts = BatchNormParts()
+    norm.eps = 0.0
+    norm.running_mean.zero_()
+    norm.running_var.fill_(1.0)
+    for tensor, value in ((norm.weight, 1.0), (norm.bias, 0.0)):
+        if tensor is not None:
+            tensor.data.fill_(value)

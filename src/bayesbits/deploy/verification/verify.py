@@ -1,0 +1,158 @@
+"""`verify`: proves that trained simulation, deployed network and ONNX file compute the same.
+
+`verify` below is the whole proof, step by step; the steps are in the files `compare_*.py`, named by what they compare.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bayesbits.compression.compressor import Compressor, check_compressor
+from bayesbits.deploy.network import DeployedNetwork
+from bayesbits.deploy.onnx.runtime import Kernel, Machine, kernels, machine
+from bayesbits.deploy.verification.compare_constants import check_deployed_constants, check_simulated_constants
+from bayesbits.deploy.verification.compare_simulation import SimulationComparison
+from bayesbits.deploy.verification.deployed_program import run_deployed
+from bayesbits.deploy.verification.derived_constants import derive_grids, derive_layers
+from bayesbits.deploy.verification.inputs import Inputs
+from bayesbits.deploy.verification.result import ConstantCounts, SimulationCounts, Verification, VerificationError
+from bayesbits.deploy.verification.simulation import fixed_copy
+from bayesbits.utils.optional_packages import require_extras
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from bayesbits.deploy.verification.compare_runtime import RuntimeComparison
+
+
+def verify(compressor: Compressor, small: DeployedNetwork, path: str | Path, inputs: Any) -> Verification:
+    """Prove that simulation, deployed network and ONNX file agree on these inputs; raise where they do not.
+
+    Constants (steps, bounds, zero points, codes of weights and biases) are derived a second time from the plan and the
+    trained weights; those of the deployed network and of the file have to be equal. Then every layer is compared on
+    equal inputs: the simulation, fed the deployed network's codes, has to compute the same codes except next to a
+    rounding tie of the exact value, which is counted; onnxruntime with default options, fed the deployed network's
+    values, has to compute equal integers, and after float operations numbers as close as rounding explains. End to end,
+    differences are counted; the file may have none where every tensor is exact.
+
+    Args:
+        compressor: The handle that :func:`bayesbits.attach` returned.
+        small: The network that :func:`bayesbits.deploy` made of it.
+        path: The file that :func:`bayesbits.export_onnx` wrote.
+        inputs: Inputs as for :func:`bayesbits.attach`, with as many examples as are to be compared.
+
+    Returns:
+        The :class:`bayesbits.Verification`: all counts and errors.
+
+    Raises:
+        VerificationError: If they disagree. The message names the first tensor that differs; the attribute ``found``
+            holds the results so far.
+        ImportError: If a package of the extra ``onnx`` is missing.
+        TypeError: If ``compressor`` or ``small`` is of another class.
+        ValueError: If the inputs are empty, not finite or misshapen, or the file is no ONNX file.
+        FileNotFoundError: If there is no such file.
+
+    Example::
+
+        >>> import tempfile
+        >>> import torch
+        >>> import bayesbits as bb
+        >>> inputs = torch.linspace(-1, 1, 8).reshape(2, 4)
+        >>> compressor = bb.attach(torch.nn.Linear(4, 2).eval(), inputs)
+        >>> compressor.calibrate([inputs])
+        >>> compressor.fix(bb.Plan.uniform(compressor.topology, 8, 8))
+        >>> small = bb.deploy(compressor)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     bb.export_onnx(small, inputs, f"{folder}/small.onnx")
+        ...     found = bb.verify(compressor, small, f"{folder}/small.onnx", inputs)
+        >>> print(found.derived)
+        8 weights, 2 biases and 1 grid, all equal
+        >>> found.failure is None
+        True
+    """
+    _check_arguments(compressor, small)
+    # Imported here because they import onnx, which is optional.
+    from bayesbits.deploy.verification.compare_onnx_constants import check_onnx_constants
+    from bayesbits.deploy.verification.compare_runtime import RuntimeComparison
+
+    examples = Inputs(inputs, small)
+    model = _read_onnx(path)
+    found = _Findings(machine())
+    try:
+        # Derive every constant a second time from plan and trained weights.
+        plan = compressor.plan()
+        fixed = fixed_copy(compressor, plan)
+        grids = derive_grids(fixed, plan)
+        constants = derive_layers(fixed, plan, grids)
+
+        # Compare the constants of simulation, deployed network and file.
+        check_simulated_constants(fixed, constants)
+        found.derived = check_deployed_constants(small, fixed, plan, constants, grids)
+        found.stored = check_onnx_constants(model, small.integer)
+
+        # Run all three on the inputs, and compare them tensor by tensor and end to end.
+        simulation = found.simulation = SimulationComparison(compressor, small, plan, constants, grids)
+        runtime = found.runtime = RuntimeComparison(small, model)
+        for batch in examples.batches():
+            bound = small.bind(batch.args, batch.kwargs)
+            values, outputs = run_deployed(small, bound, simulation.nodes | runtime.nodes)
+            runtime.compare(bound, batch.count, values, outputs)
+            simulation.compare(batch, values, outputs)
+
+        # Compare what these inputs need not show: names and containers, the lowest and highest codes, the kernels.
+        simulation.compare_signature(examples.smallest_batch())
+        simulation.compare_code_bounds(examples.smallest_batch())
+        found.kernels = kernels(model, small.integer)
+    except VerificationError as error:
+        error.found = found.result(str(error))
+        raise
+    return found.result(None)
+
+
+def _check_arguments(compressor: Compressor, small: DeployedNetwork) -> None:
+    require_extras("verify", "onnx")
+    check_compressor(compressor, "verify")
+    if not isinstance(small, DeployedNetwork):
+        raise TypeError(
+            f"verify takes the network that deploy returned, and this is a {type(small).__name__}: pass "
+            "bayesbits.deploy(compressor)"
+        )
+
+
+def _read_onnx(path: str | Path) -> ModelProto:
+    import onnx
+
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"there is no file {path}: bayesbits.export_onnx writes it")
+    try:
+        model = onnx.load(str(path))
+    except Exception as error:  # protobuf raises classes of its own
+        raise ValueError(f"{path} cannot be read as an ONNX file: {error}") from error
+    if not model.HasField("graph"):
+        raise ValueError(f"{path} cannot be read as an ONNX file: there is no graph in it")
+    return model
+
+
+@dataclass
+class _Findings:
+    """The results so far."""
+
+    machine: Machine
+    derived: ConstantCounts = field(default_factory=ConstantCounts)
+    stored: ConstantCounts = field(default_factory=ConstantCounts)
+    simulation: SimulationComparison | None = None
+    runtime: RuntimeComparison | None = None
+    kernels: tuple[Kernel, ...] = ()
+
+    def result(self, failure: str | None) -> Verification:
+        return Verification(
+            machine=self.machine,
+            derived=self.derived,
+            stored=self.stored,
+            simulated=SimulationCounts() if self.simulation is None else self.simulation.result(),
+            runtime_tensors=() if self.runtime is None else self.runtime.result(),
+            kernels=self.kernels,
+            failure=failure,
+        )

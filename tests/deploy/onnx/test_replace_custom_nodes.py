@@ -1,0 +1,82 @@
+"""Custom nodes of a graph made by hand become standard nodes with readable names."""
+
+from types import SimpleNamespace
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, helper
+
+from bayesbits.deploy.onnx.custom_nodes import DOMAIN
+from bayesbits.deploy.onnx.replace_custom_nodes import replace_custom_nodes
+from bayesbits.deploy.onnx.runtime import Session
+from bayesbits.deploy.onnx.tensor_names import MappedTensor, read_tensor_map
+from bayesbits.records.integer_network import Grid
+
+GRIDS = {"a": Grid("a", 8, False, 0.5, 0, 255, 127.5), "b": Grid("b", 4, True, 0.25, -7, 7, 1.875)}
+
+
+def custom(kind: str, of: str, source: str, output: str) -> NodeProto:
+    return helper.make_node(kind, [source], [output], domain=DOMAIN, of=of, node=f"program_{output}")
+
+
+def replaced(*nodes: NodeProto) -> ModelProto:
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("in", "out")]
+    graph = helper.make_graph(list(nodes), "graph", values[:1], values[1:])
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)]
+    model = helper.make_model(graph, opset_imports=opsets)
+    model.ir_version = 10
+    structure = SimpleNamespace(inputs=("x",), outputs=("y",))
+    replace_custom_nodes(model, SimpleNamespace(grid=GRIDS.__getitem__, structure=structure), compact=False)
+    return model
+
+
+def test_operands_of_an_addition_are_dequantized_for_a_sum():
+    model = replaced(
+        custom("Quantize", "a", "in", "1"),
+        custom("Quantize", "b", "in", "2"),
+        custom("Dequantize", "a", "1", "3"),
+        custom("Dequantize", "b", "2", "4"),
+        helper.make_node("Add", ["3", "4"], ["out"], name="add"),
+    )
+    assert [node.op_type for node in model.graph.node] == [
+        "QuantizeLinear", "QuantizeLinear", "Clip", "DequantizeLinear", "DequantizeLinear", "Sum",
+    ]  # fmt: skip
+    assert {opset.domain for opset in model.opset_import} == {""}
+    assert read_tensor_map(model) == (
+        MappedTensor("program_1", "Quantize", "a", "a.quantized", 0),
+        MappedTensor("program_2", "Quantize", "b", "b.quantized", 128),
+    )
+    x = np.array([1.3, -0.3, 9.0, -9.0], np.float32)
+    assert Session(model).run({"x": x})["y"].tolist() == [1.5 + 1.25, 0.0 - 0.25, 9.0 + 1.75, 0.0 - 1.75]
+
+
+def test_numbers_that_others_read_are_not_dequantized_in_one_node():
+    model = replaced(
+        custom("Quantize", "b", "in", "1"),
+        custom("Dequantize", "b", "1", "2"),
+        helper.make_node("Add", ["2", "2"], ["3"], name="add"),
+        helper.make_node("Mul", ["3", "2"], ["out"], name="mul"),
+    )
+    kinds = [node.op_type for node in model.graph.node]
+    assert kinds == ["QuantizeLinear", "Clip", "Cast", "Sub", "Mul", "Add", "Mul"]
+    x = np.array([1.3, -0.3, 9.0, -9.0], np.float32)
+    numbers = np.array([1.25, -0.25, 1.75, -1.75])
+    assert Session(model).run({"x": x})["y"].tolist() == (2 * numbers * numbers).tolist()
+
+
+def test_a_second_call_has_a_number_behind_its_name():
+    model = replaced(
+        custom("Quantize", "a", "in", "1"),
+        custom("Dequantize", "a", "1", "2"),
+        custom("Quantize", "a", "2", "3"),
+        custom("ToFloat", "a", "3", "out"),
+    )
+    assert [tensor.value for tensor in read_tensor_map(model)] == ["a.quantized", "a.quantized#2"]
+    assert [value.name for value in model.graph.output] == ["y"]
+    assert Session(model).run({"x": np.array([1.3, 0, 500, -1], np.float32)})["y"].tolist() == [3, 0, 255, 0]
+
+
+def test_float_codes_become_uint8_codes_and_numbers_again():
+    model = replaced(
+        custom("ToUint8", "b", "in", "1"), custom("ToFloat", "b", "1", "2"), custom("Scale", "b", "2", "out")
+    )
+    assert Session(model).run({"x": np.array([-7, 0, 3, 7], np.float32)})["y"].tolist() == [-1.75, 0.0, 0.75, 1.75]

@@ -1,0 +1,96 @@
+"""The nodes of every kind of layer: fused to integer kernels, with the values computed by hand."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from onnx import TensorProto, helper
+from torch import nn
+
+import bayesbits as bb
+from bayesbits.deploy.onnx.runtime import Session
+from bayesbits.deploy.onnx.standard_nodes import NodeWriter, _packed, storage_type
+from bayesbits.records.integer_network import Grid, IntegerLayer
+
+
+@pytest.mark.parametrize("function", [nn.ReLU, nn.Sigmoid, nn.Tanh, nn.GELU])
+def test_a_layer_whose_numbers_are_not_quantized_at_once_stays_in_integers(function, tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), function(), nn.Flatten(), nn.Linear(144, 8), function(), nn.Linear(8, 4))
+    inputs = torch.randn(64, 3, 8, 8)
+    compressor = bb.attach(model.eval(), inputs[:1], bb.Spec(rules={"5": {"bits": 16}}))
+    compressor.calibrate([inputs])
+    plan = bb.Plan.uniform(compressor.topology, 4, 4)
+    compressor.fix(bb.Plan(plan.bits | {"5.weight": 16, "5.input": 16}))
+    small = bb.deploy(compressor)
+    bb.export_onnx(small, inputs[:1], tmp_path / "network.onnx")
+    assert bb.verify(compressor, small, tmp_path / "network.onnx", inputs).integer_layers == ("0", "3")
+
+
+INPUT, OUTPUT = Grid("in", 8, False, 0.5, 0, 255, 127.5), Grid("out", 4, True, 2.0, -7, 7, 15.0)
+LAYER = IntegerLayer(
+    name="fc", kind="linear", parameter="fc.weight", arithmetic="integer", reason=None, bits=4, weight_shape=(2, 2),
+    bias=True, input="in", output="out", output_low=-7, output_high=7, stride=(), padding=(), dilation=(),
+    output_padding=(), groups=1, macs=4,
+)  # fmt: skip
+TENSORS = {
+    "fc.codes": torch.tensor([[1, -2], [3, 4]], dtype=torch.int8),
+    "fc.steps": torch.tensor([0.5]),
+    "fc.bias": torch.tensor([10, -3], dtype=torch.int32),
+}
+NETWORK = SimpleNamespace(tensors=TENSORS, grid={"in": INPUT, "out": OUTPUT}.__getitem__)
+UINT8, FLOAT = TensorProto.UINT8, TensorProto.FLOAT
+
+
+def run(writer: NodeWriter, x: np.ndarray, taken: int, returned: int) -> np.ndarray:
+    """The model of a writer's nodes, from x to y."""
+    values = [helper.make_tensor_value_info("x", taken, x.shape), helper.make_tensor_value_info("y", returned, None)]
+    graph = helper.make_graph(writer.nodes, "graph", values[:1], values[1:], list(writer.constants.values()))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+    model.ir_version = 10
+    return Session(model).run({"x": x})["y"]
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_a_linear_layer_that_emits_codes(compact):
+    writer = NodeWriter(NETWORK, compact)
+    writer.layer(LAYER, "x", "y", "fc", [None, 2])
+    # 6 - 2 + 10 = 14 and 18 + 4 - 3 = 19, times 0.5 * 0.5 / 2: 1.75 and 2.375; then far beyond the bounds
+    codes = run(writer, np.array([[6, 1], [0, 255]], np.uint8), UINT8, UINT8).astype(int) - 128
+    assert codes.tolist() == [[2, 2], [-7, 7]]
+    assert writer.constants["fc.weight"].data_type == (TensorProto.INT4 if compact else TensorProto.INT8)
+
+
+def test_a_linear_layer_that_emits_numbers():
+    writer = NodeWriter(NETWORK, compact=False)
+    writer.layer(replace(LAYER, output=None), "x", "y", "fc", [None, 2])
+    assert [node.op_type for node in writer.nodes] == ["Transpose", "MatMulInteger", "Add", "Cast", "Mul"]
+    assert run(writer, np.array([[6, 1]], np.uint8), UINT8, FLOAT).tolist() == [[14 * 0.25, 19 * 0.25]]
+
+
+def test_a_float_layer_has_code_times_step():
+    writer = NodeWriter(NETWORK, compact=False)
+    network_bias = NETWORK.tensors | {"fc.bias": torch.tensor([0.5, -0.5])}
+    writer.network = SimpleNamespace(tensors=network_bias, grid=NETWORK.grid)
+    writer.layer(replace(LAYER, arithmetic="float", output=None), "x", "y", "fc", [None, 2])
+    assert run(writer, np.array([[6, 1]], np.float32), FLOAT, FLOAT).tolist() == [[2.0 + 0.5, 11.0 - 0.5]]
+
+
+def test_quantizing_rounds_half_to_even_and_clips():
+    writer = NodeWriter(NETWORK, compact=False)
+    writer.quantize(OUTPUT, "x", "y")
+    x = np.array([-30.0, -1.0, 1.0, 3.0, 4.9, 30.0], np.float32)  # in steps of 2: -15, -0.5, 0.5, 1.5, 2.45, 15
+    assert (run(writer, x, FLOAT, UINT8).astype(int) - 128).tolist() == [-7, 0, 0, 2, 2, 7]
+    wide = NodeWriter(NETWORK, compact=False)
+    wide.quantize(Grid("wide", 16, False, 0.5, 0, 65535, 32767.5), "x", "y")
+    assert run(wide, np.array([-1.0, 0.75, 1.25, 1e6], np.float32), FLOAT, FLOAT).tolist() == [0, 2, 2, 65535]
+
+
+def test_narrow_codes_are_packed_from_the_lowest_bits_on():
+    assert [storage_type(bits) for bits in (2, 3, 4, 5, 8)] == [
+        TensorProto.INT2, TensorProto.INT4, TensorProto.INT4, None, None,
+    ]  # fmt: skip
+    assert _packed("w", np.array([-1, 0, 1, 1, -1], np.int8), TensorProto.INT2).raw_data == bytes([0b01010011, 0b11])
+    assert _packed("w", np.array([-7, 7, 1], np.int8), TensorProto.INT4).raw_data == bytes([0x79, 0x01])

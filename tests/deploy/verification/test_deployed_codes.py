@@ -1,0 +1,95 @@
+"""The deployed codes in the shapes of the simulation: channels, padding, and matched calls, by hand."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import bayesbits as bb
+from bayesbits.deploy.verification.deployed_codes import (
+    DeployedCodes,
+    LayerInput,
+    _smallest_increasing,
+    match_calls,
+    quantize,
+    round_to_codes,
+)
+from bayesbits.deploy.verification.deployed_program import CodesNode
+from bayesbits.deploy.verification.simulation import QuantizerCall
+from bayesbits.records.integer_network import Grid
+
+GRID = Grid("a.input", 4, True, 0.5, -7, 7, 3.75)
+CALL, NODE = QuantizerCall("a.input", "a", 0), CodesNode("a.input", "node", False, True)
+
+
+def layer(module: nn.Module, removed: set[int]) -> LayerInput:
+    """A layer that reads the channels 0 to 2."""
+    traced = SimpleNamespace(kind="conv", weight_shape=(2, 3, 3, 3), in_channels=(0, 1, 2), out_channels=(3, 4))
+    return LayerInput(traced, module, removed)
+
+
+def codes(values: Tensor, module: nn.Module | None = None, removed: set[int] = frozenset()) -> DeployedCodes:
+    described = layer(module or nn.Conv2d(3, 2, 3), removed)
+    return DeployedCodes({"a": described}, {"node": values}, {"a.input": GRID}, {"zero"}, {CALL: NODE})
+
+
+def test_codes_are_rounded_half_to_even_and_clipped() -> None:
+    x = torch.tensor([-9.0, -0.25, 0.25, 0.75, 1.2, 9.0])
+    assert quantize(GRID, x).tolist() == [-7, 0, 0, 2, 2, 7]
+    assert round_to_codes(GRID, torch.tensor([2.5, -3.5, 7.4])).tolist() == [2, -4, 7]
+
+
+def test_the_replacement_is_code_times_step_with_zeros_in_removed_channels() -> None:
+    x = torch.ones(1, 3, 1, 1)
+    deployed = codes(torch.tensor([3.0, -2.0]).reshape(1, 2, 1, 1), removed={1})
+    assert deployed.replacement(CALL, x).flatten().tolist() == [1.5, 0.0, -1.0]
+    x = torch.tensor([4.0, 5.0, 6.0]).reshape(1, 3, 1, 1)
+    assert deployed.kept(CALL, NODE, x).flatten().tolist() == [4.0, 6.0]
+    assert deployed.removed(CALL, NODE, x).flatten().tolist() == [5.0]
+    assert codes(x).removed(CALL, NODE, x) is None
+
+
+def test_without_deployed_codes_the_replacement_is_nan_unless_nothing_depends_on_it() -> None:
+    deployed, x = codes(torch.zeros(1, 3, 1, 1)), torch.ones(1, 3, 1, 1)
+    assert deployed.replacement(QuantizerCall("a.input", "b", 0), x).isnan().all()
+    assert deployed.missing == ["a.input"]
+    assert deployed.replacement(QuantizerCall("a.input", "zero", 0), x).tolist() == torch.zeros_like(x).tolist()
+    assert not deployed.replacement(QuantizerCall("a.input", "b", 0), torch.zeros_like(x)).any()
+
+
+@pytest.mark.parametrize(
+    ("module", "before"),
+    [
+        (nn.Conv2d(3, 2, 3, padding=2, padding_mode="reflect"), 2),
+        (nn.Conv2d(3, 2, 2, padding="same", dilation=3, padding_mode="reflect"), 1),
+    ],
+)
+def test_padding_in_front_of_the_layer_is_left_out(module: nn.Module, before: int) -> None:
+    inner = torch.arange(12.0).reshape(1, 3, 2, 2)
+    padded = nn.functional.pad(inner, (before, 3, before, 3), value=-1.0)
+    assert torch.equal(codes(padded, module).codes(CALL, NODE, torch.zeros(1, 3, 2, 2)), inner.double())
+
+
+def test_another_shape_is_named() -> None:
+    with pytest.raises(
+        bb.VerificationError, match=r"^a\.input: shape \(1, 3, 2, 2\) in the simulation, and \(1, 3, 2, 1"
+    ):
+        codes(torch.zeros(1, 3, 4, 4)[..., :1]).codes(CALL, NODE, torch.zeros(1, 3, 2, 2))
+
+
+def test_the_columns_increase_and_have_the_smallest_sum() -> None:
+    assert _smallest_increasing([[3.0, 1.0, 2.0], [0.0, 5.0, 1.0]]) == [1, 2]
+    assert _smallest_increasing([[0.0, 9.0, 9.0], [9.0, 9.0, 0.0]]) == [0, 2]
+    assert _smallest_increasing([[1.0, 0.0]]) == [1]
+
+
+def test_calls_are_matched_with_the_nodes_whose_codes_they_have() -> None:
+    values = {"first": torch.full((1, 3, 1, 1), 2.0), "second": torch.full((1, 3, 1, 1), 4.0)}
+    nodes = [CodesNode("a.input", name, False, True) for name in values]
+    deployed = DeployedCodes({"a": layer(nn.Conv2d(3, 2, 3), set())}, values, {"a.input": GRID}, (), {})
+    calls = {QuantizerCall("a.input", "a", i): torch.full((1, 3, 1, 1), x) for i, x in enumerate((1.0, 3.0, 2.0, 1.0))}
+    found = match_calls(calls, {"a": nodes}, deployed)
+    assert [None if node is None else node.node for node in found.values()] == ["first", None, "second", "first"]
+    with pytest.raises(bb.VerificationError, match=r"^a: called 2 times when deployed, and 1 when trained"):
+        match_calls({CALL: torch.ones(1, 3, 1, 1)}, {"a": nodes}, deployed)
