@@ -90,7 +90,8 @@ class Mean:
 def remember(compressor: Compressor, biases: list[LayerBias]) -> None:
     """Remember the corrected biases with the live network; checkpoints do not contain them."""
     corrected = {bias.name: bias.parameter.detach().clone() for bias in biases}
-    compressor.attachment.notes[_CORRECTED] = {**compressor.attachment.notes.get(_CORRECTED, {}), **corrected}
+    notes = compressor.attachment.notes
+    notes[_CORRECTED] = {**notes.get(_CORRECTED, {}), **corrected}
 
 
 def check_uncorrected(compressor: Compressor, advice: str) -> None:

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, Samp
 from bayesbits.recipes.factories import call_factory
 from bayesbits.recipes.process import Process
 from bayesbits.recipes.recipe import IMAGE_FOLDER, DataConfig
-from bayesbits.training import DeviceLoader
+from bayesbits.training.device_loader import DeviceLoader
 from bayesbits.utils.batches import count_examples
 from bayesbits.utils.torch_private import tree_map
 from bayesbits.zoo import data as zoo
@@ -96,13 +96,13 @@ def _in_memory(data: zoo.Data, config: DataConfig, process: Process, seed: int) 
         kept, held_back = (torch.from_numpy(part) for part in _split(len(train), config.validation))
         validation = zoo.Dataset(train.images[held_back], train.labels[held_back], train.classes)
         train = zoo.Dataset(train.images[kept], train.labels[kept], train.classes)
-    feed = DeviceLoader(
+    loader = DeviceLoader(
         train, config.batch_size // process.world_size, device=process.device, transform=augmented, seed=seed,
         rank=process.rank, world_size=process.world_size,
     )  # fmt: skip
     example = zoo.normalize(train.images[:1].to(process.device), data)
     return Loaders(
-        feed, evaluation(validation) if validation else None, evaluation(data.test), example, data.train.classes
+        loader, evaluation(validation) if validation else None, evaluation(data.test), example, data.train.classes
     )
 
 
