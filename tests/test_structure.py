@@ -28,12 +28,6 @@ ALLOWED = {
     "__main__": {"cli"},
 }  # fmt: skip
 
-# Modules without a mirrored test file, by folder. Entries are only ever taken out.
-UNTESTED = {
-    "baselines": "channel_factors gathering layer_bias measurement observing reconstruction",
-    "recipes": "factories finished machine networks recipe result trial writing",
-}
-
 
 def rooms_imported_by(path: Path) -> set[str]:
     rooms = set()
@@ -86,13 +80,11 @@ def test_test_folders_mirror_the_source():
 
 
 def test_every_module_has_its_test_file():
-    """For `src/bayesbits/room/x.py` there is `tests/room/test_x.py`, but for those in UNTESTED, which only shrinks."""
+    """For `src/bayesbits/room/x.py` there is `tests/room/test_x.py`."""
     modules = [path.relative_to(PACKAGE) for path in sources()]
     mirrored = {path: ROOT / "tests" / path.with_name(f"test_{path.name}") for path in modules}
-    missing = {str(path.with_suffix("")) for path, test in mirrored.items() if not test.exists()}
-    known = {str(Path(folder) / module) for folder, names in UNTESTED.items() for module in names.split()}
-    assert not missing - known, f"write the mirrored test files of {sorted(missing - known)}"
-    assert not known - missing, f"take out of UNTESTED, as they are tested or gone: {sorted(known - missing)}"
+    missing = [str(path) for path, test in mirrored.items() if not test.exists()]
+    assert not missing, f"write the mirrored test files of {missing}"
 
 
 def sources() -> list[Path]:

@@ -109,7 +109,7 @@ def regularizer(logits: Tensor, exponent: float | Tensor) -> Tensor:
 class RoundingGrid:
     """A layer's weight on the grid of its quantizer: the codes below the weights, and the fractions above these.
 
-    Where a batch norm is folded, the grid of every channel is stretched, as in `nn.attached`.
+    Where a batch norm is folded, the grid of every channel is stretched, as in `nn.layer`.
     """
 
     below: Tensor
