@@ -5,11 +5,13 @@ import json
 import platform
 import time
 from pathlib import Path
+from textwrap import indent
 
 import torch
 from rich.console import Console
 
-from benchmarks import deployed, equality, quantizer, training
+from bayesbits.utils.tables import text_table
+from benchmarks import deployed, equality, imports, quantizer, training
 from benchmarks.compare import TOLERATED, kept_record, regressions
 from benchmarks.quantizer import Row
 
@@ -20,8 +22,8 @@ BENCHMARKS = {
     "scaling": training.scaling,
     "deployed": deployed.deployed,
     "equality": equality.equality,
+    "import": imports.imports,
 }
-
 
 COMPARED = ("training", "scaling")
 
@@ -74,9 +76,8 @@ def machine() -> dict[str, str]:
 def table(rows: list[Row]) -> str:
     """Rows as aligned columns; a row need not have all of them."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
-    cells = [columns] + [[str(row.get(column, "")) for column in columns] for row in rows]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
-    return "\n".join("  " + "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) for line in cells)
+    cells = [[str(row.get(column, "")) for column in columns] for row in rows]
+    return indent(text_table(columns, cells, left=range(len(columns))), "  ")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ ALLOWED = {
     "functional": {"utils"},
     "nn": {"utils", "functional"},
     "records": {"utils"},
-    "cost": {"records"},
+    "cost": {"utils", "records"},
     "graph": {"utils", "records", "cost"},
     "compression": {"utils", "functional", "nn", "records", "cost", "graph"},
     "training": {"utils", "functional", "nn", "records", "compression"},

@@ -1,28 +1,49 @@
-"""bayesbits learns how many bits every tensor of a network deserves, and which channels it can do without."""
+"""bayesbits learns how many bits every tensor of a network deserves, and which channels it can do without.
 
-from bayesbits import baselines
-from bayesbits.compression.compressor import Compressor, attach
-from bayesbits.compression.diagnosis import Diagnosis
-from bayesbits.compression.range_estimation import METHODS as CALIBRATION_METHODS
-from bayesbits.compression.spec import Rule, Spec
-from bayesbits.cost import Cost
-from bayesbits.deploy import DeployedNetwork, Verification, VerificationError, deploy, export_onnx, load, save, verify
-from bayesbits.graph.trace import trace
-from bayesbits.posttraining import PosttrainConfig, posttrain, restore
-from bayesbits.records.front import Front
-from bayesbits.records.integer_network import IntegerNetwork
-from bayesbits.records.plan import Plan
-from bayesbits.records.topology import Topology
-from bayesbits.training import (
-    Feed,
-    FinetuneConfig,
-    Interrupted,
-    OptimizerConfig,
-    SearchConfig,
-    TrainingError,
-    finetune,
-    search,
-)
+Importing the package imports nothing else, not even torch, so that the command line shows its help at once: each
+public name is imported when it is first used (PEP 562). Type checkers read the imports under `TYPE_CHECKING`; a test
+holds them equal to `_SOURCES`.
+"""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bayesbits import baselines, functional
+    from bayesbits.compression.attach import attach
+    from bayesbits.compression.compressor import Compressor
+    from bayesbits.compression.diagnosis import Diagnosis
+    from bayesbits.compression.range_estimation import METHODS as CALIBRATION_METHODS
+    from bayesbits.compression.spec import Rule, Spec
+    from bayesbits.cost import Cost
+    from bayesbits.deploy import (
+        DeployedNetwork,
+        Verification,
+        VerificationError,
+        deploy,
+        export_onnx,
+        load,
+        save,
+        verify,
+    )
+    from bayesbits.graph.trace import trace
+    from bayesbits.posttraining import PosttrainConfig, posttrain, restore
+    from bayesbits.records.front import Front
+    from bayesbits.records.integer_network import IntegerNetwork
+    from bayesbits.records.plan import Plan
+    from bayesbits.records.topology import Topology
+    from bayesbits.training import (
+        Feed,
+        FinetuneConfig,
+        Interrupted,
+        OptimizerConfig,
+        SearchConfig,
+        TrainingError,
+        finetune,
+        search,
+    )
 
 __version__ = "0.1.0"
 
@@ -52,6 +73,7 @@ __all__ = [
     "deploy",
     "export_onnx",
     "finetune",
+    "functional",
     "load",
     "posttrain",
     "restore",
@@ -60,3 +82,69 @@ __all__ = [
     "trace",
     "verify",
 ]
+
+# Where each public name comes from, as "module:attribute"; a name without an attribute is that module.
+_SOURCES = {
+    "CALIBRATION_METHODS": "bayesbits.compression.range_estimation:METHODS",
+    "Compressor": "bayesbits.compression.compressor:Compressor",
+    "Cost": "bayesbits.cost:Cost",
+    "DeployedNetwork": "bayesbits.deploy:DeployedNetwork",
+    "Diagnosis": "bayesbits.compression.diagnosis:Diagnosis",
+    "Feed": "bayesbits.training:Feed",
+    "FinetuneConfig": "bayesbits.training:FinetuneConfig",
+    "Front": "bayesbits.records.front:Front",
+    "IntegerNetwork": "bayesbits.records.integer_network:IntegerNetwork",
+    "Interrupted": "bayesbits.training:Interrupted",
+    "OptimizerConfig": "bayesbits.training:OptimizerConfig",
+    "Plan": "bayesbits.records.plan:Plan",
+    "PosttrainConfig": "bayesbits.posttraining:PosttrainConfig",
+    "Rule": "bayesbits.compression.spec:Rule",
+    "SearchConfig": "bayesbits.training:SearchConfig",
+    "Spec": "bayesbits.compression.spec:Spec",
+    "Topology": "bayesbits.records.topology:Topology",
+    "TrainingError": "bayesbits.training:TrainingError",
+    "Verification": "bayesbits.deploy:Verification",
+    "VerificationError": "bayesbits.deploy:VerificationError",
+    "attach": "bayesbits.compression.attach:attach",
+    "baselines": "bayesbits.baselines",
+    "deploy": "bayesbits.deploy:deploy",
+    "export_onnx": "bayesbits.deploy:export_onnx",
+    "finetune": "bayesbits.training:finetune",
+    "functional": "bayesbits.functional",
+    "load": "bayesbits.deploy:load",
+    "posttrain": "bayesbits.posttraining:posttrain",
+    "restore": "bayesbits.posttraining:restore",
+    "save": "bayesbits.deploy:save",
+    "search": "bayesbits.training:search",
+    "trace": "bayesbits.graph.trace:trace",
+    "verify": "bayesbits.deploy:verify",
+}
+
+if not TYPE_CHECKING:  # otherwise type checkers would accept any name
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name when it is first used."""
+        if name not in _SOURCES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module, _, attribute = _SOURCES[name].partition(":")
+        value = import_module(module)
+        globals()[name] = getattr(value, attribute) if attribute else value
+        return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_SOURCES})
+
+
+class _Package(ModuleType):
+    """This package, in which a function keeps its name where a subpackage has the same one.
+
+    `bayesbits.deploy` is a function. Python would replace it by the subpackage when that is first imported.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not isinstance(value, ModuleType) or ":" not in _SOURCES.get(name, ""):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

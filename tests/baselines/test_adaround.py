@@ -18,8 +18,8 @@ from bayesbits.baselines.gathering import gather
 from bayesbits.baselines.observing import float_copy
 from bayesbits.baselines.reconstruction import Reconstruction
 from bayesbits.baselines.rounding import RoundingGrid
-from bayesbits.graph.layer_pairs import apply_functions
-from bayesbits.nn.attached import AttachedLayer
+from bayesbits.graph.pointwise import apply_functions
+from bayesbits.nn.layer import AttachedLayer
 from tests.graph.networks import Tied, randomize
 from tests.networks import dropping
 

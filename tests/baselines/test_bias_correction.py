@@ -12,8 +12,8 @@ import bayesbits as bb
 from bayesbits.baselines import correct_biases, correct_biases_without_data
 from bayesbits.baselines.channel_factors import by_channels
 from bayesbits.baselines.input_means import mean_of_layer
-from bayesbits.graph.layer_pairs import read_between
-from bayesbits.nn.attached import AttachedLayer
+from bayesbits.graph.layer_paths import read_layer_paths
+from bayesbits.nn.layer import AttachedLayer
 from tests.graph.networks import randomize
 
 FLOAT_INPUT = bb.Spec(input_bits=32, residual_bits=None, prune=False)
@@ -220,7 +220,7 @@ def test_functions_that_do_not_clip_are_listed():
 def test_the_mean_of_a_layer_is_the_layer_of_the_mean(layer):
     model = nn.Sequential(layer)
     inputs = torch.randn(4)
-    between, topology = read_between(model, torch.randn(1, 4, 4, 4)), bb.trace(model, torch.randn(1, 4, 4, 4))
+    between, topology = read_layer_paths(model, torch.randn(1, 4, 4, 4)), bb.trace(model, torch.randn(1, 4, 4, 4))
     constant = inputs.reshape(1, 4, 1, 1).expand(1, 4, 4, 4)
     wanted = (layer(constant) - layer.bias.reshape(1, -1, 1, 1)).mean((0, 2, 3))
     torch.testing.assert_close(mean_of_layer(between, topology.layers[0], layer.weight, inputs), wanted)

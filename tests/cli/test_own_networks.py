@@ -8,8 +8,7 @@ import torch
 
 from bayesbits import recipes
 from bayesbits.records.front import Front
-from bayesbits.utils import optional_packages
-from tests.cli.test_commands import bayesbits
+from tests.cli.invoke import bayesbits
 
 MODULE = """
 import torch
@@ -79,11 +78,9 @@ POSTTRAIN = ["--set", "float.epochs=1", *QUICK]
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "users_networks.py").write_text(MODULE)
+def users_module(here, monkeypatch):
+    (here / "users_networks.py").write_text(MODULE)
     monkeypatch.delitem(sys.modules, "users_networks", raising=False)
-    return tmp_path
 
 
 def own(model, data):
@@ -91,30 +88,30 @@ def own(model, data):
 
 
 def test_every_command_takes_a_dict_of_inputs(here):
-    bayesbits("search", *own("two", "dicts"), *SEARCH, "--out", "run")
+    bayesbits("search", *own("two", "dicts"), *SEARCH, "--output", "run")
     assert "head" in bayesbits("plan", "run").stdout
-    assert "3 of 3 layers" in bayesbits("verify", "run", "--inputs", "100").stdout  # which exports first
+    assert "3 of 3 layers" in bayesbits("verify", "run", "--num-examples", "100").stdout  # which exports first
     assert json.loads((here / "run/verification.json").read_text())["simulated"]["inputs"] == 100
     assert "times float" in bayesbits("bench", "run", "--rounds", "1").stdout
     bayesbits("report", "run")
-    options = ["--steps", "1", "--mus", "0.001", "--examples", "100", "--out", "bits"]
+    options = ["--steps", "1", "--mus", "0.001", "--num-examples", "100", "--output", "bits"]
     assert "100 examples" in bayesbits("posttrain", *own("two", "dicts"), *POSTTRAIN, *options).stdout
-    options = ["--widths", "4", "--examples", "100", "--out", "alone"]
+    options = ["--bits", "4", "--num-examples", "100", "--output", "alone"]
     assert "head.weight" in bayesbits("sensitivity", *own("two", "dicts"), *POSTTRAIN, *options).stdout
 
 
 def test_several_inputs_in_a_list_are_given_in_their_order(here):
-    bayesbits("search", *own("two", "tuples"), *SEARCH, "--out", "run")
+    bayesbits("search", *own("two", "tuples"), *SEARCH, "--output", "run")
     example = recipes.restore("run", "cpu").loaders.example
     assert [tensor.shape for tensor in example] == [torch.Size([1, 4]), torch.Size([1, 3])]
-    assert "3 of 3 layers" in bayesbits("verify", "run", "--inputs", "100").stdout
+    assert "3 of 3 layers" in bayesbits("verify", "run", "--num-examples", "100").stdout
 
 
 def test_a_regression_network_is_shown_by_its_error_everywhere(here):
     refused = bayesbits("search", *own("regressor", "numbers"), *SEARCH, code=1).stderr
     assert "for numbers choose the task regression" in refused
     assert not (here / "runs").exists()
-    shown = bayesbits("search", *own("regressor", "numbers"), *SEARCH, "--task", "regression", "--out", "run").stdout
+    shown = bayesbits("search", *own("regressor", "numbers"), *SEARCH, "--task", "regression", "--output", "run").stdout
     written = json.loads((here / "run/result.json").read_text())
     assert (written["accuracy"], [one["name"] for one in written["metrics"]]) == (None, ["MSE", "MAE", "R2"])
     page = (here / "run/report.html").read_text()
@@ -123,11 +120,11 @@ def test_a_regression_network_is_shown_by_its_error_everywhere(here):
         assert "lower is better" in text
         assert "accuracy" not in text
     regression = [*own("regressor", "numbers"), *POSTTRAIN, "--task", "regression", "--metric", "mae"]
-    found = bayesbits("posttrain", *regression, "--steps", "1", "--mus", "0.001", "--out", "bits")
+    found = bayesbits("posttrain", *regression, "--steps", "1", "--mus", "0.001", "--output", "bits")
     (point,) = Front.load(here / "bits/front.json").points
     assert point.score < 0  # the higher the better
     assert f"test MAE {-point.score:.4g}" in found.stderr
-    assert "test MAE" in bayesbits("sensitivity", *regression, "--widths", "4", "--out", "alone").stdout
+    assert "test MAE" in bayesbits("sensitivity", *regression, "--bits", "4", "--output", "alone").stdout
     assert "use labels" in bayesbits("sensitivity", *regression, "--labels", "none", code=1).stderr
 
 
@@ -135,11 +132,11 @@ def test_a_segmentation_network_is_shown_by_its_mean_iou(here):
     refused = bayesbits("search", *own("unet", "pixels"), *SEARCH, code=1).stderr
     assert "choose the task segmentation" in refused
     segmentation = [*own("unet", "pixels"), "--task", "segmentation"]
-    shown = bayesbits("search", *segmentation, *SEARCH, "--out", "run").stdout
+    shown = bayesbits("search", *segmentation, *SEARCH, "--output", "run").stdout
     assert "test mean IoU" in shown
     assert "test pixel accuracy" in shown
     assert "Test mean IoU, higher is better" in (here / "run/report.html").read_text()
-    options = ["--labels", "none", "--steps", "1", "--mus", "0.001", "--out", "bits"]
+    options = ["--labels", "none", "--steps", "1", "--mus", "0.001", "--output", "bits"]
     assert "mean IoU on 128 test examples" in bayesbits("posttrain", *segmentation, *POSTTRAIN, *options).stdout
 
 
@@ -153,19 +150,8 @@ def test_a_search_that_compresses_nothing_says_so_with_the_way_out(here):
     assert "1x fewer" not in shown.stdout
 
 
-def test_packages_that_the_end_needs_are_asked_for_at_the_start(here, monkeypatch):
-    monkeypatch.setattr(
-        optional_packages, "find_spec", lambda name: None if name in ("onnx", "onnxruntime", "sklearn") else name
-    )
-    told = bayesbits("demo", code=1).stderr.replace("\n", " ")
-    assert "bayesbits demo needs onnx, onnxruntime, scikit-learn" in told
-    assert 'install with: pip install "bayesbits[onnx,data]"' in told
-    assert not (here / "runs").exists()
-    assert 'pip install "bayesbits[onnx]"' in bayesbits("verify", "run", code=1).stderr
-
-
 def test_an_interrupted_run_says_so_in_every_command_and_goes_on_by_its_recipe_alone(here, monkeypatch):
-    search = ["search", *own("two", "dicts"), *SEARCH, "--out", "my run"]
+    search = ["search", *own("two", "dicts"), *SEARCH, "--output", "my run"]
     with monkeypatch.context() as patch:
         patch.setattr("bayesbits.recipes.accuracy.measure", stopped)
         patch.setattr(sys.modules["bayesbits.recipes.run"], "measure", stopped)
@@ -190,22 +176,3 @@ def test_an_interrupted_run_says_so_in_every_command_and_goes_on_by_its_recipe_a
 
 def stopped(*_arguments, **_options):
     raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["inspect", "resnet20", "--input-shape", "1x32x32"], "cannot be run on an example of shape 1x32x32: Given"),
-        (["inspect", "lenet5", "--input-shape", "1x8x8"], "lenet5 was made for 1x28x28"),
-        (
-            ["search", "digits-lenet5", "--set", "search.lr=1"],
-            "did you mean search.gates.lr or search.ranges.lr or",
-        ),
-        (["search", "digits-lenet5", "--set", "search.gates.lr=1"], "did you mean search.gates.lr?"),
-        (["search", "digits-lenet5", "--set", "search.batch_size=1"], "did you mean data.batch_size?"),
-    ],
-)
-def test_what_is_meant_is_guessed(arguments, said):
-    told = bayesbits(*arguments, code=1).stderr
-    assert said in told
-    assert "unexpected" not in told

@@ -1,27 +1,15 @@
-"""Post-training and its baseline from the command line, on digits."""
-
-import re
+"""Post-training from the command line, on digits."""
 
 import pytest
 import torch
 
 import bayesbits as bb
 from bayesbits import recipes
-from bayesbits.baselines import Sensitivity
-from bayesbits.baselines.measurement import Measurement
-from bayesbits.cli import posttrain as command
+from bayesbits.cli import posttrain as implementation
 from bayesbits.zoo import models
-from tests.cli.test_commands import bayesbits, interrupting_at
-from tests.recipes.made_data import SHORT_DIGITS
+from tests.cli.invoke import SHORT, bayesbits, interrupting_at
 
-SHORT = [part for override in SHORT_DIGITS for part in ("--set", override)]
-RUN = ["digits-lenet5", *SHORT, "--examples", "100", "--device", "cpu", "--out", "run"]
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+RUN = ["digits-lenet5", *SHORT, "--num-examples", "100", "--device", "cpu", "--output", "run"]
 
 
 def test_a_front_is_shown_and_every_point_of_it_can_be_restored(here):
@@ -42,14 +30,14 @@ def test_a_front_is_shown_and_every_point_of_it_can_be_restored(here):
 
 def test_a_point_within_a_cost_becomes_the_result_that_every_command_takes(here):
     shown = bayesbits("posttrain", *RUN, "--steps", "30", "--mus", "0.001,0.01")
-    assert "--within PERCENT makes the most expensive" in shown.stderr
+    assert "--budget PERCENT makes the most expensive" in shown.stderr
     assert "test accuracy" in shown.stderr
     points = bb.Front.load(here / "run/front.json").points
     assert points[0].relative_bops > points[1].relative_bops
     assert "with --within PERCENT makes one of them final" in bayesbits("plan", "run", code=1).stderr
 
     within = points[0].relative_bops + 0.01
-    final = bayesbits("posttrain", *RUN, "--steps", "30", "--mus", "0.001,0.01", "--within", within)
+    final = bayesbits("posttrain", *RUN, "--steps", "30", "--mus", "0.001,0.01", "--budget", within)
     assert "holds all of its points already" in final.stderr
     assert "Bits and channels" in final.stdout
     finished = recipes.restore(here / "run", device="cpu")
@@ -58,20 +46,20 @@ def test_a_point_within_a_cost_becomes_the_result_that_every_command_takes(here)
     assert (finished.result.method, finished.result.mu, finished.result.epochs) == ("posttraining", 0.001, 0)
     assert "Bits and channels" in bayesbits("plan", "run").stdout
     bayesbits("export", "run")
-    assert "the largest of 10 differs in 0 of 100" in bayesbits("verify", "run", "--inputs", "100").stdout
+    assert "the largest of 10 differs in 0 of 100" in bayesbits("verify", "run", "--num-examples", "100").stdout
     bayesbits("bench", "run", "--rounds", "1")
     bayesbits("report", "run")
     page = (here / "run/report.html").read_text()
     assert "bits were learned on a few examples" in page
-    assert "bayesbits posttrain recipe.toml --out again --within" in page
+    assert "bayesbits posttrain recipe.toml --output again --budget" in page
     assert (
         "result of bayesbits posttrain"
-        in bayesbits("search", "run/recipe.toml", "--out", "run", "--resume", code=1).stderr
+        in bayesbits("search", "run/recipe.toml", "--output", "run", "--resume", code=1).stderr
     )
 
 
 def test_where_no_point_is_cheap_enough_the_cheapest_is_named_and_all_are_kept(here):
-    failed = bayesbits("posttrain", *RUN, "--steps", "1", "--mus", "0.001,0.01", "--within", "0.01", code=1)
+    failed = bayesbits("posttrain", *RUN, "--steps", "1", "--mus", "0.001,0.01", "--budget", "0.01", code=1)
     points = bb.Front.load(here / "run/front.json").points
     assert f"costs {min(point.relative_bops for point in points):.4g}%" in failed.stderr
     assert not (here / "run/result.json").exists()
@@ -79,8 +67,8 @@ def test_where_no_point_is_cheap_enough_the_cheapest_is_named_and_all_are_kept(h
 
 def test_a_final_point_never_takes_the_place_of_a_search(here):
     options = ["digits-lenet5", *SHORT, "--set", "spec.prune=false", "--set", 'spec.gates="hard_sigmoid"']
-    bayesbits("search", *options, "--device", "cpu", "--out", "run")
-    assert "holds a search" in bayesbits("posttrain", *options, "--out", "run", "--within", "5", code=1).stderr
+    bayesbits("search", *options, "--device", "cpu", "--output", "run")
+    assert "holds a search" in bayesbits("posttrain", *options, "--output", "run", "--budget", "5", code=1).stderr
 
 
 def test_points_learned_in_another_way_are_not_overwritten(here):
@@ -92,7 +80,7 @@ def test_points_learned_in_another_way_are_not_overwritten(here):
         (["--labels", "none"], "loss was 'labels'"),
         (["--learn", "gates"], "learn was 'gates+ranges'"),
         (["--steps", "2"], "steps was 1"),
-        (["--examples", "90"], "examples was 100"),
+        (["--num-examples", "90"], "examples was 100"),
         (["--mus", "0.01"], "mus was [0.001]"),
         (["--gates", "sigmoid"], "spec.gates was 'hard_sigmoid'"),
     ):
@@ -115,7 +103,7 @@ def test_points_that_are_done_outlast_an_interruption(here, monkeypatch):
         scored.append(arguments)
         return 50.0
 
-    monkeypatch.setattr(command, "score_on_test", stopping)
+    monkeypatch.setattr(implementation, "score_on_test", stopping)
     run = ["posttrain", *RUN, "--steps", "1", "--mus", "0.001,0.002,0.003"]
     stopped = bayesbits(*run, code=130).stderr
     assert "2 of 3 points are in run/front.json" in stopped
@@ -130,7 +118,7 @@ def test_float_training_that_was_interrupted_goes_on_by_itself(here, monkeypatch
     interrupting_at(2, monkeypatch)
     run = ["posttrain", *RUN, "--steps", "1", "--mus", "0.001"]
     stopped = bayesbits(*run, code=130).stderr
-    assert "start the same command again" in stopped
+    assert "start the same command again to continue" in stopped
     assert "resume" not in stopped
     bayesbits(*run)
 
@@ -160,16 +148,16 @@ def test_without_labels_a_loader_of_inputs_is_enough(here):
     (here / "factories_of_posttrain.py").write_text(FACTORIES)
     torch.save(models.create("lenet5").state_dict(), here / "trained.pth")
     options = ["--model", "factories_of_posttrain:network", "--checkpoint", "trained.pth", "--device", "cpu"]
-    options += ["--steps", "1", "--mus", "0.001", "--set", 'spec.preset="onnxruntime"', "--out", "run"]
+    options += ["--steps", "1", "--mus", "0.001", "--set", 'spec.preset="onnxruntime"', "--output", "run"]
     unlabeled = ["--data", "factories_of_posttrain:unlabeled"]
     asked = bayesbits("posttrain", *options, *unlabeled, code=1).stderr
     assert "posttrain --labels none" in asked
     untested = bayesbits("posttrain", *options, "--data", "factories_of_posttrain:untested", "--labels", "none", code=1)
     assert "a test needs labels" in untested.stderr.replace("\n", " ")
     assert not (here / "run").exists()
-    shown = bayesbits("posttrain", *options, *unlabeled, "--labels", "none", "--within", "100")
+    shown = bayesbits("posttrain", *options, *unlabeled, "--labels", "none", "--budget", "100")
     assert "64 examples without labels" in shown.stdout
-    bayesbits("verify", "run", "--inputs", "16")
+    bayesbits("verify", "run", "--num-examples", "16")
 
 
 def test_weights_from_a_file_take_the_place_of_training(here):
@@ -180,45 +168,36 @@ def test_weights_from_a_file_take_the_place_of_training(here):
     assert not (here / "run/float.safetensors").exists()
 
 
-def test_the_baseline_goes_on_where_it_was_stopped(here, monkeypatch):
-    original, done = Measurement._batch_scores, []
-
-    def stopping(self, number, settings, *, chain):
-        if len(done) == 3:
-            raise KeyboardInterrupt
-        done.append(number)
-        return original(self, number, settings, chain=chain)
-
-    run = ["sensitivity", *RUN, "--widths", "4"]
-    monkeypatch.setattr(Measurement, "_batch_scores", stopping)
-    assert "what was measured is in run/measured.json; start the same command" in bayesbits(*run, code=130).stderr
-    monkeypatch.setattr(Measurement, "_batch_scores", original)
-    again = bayesbits(*run)
-    assert re.findall(r"(\d) of 2 batches", again.stderr) == ["2"]
-    found = Sensitivity.load(here / "run/sensitivity.json")
-    assert len(found.alone) == 7  # four weights, and all activations but the network's input
-    assert f"{found.front.points[0].relative_bops:.3g}%" in again.stdout
-
-
-def test_the_table_of_the_baseline_names_changes_and_scores(here):
-    shown = bayesbits("sensitivity", *RUN, "--widths", "4,2").stdout
-    found = Sensitivity.load(here / "run/sensitivity.json")
-    tested = bb.Front.load(here / "run/sensitivity-front.json").points
-    assert "Each tensor alone" in shown
-    for one in found.alone:
-        assert re.search(rf"{re.escape(one.tensor)} .*{one.score:.4g}", shown)
-    assert [point.plan for point in tested] == [point.plan for point in found.front.points]
-    for point, own in zip(tested, found.front.points, strict=True):
-        before = dict(found.path[max(0, found.path.index(own) - 1)].plan.bits)
-        changed = [f"{name} -> {bits}" for name, bits in point.plan.bits.items() if bits != before[name]]
-        row = rf"{re.escape(changed[0]) if changed else 'all at 16'} .*{point.score:.2f}%"
-        assert re.search(row, shown)
-
-
 def test_what_is_missing_is_asked_for():
     assert "give a recipe" in bayesbits("posttrain", code=2).output
     for wrong in ("0.1,a", "0.1,0.01", ""):
         assert "no weights of a penalty" in bayesbits("posttrain", *RUN, "--mus", wrong, code=2).output
-    assert "no widths" in bayesbits("sensitivity", *RUN, "--widths", "4;2", code=2).output
     without = bayesbits("posttrain", "cifar10-vgg7", "--set", "data.name=digits", code=1)
     assert "--checkpoint FILE" in without.output
+
+
+def test_a_wrong_checkpoint_is_one_message_and_the_right_one_can_follow(here):
+    torch.manual_seed(0)
+    torch.save(models.create("lenet5").state_dict(), here / "trained.pth")
+    quick = ["posttrain", *RUN, "--steps", "1", "--labels", "none"]
+    (here / "notes.txt").write_text("hello there")
+    torch.save(models.create("lenet5"), here / "whole.pth")
+    for name, words in (
+        ("notes.txt", "notes.txt is not a checkpoint"),
+        ("whole.pth", "save model.state_dict() instead"),
+        ("none.pth", "none.pth is not there"),
+        (".", "is a folder"),
+    ):
+        shown = bayesbits(*quick, "--checkpoint", name, code=1).stderr
+        assert words in shown
+        assert "unexpected error" not in shown
+        assert not (here / "run").exists()
+    bayesbits(*quick, "--checkpoint", "trained.pth")
+
+
+@pytest.mark.parametrize("output", ["a-file", "a-file/run"])
+def test_a_file_in_the_place_of_the_folder_is_named(here, output):
+    (here / "a-file").write_text("")
+    for command in (["posttrain", *RUN], ["search", "digits-lenet5"]):
+        shown = bayesbits(*command, "--output", output, code=1).stderr
+        assert "a-file is a file; choose another by --out" in shown

@@ -70,3 +70,12 @@ def input_codes(compressor: bb.Compressor, small: bb.DeployedNetwork, inputs: An
     for handle in handles:
         handle.remove()
     return {name: (simulated[name][0], codes) for name, codes in deployed.items() if len(simulated[name]) == 1}
+
+
+def check_equal(compressor: bb.Compressor, small: bb.DeployedNetwork, inputs: Any) -> None:
+    """Simulation and deployed network read the same codes, but for a few at rounding ties."""
+    for name, (simulated, deployed) in input_codes(compressor, small, inputs).items():
+        assert simulated.shape == deployed.shape, name
+        assert (simulated != deployed).float().mean() < 1e-3, name
+    expected, actual = call(compressor.model, inputs), call(small, inputs)
+    assert (actual - expected).norm() <= 1e-3 * expected.norm()

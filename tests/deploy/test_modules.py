@@ -7,18 +7,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.test_integer import STRUCTURE, layer
 
 from bayesbits.deploy.modules import (
     EXACT_IN_FLOAT32,
     Dequantize,
     ExactLayer,
     FloatLayer,
+    FloatTensors,
     Quantize,
     largest_sum,
     make_layer,
+    output_axis,
+    target_of,
 )
 from bayesbits.records.integer_network import Grid, IntegerNetwork
+from tests.records.test_integer_network import STRUCTURE, layer
 
 
 def network(codes, bias, steps, grids, **more) -> IntegerNetwork:
@@ -170,3 +173,29 @@ def test_modules_say_what_they_do():
     assert repr(ExactLayer(net, net.layer("a"))) == "ExactLayer(linear (3, 2), 4-bit weights, emits numbers)"
     net = network(*tensors, output="x", output_low=0, output_high=5)
     assert "emits codes 0..5" in repr(ExactLayer(net, net.layer("a")))
+
+
+def test_targets_name_the_folder_and_the_key():
+    assert target_of("layers", "block.0.conv") == "layers./block/0/conv"
+    assert target_of("quantizers", "a/b.input") == "quantizers./a~1b/input"
+
+
+def test_the_axis_of_output_channels():
+    assert output_axis("linear", 1) == output_axis("conv", 1) == output_axis("conv", 4) == 0
+    assert output_axis("conv_transpose", 1) == 1
+    assert output_axis("conv_transpose", 4) == 0  # depthwise
+
+
+def test_float_tensors_are_copied_once_and_removed_when_nothing_reads_them():
+    floats, scale, count = FloatTensors(), torch.tensor([1.0, 2.0]), torch.tensor([3])
+    assert floats.add("norm.scale", scale, parameter=True) == "floats./norm/scale"
+    assert floats.add("norm.count", count, parameter=True) == "floats./norm/count"
+    scale.zero_()
+    assert floats.add("norm.scale", scale, parameter=True) == "floats./norm/scale"
+    assert {name: value.tolist() for name, value in floats.named_parameters()} == {"/norm/scale": [1.0, 2.0]}
+    assert not any(parameter.requires_grad for parameter in floats.parameters())
+    assert {name: value.tolist() for name, value in floats.named_buffers()} == {"/norm/count": [3]}
+    assert floats.add_positions(torch.tensor([2, 0])) == "floats./positions/1"
+    assert floats.add_positions(torch.tensor([2, 0])) == "floats./positions/2"
+    floats.remove_unread({"floats./positions/2", "floats./norm/scale"})
+    assert list(floats.state_dict()) == ["/norm/scale", "/positions/2"]

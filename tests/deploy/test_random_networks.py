@@ -9,12 +9,13 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.deploy.test_calling import check
-from tests.deploy.test_deploying import check_equal, compress
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import bayesbits as bb
+from tests.deploy.calls import check_call
+from tests.deploy.comparison import check_equal
+from tests.deploy.networks import compress
 from tests.graph.networks import IMAGES, randomize
 from tests.graph.test_random_networks import Random
 
@@ -121,4 +122,4 @@ def test_networks_behind_any_call(blocks, form, returned, double, tmp_path):
     torch.manual_seed(0)
     model, image = Called(Built(blocks), form, returned), torch.randn(2, 3, 6, 6)
     model, image = (model.double(), image.double()) if double else (model, image)
-    check(model, inputs_of(form, image), tmp_path)
+    check_call(model, inputs_of(form, image), tmp_path)

@@ -1,15 +1,18 @@
 """Saving and loading: packed, without pickles, and damage is named."""
 
+import hashlib
 import json
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
-from tests.deploy.test_deploying import compress, deployed
+from torch import nn
 
 import bayesbits as bb
 from bayesbits.zoo import models
 from tests.deploy.comparison import call
+from tests.deploy.networks import compress, deployed
 from tests.graph.networks import Residual
 
 
@@ -109,20 +112,41 @@ def test_a_newer_version(copied):
         bb.load(copied)
 
 
+def test_an_older_version(copied):
+    body = json.loads((copied / "network.json").read_text())
+    (copied / "network.json").write_text(json.dumps({**body, "version": 1}))
+    with pytest.raises(ValueError, match="has version 1, and this library reads 2: deploy and save it once more"):
+        bb.load(copied)
+    (copied / "network.json").write_text(json.dumps({key: body[key] for key in body if key != "version"}))
+    with pytest.raises(ValueError, match="has version None, and this library reads 2: deploy and save it once more"):
+        bb.load(copied)
+
+
+def test_a_structure_of_another_version(copied):
+    content = json.loads((copied / "network.json").read_text())
+    for version, way_out in ((1, "deploy and save it once more"), (3, "a newer bayesbits wrote it")):
+        content["structure"]["version"] = version
+        body = {key: content[key] for key in ("structure", "graph", "parameters", "tensors")}
+        content["checksum"] = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        (copied / "network.json").write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=f"the structure in .* has version {version}, .* reads 2: {way_out}"):
+            bb.load(copied)
+
+
+def test_a_folder_that_was_written_before_deploy_became_a_list_of_passes():
+    """Written by release 0.1.0 as it was: 4 bits, one of four channels removed, batch norm folded."""
+    folder = Path(__file__).parent / "stored" / "version2"
+    code = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
+    x = torch.linspace(-1, 1, 32).reshape(2, 1, 4, 4)
+    expected = [[-0.2600323557853699, -0.0850105807185173], [0.05500684678554535, 0.27503424882888794]]
+    for loaded in (bb.load(folder), bb.load(folder, code)):
+        assert [layer.weight_shape for layer in loaded.integer.layers] == [(3, 1, 3, 3), (2, 12)]
+        torch.testing.assert_close(call(loaded, x), torch.tensor(expected), rtol=1e-6, atol=0)
+
+
 def test_only_deployed_networks_are_saved(tmp_path):
     with pytest.raises(TypeError, match=r"save takes what bayesbits\.deploy returns"):
         bb.save(torch.nn.Linear(2, 2), tmp_path)
-
-
-def test_the_exported_program_has_plain_operations_only(tmp_path):
-    _, small, inputs = deployed("residual")
-    program = small.export_program()
-    torch.export.save(program, tmp_path / "small.pt2")
-    loaded = torch.export.load(tmp_path / "small.pt2")
-    targets = [node.target for node in loaded.graph.nodes if node.op == "call_function"]
-    assert all(target.namespace == "aten" for target in targets if isinstance(target, torch._ops.OpOverload))
-    assert torch.equal(loaded.module()(inputs), call(small, inputs))
-    assert loaded.module()(inputs[:1]).shape[0] == 1
 
 
 def test_a_network_of_sixteen_bits(tmp_path):

@@ -71,11 +71,11 @@ def compilations(monkeypatch):
 
 
 def run_large() -> None:
-    gated_quantize(torch.zeros(compiled.SMALLEST), 1.0, torch.ones(5), signed=True)
+    gated_quantize(torch.zeros(compiled.MIN_ELEMENTS), 1.0, torch.ones(5), signed=True)
 
 
 def test_what_runs_now_and_then_is_not_compiled(compilations, monkeypatch):
-    monkeypatch.setattr(compiled, "WORTH", 3)
+    monkeypatch.setattr(compiled, "MIN_RUNS", 3)
     for _ in range(3):
         run_large()
     assert not compilations
@@ -83,11 +83,11 @@ def test_what_runs_now_and_then_is_not_compiled(compilations, monkeypatch):
     assert compilations == ["forward"]
 
 
-@pytest.mark.parametrize("steps", [compiled.WORTH, compiled.WORTH + 1])
+@pytest.mark.parametrize("steps", [compiled.MIN_RUNS, compiled.MIN_RUNS + 1])
 def test_a_training_is_compiled_from_its_start_or_not_at_all(steps, compilations):
     with compiled.expecting(steps):
         run_large()
-    assert bool(compilations) == (steps > compiled.WORTH)
+    assert bool(compilations) == (steps > compiled.MIN_RUNS)
 
 
 def test_a_long_compilation_is_told_of_once(compilations, monkeypatch, caplog):
@@ -100,9 +100,9 @@ def test_a_long_compilation_is_told_of_once(compilations, monkeypatch, caplog):
 
         return slow
 
-    monkeypatch.setattr(compiled, "_SILENCE", 0.0)
+    monkeypatch.setattr(compiled, "_LOG_AFTER", 0.0)
     monkeypatch.setattr(compiled, "_specialize", compiling)
-    with caplog.at_level(logging.WARNING, "bayesbits"), compiled.expecting(compiled.WORTH + 1):
+    with caplog.at_level(logging.WARNING, "bayesbits"), compiled.expecting(compiled.MIN_RUNS + 1):
         run_large()
         run_large()
     messages = [record.getMessage() for record in caplog.records]

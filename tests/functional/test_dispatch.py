@@ -38,6 +38,27 @@ def test_the_kernel_runs_on_the_gpu(kernels, dtype):
     assert not dispatch.has_kernel(like(dtype), 1)
 
 
+@pytest.mark.parametrize(
+    ("elements", "rows", "fits"),
+    [
+        (2**31 - 2**24 - 1, 1, True),
+        (2**31 - 2**24, 1, False),
+        (2**31 - 1, 1, False),
+        (2**31, 1, True),  # counted in 64 bits
+        (3 * (2**31 - 2**24 - 1), 3, True),
+        (3 * (2**31 - 2**24), 3, False),
+        (3 * 2**31 - 1, 3, False),
+        (3 * 2**31, 3, True),
+        (65_535, 65_535, True),
+        (65_536, 65_536, False),
+        (0, 1, True),
+    ],
+)
+def test_no_kernel_runs_where_the_block_ahead_would_overflow_its_offsets(kernels, elements, rows, fits):
+    assert dispatch.kernel_can_count(elements, rows) == fits
+    assert (dispatch.choose(like(cuda=True, elements=elements), rows) is kernels) == fits
+
+
 def test_float64_is_left_to_the_definition(kernels):
     assert dispatch.choose(like(torch.float64, cuda=True, elements=2**20)) is reference
     assert not dispatch.has_kernel(like(torch.float64, cuda=True), 1)
@@ -53,14 +74,14 @@ def test_without_triton_the_definition_runs_on_the_gpu(kernels, monkeypatch):
 
 
 def test_large_tensors_on_the_cpu_are_compiled(kernels, monkeypatch):
-    assert dispatch.choose(like(elements=compiled.SMALLEST - 1)) is reference
-    assert dispatch.choose(like(elements=compiled.SMALLEST)) is compiled
+    assert dispatch.choose(like(elements=compiled.MIN_ELEMENTS - 1)) is reference
+    assert dispatch.choose(like(elements=compiled.MIN_ELEMENTS)) is compiled
     monkeypatch.setattr(compiled, "available", lambda: False)
-    assert dispatch.choose(like(elements=compiled.SMALLEST)) is reference
+    assert dispatch.choose(like(elements=compiled.MIN_ELEMENTS)) is reference
 
 
 def test_what_is_asked_for_is_chosen_inside_of_the_block_only(kernels):
-    large, small = like(elements=compiled.SMALLEST), like()
+    large, small = like(elements=compiled.MIN_ELEMENTS), like()
     for name, expected in {"torch": reference, "compiled": compiled, "triton": kernels, "traced": reference}.items():
         with implementation(name):
             assert dispatch.forced() == name

@@ -1,4 +1,4 @@
-"""The grid: codes never leave it, whatever the range, and the way there and back is exact."""
+"""The grid: codes never leave it, for any range, and grid points are their own codes."""
 
 import pytest
 import torch
@@ -10,13 +10,13 @@ from bayesbits.functional import (
     dequantize,
     gated_quantize,
     grid,
-    implementation,
     quantize_to_codes,
     step_size,
 )
-from bayesbits.functional.operation import check_range
 
 ranges = st.floats(2.0**-99, 2.0**99, width=32)
+
+
 values = st.floats(width=32, allow_nan=False)
 
 
@@ -80,49 +80,6 @@ def test_codes_of_32_bits_exist_in_float64_only():
     assert codes.item() == pytest.approx(2**32 - 1, rel=2e-7)  # the edge of the range is clipped by 1e-7
 
 
-@pytest.mark.parametrize(
-    ("bits", "message"),
-    [((), "non-empty"), ((2, 2), "increase"), ((8, 4), "increase"), ((1, 2), "between 2 and 32"), ((2, 33), "between"),
-     ((2.0, 4.0), "integers")],
-)  # fmt: skip
-def test_wrong_widths_are_refused_at_the_call(bits, message):
-    with pytest.raises(ValueError, match=message):
-        gated_quantize(torch.ones(3), 1.0, torch.ones(max(len(bits), 1)), signed=True, bits=bits)
-
-
-@pytest.mark.parametrize("beta", [0.0, -1.0, float("nan"), float("inf"), 1e-40])
-def test_a_range_that_is_no_range_is_refused(beta):
-    with pytest.raises(ValueError, match="a range must be"):
-        gated_quantize(torch.ones(3), beta, torch.ones(5), signed=True)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.int32])
-def test_a_result_is_not_wider_than_what_was_read(dtype):
-    with pytest.raises(TypeError, match="as that or as a narrower one"):
-        gated_quantize(torch.ones(3), 1.0, torch.ones(1), signed=True, bits=(8,), dtype=dtype)
-
-
-def test_wrong_gates_ranges_and_dtypes_are_refused():
-    with pytest.raises(ValueError, match="need a vector of 5 gates"):
-        gated_quantize(torch.ones(3), 1.0, torch.ones(4), signed=True)
-    with pytest.raises(ValueError, match="one for each of axis 0"):
-        gated_quantize(torch.ones(3, 2), torch.ones(2), torch.ones(5), signed=True)
-    with pytest.raises(TypeError, match="floating point"):
-        gated_quantize(torch.ones(3, dtype=torch.int32), 1.0, torch.ones(5), signed=True)
-
-
-def test_more_ranges_than_a_kernel_launch_has_rows():
-    x = torch.linspace(-2, 2, 70_000).reshape(70_000, 1)
-    with implementation("triton"):
-        y = gated_quantize(x, torch.full((70_000,), 1.5), torch.ones(1), signed=True, bits=(8,))
-    assert torch.equal(
-        y,
-        dequantize(
-            quantize_to_codes(x, torch.tensor(1.5), bits=8, signed=True), torch.tensor(1.5), bits=8, signed=True
-        ),
-    )
-
-
 def test_float32_holds_grids_of_up_to_24_bits_and_float64_all():
     assert [bits for bits in range(2, 33) if not grid.has_grid(bits, torch.float32)] == list(range(25, 33))
     assert all(grid.has_grid(bits, torch.float64) for bits in range(2, 33))
@@ -133,10 +90,3 @@ def test_codes_of_a_bias_are_whole_steps_rounded_in_float64():
     codes = grid.bias_codes(bias, step)
     assert codes.dtype == torch.float64
     assert codes.tolist() == [round(b / s) for b, s in zip(bias.tolist(), step.tolist(), strict=True)]
-
-
-def test_ranges_end_where_float32_can_still_divide_them():
-    assert [check_range(beta) for beta in (1e-30, 1e30)] == [1e-30, 1e30]
-    for beta in (0.99e-30, 1.01e30):
-        with pytest.raises(ValueError, match="a range must be a number from"):
-            check_range(beta)

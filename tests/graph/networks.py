@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from bayesbits.graph.trace import trace
 from bayesbits.records.topology import Topology
@@ -142,7 +143,7 @@ class TwoInputs(nn.Module):
 
 
 class Between(nn.Module):
-    """Something between two layers, for each thing that keeps zeros or does not."""
+    """A module or function between two layers."""
 
     def __init__(self, middle: Callable[[Tensor], Tensor] | nn.Module) -> None:
         super().__init__()
@@ -155,7 +156,7 @@ class Between(nn.Module):
 
 
 class DataDependent(nn.Module):
-    """A way that depends on the data, which torch.export cannot take."""
+    """A branch that depends on the data, which torch.export cannot take."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -166,6 +167,25 @@ class DataDependent(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.first(x) + self.twin(x)
         return self.last(F.relu(y)) if y.sum() > 0 else self.last(F.relu(-y))
+
+
+class Other(nn.Module):
+    """Weights and products that are not those of layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 4)
+        self.layer = nn.Linear(4, 4)
+        self.normed = weight_norm(nn.Linear(4, 4))
+        self.weight = nn.Parameter(torch.randn(3, 4))
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.lstm = nn.LSTM(4, 3)
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = self.normed(self.layer(self.table(words)))
+        x = self.attention(x, x, x, need_weights=False)[0]
+        y = F.linear(x, self.weight) + x @ self.weight.T
+        return torch.einsum("btd,bsd->bts", y, self.lstm(x)[0])
 
 
 IMAGES = torch.linspace(-1, 1, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8).sin()

@@ -1,4 +1,4 @@
-"""Random networks of many kinds of operations: whatever `trace` calls removable is removable."""
+"""Random networks of many kinds of operations: channels that `trace` calls removable are removable."""
 
 import random
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from bayesbits.graph.trace import trace
 from tests.graph.networks import IMAGES, randomize
-from tests.graph.test_removable import difference
+from tests.graph.removal import difference
 
 ALONE = (
     F.relu, torch.sigmoid, F.gelu, torch.tanh, F.softplus, torch.abs, torch.exp,

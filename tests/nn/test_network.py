@@ -2,8 +2,11 @@
 
 import copy
 import io
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -12,23 +15,8 @@ from torch import Tensor, nn
 
 import bayesbits as bb
 from bayesbits.nn import Gates
-
-
-def attached(model: nn.Module, x: Tensor, spec: bb.Spec | None = None) -> bb.Compressor:
-    compressor = bb.attach(model, x, spec)
-    compressor.calibrate([x])
-    return compressor
-
-
-class Stem(nn.Module):
-    """A network whose first layer has a name, as fine-tuners freeze it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.head = nn.Linear(8, 16), nn.Linear(16, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.relu(self.stem(x)))
+from bayesbits.zoo import models
+from tests.nn.networks import Stem, attached
 
 
 class Children(Stem):
@@ -142,28 +130,6 @@ def test_copies_files_and_moves_take_it_along(name):
     assert {p.device.type for p in model.parameters()} == {"meta"}
 
 
-def test_what_is_made_of_a_sequential_network_is_a_float_container():
-    model, x = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)), torch.randn(5, 8)
-    attached(model, x)
-    model.eval()
-    assert len(model) == len(list(model)) == 3
-    assert isinstance(model[-1], nn.Linear)
-    front, back = model[:2], model[2:]
-    assert type(front) is type(back) is nn.Sequential
-    assert torch.equal(back(front(x)), model(x))
-    assert torch.equal(nn.Sequential(*list(model.children())[:-1])(x), front(x))
-    assert torch.equal((front + back)(x), model(x))
-    model.append(nn.Softmax(dim=1))
-    assert [name for name, _ in model.named_children()][:4] == ["0", "1", "2", "3"]
-    assert torch.equal(model(x), back(front(x)).softmax(dim=1))
-    assert type(type(model[0])(3, 5)) is nn.Linear
-    nn.utils.parametrizations.weight_norm(model[0])  # exchanges the class once more
-    assert type(type(model[0])(3, 5)) is nn.Linear
-    with pytest.raises(ValueError, match=r"made after attaching.*load the weights into a new float network"):
-        bb.Compressor(model).detach()
-    assert bb.Compressor(model).plan()
-
-
 def test_a_state_loads_strictly_with_everything_or_with_nothing_of_what_is_attached():
     x = torch.randn(5, 8)
     model, other, float_network = Stem(), Stem(), Stem()
@@ -205,25 +171,6 @@ def test_torchs_distributed_checkpoints_hold_it():
     set_state_dict(model, optimizer, model_state_dict=states[0], optim_state_dict=states[1], options=options)
 
 
-def test_gates_and_ranges_that_were_frozen_are_left_out_with_a_warning():
-    model, x = Stem(), torch.randn(5, 8)
-    compressor = attached(model, x)
-    model.requires_grad_(False)
-    with pytest.warns(UserWarning, match="were frozen") as warned:
-        assert compressor.parameter_groups() == []
-    assert [str(warning.message).partition(" were frozen")[0] for warning in warned] == [
-        "4 of 4 gates",
-        "3 of 3 ranges",
-    ]
-    compressor.calibrate([x])  # does not thaw them in passing
-    compressor.attachment.requires_grad_(True)
-    for quantizer in compressor.attachment.quantizers.values():
-        quantizer.log_beta.requires_grad_(False)
-    with pytest.warns(UserWarning, match="3 of 3 ranges were frozen"):
-        groups = compressor.parameter_groups()
-    assert [group["name"] for group in groups] == ["gates"]
-
-
 class Failing(Stem):
     fails = False
 
@@ -251,15 +198,6 @@ def test_a_pass_that_fails_leaves_no_trace(compiled):
     network(x).sum().backward()
 
 
-def test_classes_keep_their_names():
-    """Libraries look classes up by them, as transformers does for the hidden states that it records."""
-    model = Stem()
-    before = [str(type(module)) for module in model.modules()]
-    compressor = attached(model, torch.randn(5, 8))
-    mine = set(compressor.attachment.modules())
-    assert [str(type(module)) for module in model.modules() if module not in mine] == before
-
-
 def test_children_that_are_put_back_leave_what_is_attached_where_it_is():
     model, x = Stem(), torch.randn(5, 8)
     compressor = attached(model, x)
@@ -281,19 +219,78 @@ def test_a_part_of_an_attached_network_takes_no_attachment_of_its_own():
         bb.attach(model.stem, x)
 
 
-def test_what_was_frozen_stays_frozen_when_a_state_is_loaded_and_when_it_is_fixed():
-    model, x = Stem(), torch.randn(5, 8)
-    compressor = attached(model, x)
-    first, *others = [q for q in compressor.attachment.quantizers.values() if q.learn_range]
-    first.log_beta.requires_grad_(False)
-    first.gates.logits.requires_grad_(False)
-    channels = next(iter(compressor.attachment.channel_gates.values()))
-    channels.gates.logits.requires_grad_(False)
-    model.load_state_dict(model.state_dict())
-    assert not first.log_beta.requires_grad
-    assert not first.gates.logits.requires_grad
-    assert not channels.gates.logits.requires_grad
-    assert all(other.log_beta.requires_grad for other in others)
+def test_before_calibration_a_forward_says_what_to_do():
+    model, x = models.create("lenet5"), torch.randn(1, 1, 28, 28)
+    bb.attach(model, x)
+    with pytest.raises(RuntimeError, match=r"call compressor\.calibrate"):
+        model(x)
+
+
+def test_parts_used_outside_of_a_forward_pass_draw_for_themselves():
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), torch.randn(4, 8)
+    compressor = bb.attach(model, x)
+    compressor.calibrate([x])
+    state = copy.deepcopy(model.state_dict())
+    model(x).sum().backward()
+    model[0](x).sum().backward()
     compressor.fix()
-    assert not first.log_beta.requires_grad
-    assert all(other.log_beta.requires_grad for other in others)
+    model(x).sum().backward()
+    model.load_state_dict(state)  # back to searching
+    model(x).sum().backward()
+    counter = compressor.attachment.bank.counter[1].item()
+    model(x).sum().backward()
+    assert compressor.attachment.bank.counter[1].item() == counter + 1
+    assert compressor.attachment.bank.members
+
+
+def test_noise_does_not_advance_in_evaluation():
+    model, x = models.create("lenet5"), torch.randn(1, 1, 28, 28)
+    compressor = bb.attach(model, x)
+    compressor.calibrate([x])
+    counter = compressor.attachment.bank.counter.clone()
+    model.eval()(x)
+    assert torch.equal(compressor.attachment.bank.counter, counter)
+    model.train()(x)
+    assert not torch.equal(compressor.attachment.bank.counter, counter)
+
+
+def test_the_fused_transformer_layer_cannot_pass_the_quantizers_by():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
+    model, x = nn.Sequential(layer, nn.Linear(16, 4)), torch.randn(2, 5, 16)
+    compressor = bb.attach(model, x, bb.Spec.paper())
+    compressor.calibrate([x])
+    compressor.fix(bb.Plan({**compressor.plan().bits, "0.linear1.weight": 2}))
+    model.eval()
+    with_gradients = model(x)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), with_gradients)
+    compressor.detach()
+    assert not layer._forward_pre_hooks
+
+
+LOWER_ROOMS = ("nn", "functional", "utils")
+
+
+def test_a_running_network_calls_nothing_above_nn():
+    """No import shows a call through an attribute: here every function of the package that runs is looked at."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
+    x, package = torch.randn(2, 3, 4, 4), Path(bb.__file__).parent
+    attached(model, x)
+    called: set[Path] = set()
+
+    def look(frame: FrameType, event: str, argument: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(package):
+            called.add(path.relative_to(package))
+
+    sys.setprofile(look)
+    try:
+        model(x).sum().backward()
+        model.eval()
+        model.load_state_dict(copy.deepcopy(model).state_dict())
+        model.to(torch.float64)(x.double())
+    finally:
+        sys.setprofile(None)
+    assert {Path("nn/network.py"), Path("nn/layer.py"), Path("nn/batch_norm.py"), Path("nn/gates.py")} <= called
+    assert {path.parts[0] for path in called} == set(LOWER_ROOMS)

@@ -123,7 +123,7 @@ class Mirrored(Between):
         ({}, {"inner": ()}, "removes every channel of 'inner'; at least one has to stay"),
         ({}, {"stem": (), "outer": ()}, "removes every channel of 'stem'"),
         ({"inner.weight": 0}, {}, "gives 'inner.weight' 0 bits, but 'inner' keeps channels"),
-        ({"inner.input": 0}, {}, "gives 'inner.input' 0 bits; only a weight can vanish"),
+        ({"inner.input": 0}, {}, "gives 'inner.input' 0 bits; only a weight can have 0 bits"),
     ],
 )
 def test_the_first_difference_is_named(bits: dict[str, int | None], kept: dict[str, Any], message: str) -> None:

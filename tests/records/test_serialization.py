@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bayesbits.records.front import Front, Point
+from bayesbits.records.front import Front, Point, Range
+from bayesbits.records.integer_network import Structure
 from bayesbits.records.plan import Plan
+from bayesbits.records.serialization import Record, find_by_name
+from bayesbits.records.topology import Topology
 from bayesbits.utils.files import write_atomically
 
 PLAN = Plan({"first.weight": 4, "first.input": 8, "second.weight": 2}, {"first": (0, 2, 3)})
@@ -91,3 +94,32 @@ def test_a_file_is_the_old_one_or_the_new_one(tmp_path: Path, monkeypatch: pytes
     monkeypatch.undo()
     write_atomically(path, b"{}")
     assert path.read_bytes() == b"{}"
+
+
+# Files as the version before wrote them: their form is the same, so that they are read.
+PLAN_1 = (
+    '{"bits": {"first.weight": 4, "first.input": 8, "second.weight": 2}, "kept": {"first": [0, 2, 3]}, "version": 1}'
+)
+FRONT_1 = (
+    '{"points": [{"plan": %s, "relative_bops": 3.5, "ranges": {"w": {"log_beta": [0.5], "signed": true}}, '
+    '"score": null, "mu": 0.1}], "version": 1}'
+)
+
+
+def test_records_of_the_version_before_are_read() -> None:
+    assert Plan.from_json(PLAN_1) == PLAN
+    front = Front.from_json(FRONT_1 % PLAN_1)
+    assert front == Front((Point(PLAN, 3.5, {"w": Range((0.5,), True)}, None, 0.1),))
+
+
+@pytest.mark.parametrize("record", [Plan, Front, Topology, Structure])
+def test_records_of_other_versions_are_refused_with_a_way_out(record: type[Record]) -> None:
+    for version in (record.VERSION - 1, record.VERSION + 1):
+        with pytest.raises(ValueError, match=f"{record.__name__} version {version} cannot be read; .*Make it anew"):
+            record.from_json(json.dumps({"version": version}))
+
+
+def test_a_name_that_is_missing_is_answered_with_those_that_there_are() -> None:
+    assert find_by_name({"stem": 1}, "stem", "layer") == 1
+    with pytest.raises(KeyError, match="no layer is called 'head'; there are: stem, tail"):
+        find_by_name({"stem": 1, "tail": 2}, "head", "layer")

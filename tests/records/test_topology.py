@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bayesbits.records.topology import Activation, Addition, ChannelGroup, Layer, Topology, Unsupported
+from bayesbits.records.topology import Activation, Addition, ChannelGroup, Layer, Topology, Unsupported, output_axis
 
 
 def example() -> Topology:
@@ -97,3 +97,33 @@ def test_a_different_layer_is_a_different_topology() -> None:
     topology = example()
     changed = replace(topology, layers=(replace(topology.layers[0], macs=5), *topology.layers[1:]))
     assert Topology.from_json(changed.to_json()) != topology
+
+
+def test_as_a_table() -> None:
+    assert str(example()).splitlines() == [
+        "layer  kind    weight  MACs  removable  channels feed",
+        "first  linear  2x2        4     2 of 2  last",
+        "last   linear  2x2        8     0 of 2  output",
+        "12 MACs in 2 layers",
+        "not supported, 100 MACs at 32 bits:",
+        "  add: residual operand of 100 MACs: no module's output is this tensor",
+    ]
+
+
+def test_a_table_names_three_readers_and_counts_the_others() -> None:
+    first, last = example().layers
+    names = ("b", "c", "d", "e")
+    readers = tuple(replace(last, name=name, depthwise=name == "b") for name in names)
+    group = ChannelGroup("first", 2, 2, ("first",), ("first", *names), None)
+    topology = replace(
+        example(), layers=(first, *readers), groups=(example().groups[0], group, example().groups[2]), unsupported=()
+    )
+    lines = str(topology).splitlines()
+    assert lines[1].endswith("2 of 2  b, c, d and 1 more")
+    assert lines[2].split()[1:3] == ["depthwise", "conv"]
+    assert lines[-1] == "36 MACs in 5 layers"
+
+
+def test_the_axis_of_a_weights_output_channels() -> None:
+    assert [output_axis(kind, 1) for kind in ("conv", "linear", "conv_transpose")] == [0, 0, 1]
+    assert [output_axis(kind, 4) for kind in ("conv", "conv_transpose")] == [0, 0]

@@ -1,10 +1,14 @@
 """The page as a reader gets it: whole, self-contained, true to the run, and safe whatever layers are called."""
 
 import re
+import tomllib
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from bayesbits.report import write_report
+from bayesbits.report import page, write_report
+from bayesbits.report.run_folder import read_run
 from tests.report.parsing import Page
 from tests.report.runs import HOSTILE, write_run, write_verification
 
@@ -24,7 +28,7 @@ def test_the_page_says_what_the_run_came_to(tmp_path):
         assert said in text
     for said in ("digits-lenet5", "lenet5 on digits", "abacus (cpu)", "torch 2.11.0", "61 s", "mu = 0.01, seed 0"):
         assert said in text
-    assert "2 of 8 removable channels are gone" in text
+    assert "2 of 8 removable channels are removed" in text
     assert "20 of float training, 20 of search, 5 of fine-tuning" in text
 
 
@@ -38,7 +42,7 @@ def test_every_layer_has_its_row(tmp_path):
     assert cells[row : row + 7] == ["(left in float)", "32", "32", "10", "10,240", "87.0%", "20"]
 
 
-def test_what_could_not_be_touched_is_listed_with_its_reason(tmp_path):
+def test_what_could_not_be_compressed_is_listed_with_its_reason(tmp_path):
     write_run(tmp_path)
     text = page_of(tmp_path).text
     assert "head\nreaches the network's output\n3" in text
@@ -55,6 +59,15 @@ def test_the_page_carries_what_makes_it_again(tmp_path):
     assert (folder / "recipe.toml").read_text() in text
 
 
+def test_a_posttrained_network_is_repeated_within_its_cost(tmp_path):
+    write_run(tmp_path)
+    run = read_run(tmp_path)
+    text = Page(page.render_page(replace(run, result=replace(run.result, method="posttraining")))).text
+    assert "the settings in posttrain.json of the folder are given as options" in text
+    found = re.search(r"bayesbits posttrain recipe.toml --output again --budget ([\d.]+)$", text, re.MULTILINE)
+    assert run.cost.relative_bops < float(found[1]) < 1.01 * run.cost.relative_bops
+
+
 def test_tables_and_figures_are_accessible(tmp_path):
     write_run(tmp_path)
     page = page_of(tmp_path)
@@ -66,7 +79,16 @@ def test_tables_and_figures_are_accessible(tmp_path):
     assert len(ids) == len(set(ids))
     figures = page.all("svg", role="img")
     assert len(figures) == len(page.all("svg")) == 2
-    assert all(set(figure["aria-labeledby"].split()) <= set(ids) for figure in figures)
+    assert all(set(figure["aria-labelledby"].split()) <= set(ids) for figure in figures)
+
+
+def test_columns_of_numbers_are_aligned_right(tmp_path):
+    write_run(tmp_path)
+    text = write_report(tmp_path).read_text(encoding="utf-8")
+    assert '<th scope="col">reason</th><th scope="col" class="number">channels</th>' in text
+    assert '<code>input</code></th><td>is a network input</td><td class="number">4</td></tr>' in text
+    assert '<th scope="row">MACs</th><td class="number">66</td><td class="number">52</td>' in text
+    assert '<th scope="row">Data</th><td>digits</td></tr>' in text
 
 
 def test_hostile_names_stay_text(tmp_path):
@@ -75,6 +97,37 @@ def test_hostile_names_stay_text(tmp_path):
     visible = HOSTILE.replace("\u202e", "\N{REPLACEMENT CHARACTER}")
     assert page.texts.count(visible) >= 4
     assert "\u202e" not in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_hostile_texts_of_recipe_result_and_verification_stay_text(tmp_path):
+    write_run(tmp_path)
+    write_verification(tmp_path, failure=HOSTILE)
+    run = read_run(tmp_path)
+    recipe = replace(
+        run.recipe, name=HOSTILE, description=HOSTILE, source=HOSTILE, data=replace(run.recipe.data, name=HOSTILE)
+    )
+    result = replace(run.result, advice=HOSTILE, device=HOSTILE, method=HOSTILE, versions={HOSTILE: HOSTILE})
+    hostile = replace(run, recipe=recipe, recipe_text=f"</pre>{HOSTILE}", result=result, folder=Path(HOSTILE))
+    text = page.render_page(hostile)
+    assert "\u202e" not in text
+    visible = HOSTILE.replace("\u202e", "\N{REPLACEMENT CHARACTER}")
+    # title, heading, lead, advice, failure; recipe (twice), source, data, method, device, versions (twice); command,
+    # where quotation marks separate the folder, and recipe file.
+    assert Page(text).text.count(visible) == 14
+
+
+def test_a_network_without_residual_additions_has_no_empty_table(tmp_path):
+    write_run(tmp_path)
+    assert "Operands of residual additions." not in page_of(tmp_path).texts
+
+
+def test_every_template_is_part_of_the_package():
+    root = Path(page.__file__).parents[3]
+    patterns = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["bayesbits"]
+    packaged = {path for pattern in patterns for path in Path(page.__file__).parents[1].glob(pattern)}
+    templates = set((Path(page.__file__).parent / "templates").iterdir())
+    assert {path.name for path in templates} == {"page.html.jinja", "macros.html.jinja", "style.css"}
+    assert templates <= packaged
 
 
 def test_a_verification_is_told(tmp_path):
@@ -110,7 +163,7 @@ def test_a_run_from_scratch_without_metrics_has_its_page(tmp_path):
     result = (tmp_path / "result.json").read_text()
     (tmp_path / "result.json").write_text(re.sub(r'"float_(accuracy|value)": [\d.]+', r'"float_\1": null', result))
     text = page_of(tmp_path).text
-    assert "The run kept no metrics." in text
+    assert "The run has no metrics." in text
     assert "the search started from scratch" in text
     assert "points" not in text
 
@@ -118,5 +171,5 @@ def test_a_run_from_scratch_without_metrics_has_its_page(tmp_path):
 def test_the_page_says_which_way_the_training_ran(tmp_path):
     write_run(tmp_path)
     text = write_report(tmp_path).read_text()
-    assert "How search ran" in text
+    assert "Execution of search" in text
     assert "not compiled (it failed: no beads), recorded as a CUDA graph, quantizers by beads" in text

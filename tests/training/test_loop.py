@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bayesbits as bb
-from bayesbits.nn.attached import AttachedLayer
+from bayesbits.nn.layer import AttachedLayer
 from bayesbits.training import LoaderError, NonFiniteError
 from bayesbits.training.checkpoint import read_checkpoint
 from bayesbits.training.metrics_log import read_metrics

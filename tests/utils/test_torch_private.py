@@ -70,3 +70,15 @@ def test_a_compiled_module_is_recognized():
     model = torch.nn.Linear(2, 2)
     assert not torch_private.is_compiled(model)
     assert torch_private.is_compiled(torch.compile(model))
+
+
+def test_autocast_is_ignored_where_it_surrounds_the_block():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch_private.ignore_autocast():
+            assert not torch.is_autocast_enabled("cpu")
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                assert not torch.is_autocast_enabled("cpu")
+            assert torch.nn.functional.linear(torch.ones(1, 2), torch.ones(1, 2)).dtype is torch.float32
+        assert torch.is_autocast_enabled("cpu")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.is_autocast_enabled("cpu")

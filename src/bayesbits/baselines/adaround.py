@@ -28,11 +28,13 @@ from bayesbits.baselines.observing import (
 from bayesbits.baselines.reconstruction import AdaRoundConfig, Reconstruction
 from bayesbits.baselines.rounding import RoundingGrid
 from bayesbits.compression.compressor import Compressor
-from bayesbits.graph.exported_program import evaluation_form
-from bayesbits.graph.layer_pairs import Between, apply_functions, read_between
-from bayesbits.nn.attached import AttachedLayer, batch_norm_factor
+from bayesbits.graph.layer_paths import LayerPaths, read_layer_paths
+from bayesbits.graph.pointwise import apply_functions
+from bayesbits.nn.folding import fold_factor, folded_bias
+from bayesbits.nn.layer import AttachedLayer
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer
+from bayesbits.utils.modes import evaluation_mode
 
 WIDEST = 16  # in wider codes half a step is lost in the weight's own precision
 
@@ -98,7 +100,7 @@ def adaround(
     skipped: list[SkippedLayer] = []
     layers = compressor.topology.layers
     try:
-        with evaluation_form(reference):
+        with evaluation_mode(reference):
             for number, layer in enumerate(layers, start=1):
                 module = attached_layer(compressor, layer.name)
                 reason = _obstacle(compressor, layer, module, between)
@@ -122,16 +124,16 @@ def _weights(compressor: Compressor) -> list[tuple[str, nn.Parameter]]:
     return [(name, compressor.model.get_parameter(name)) for name in compressor.topology.weight_tensors]
 
 
-def _read(compressor: Compressor, batch: Any) -> Between | None:
+def _read(compressor: Compressor, batch: Any) -> LayerPaths | None:
     """What lies between the layers; None where torch.export cannot read that: then no functions are known."""
     try:
-        return read_between(detached_copy(compressor), tuple(batch) if isinstance(batch, list) else batch)
+        return read_layer_paths(detached_copy(compressor), tuple(batch) if isinstance(batch, list) else batch)
     except Exception:  # torch.export raises many kinds of errors
         return None
 
 
 def _obstacle(
-    compressor: Compressor, layer: Layer, module: AttachedLayer | None, between: Between | None
+    compressor: Compressor, layer: Layer, module: AttachedLayer | None, between: LayerPaths | None
 ) -> str | None:
     """Why the rounding of a layer is not learned, if it is not."""
     if module is None or module.parts.weight is None:
@@ -153,21 +155,19 @@ def _obstacle(
 
 
 def _reconstruction(
-    compressor: Compressor, layer: Layer, module: AttachedLayer, between: Between | None
+    compressor: Compressor, layer: Layer, module: AttachedLayer, between: LayerPaths | None
 ) -> Reconstruction:
     """What becomes of a layer's output up to the place where errors are measured."""
     scale, shift = None, None
     norm, gate = norm_of(compressor, layer), compressor.attachment.gate_of(layer.name)
     if norm is not None:
-        assert norm.running_mean is not None
-        scale = batch_norm_factor(norm)
-        shift = -norm.running_mean * scale
-        shift = shift if norm.bias is None else shift + norm.bias.detach()
+        scale = fold_factor(norm)
+        shift = folded_bias(norm, scale, None, norm.bias).detach()
     if gate is not None:
         values = gate.values().detach().to(module.weight.dtype)
         scale = values if scale is None else scale * values
         shift = None if shift is None else shift * values
-    functions = between.functions_behind(layer.name) if between is not None and layer.name in between.layers else ()
+    functions = between.functions_after(layer.name) if between is not None and layer.name in between.layers else ()
     return Reconstruction(layer, module, scale, shift, partial(apply_functions, functions))
 
 

@@ -31,12 +31,12 @@ from bayesbits.baselines.observing import (
     watching_layers,
 )
 from bayesbits.compression.compressor import Compressor
-from bayesbits.compression.observation import run_on
-from bayesbits.graph.exported_program import evaluation_form
-from bayesbits.graph.layer_pairs import read_between
-from bayesbits.nn.attached import AttachedLayer
+from bayesbits.graph.layer_paths import read_layer_paths
+from bayesbits.nn.layer import AttachedLayer
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer
+from bayesbits.utils.batches import call_model
+from bayesbits.utils.modes import evaluation_mode
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def correct_biases_without_data(compressor: Compressor, example_inputs: Any) -> 
     check_uncorrected(compressor, "use correct_biases with data and reference=, a copy of the network made before")
     copied = detached_copy(compressor)
     try:
-        between = read_between(copied, example_inputs)
+        between = read_layer_paths(copied, example_inputs)
     except Exception as error:
         raise ValueError(
             "bias correction without data has to see what lies before a layer, and torch.export could not read this "
@@ -180,9 +180,9 @@ def _float_means(reference: nn.Module, biases: Iterable[LayerBias], batches: lis
     """The means behind all biases of the float network, by layer, in one pass."""
     means = {bias.layer.name: bias.mean() for bias in biases}
     observers = {mean.bias.place: mean.see for mean in means.values()}
-    with evaluation_form(reference), watching_layers(reference, observers):
+    with evaluation_mode(reference), watching_layers(reference, observers):
         for batch in batches:
-            run_on(reference, batch)
+            call_model(reference, batch)
     return {name: mean.read() for name, mean in means.items()}
 
 

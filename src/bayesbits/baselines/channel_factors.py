@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from bayesbits.graph.channels import Channels
-from bayesbits.graph.layer_pairs import Between
+from bayesbits.graph.layer_paths import LayerPaths
 from bayesbits.graph.layers import FoundLayer, weight_of
+from bayesbits.nn.folding import fold_factor
 from bayesbits.records.topology import ChannelGroup
 from bayesbits.utils.torch_private import BatchNorm
 
 
-def norm_of(between: Between, layer: FoundLayer) -> BatchNorm | None:
+def norm_of(between: LayerPaths, layer: FoundLayer) -> BatchNorm | None:
     """The batch norm that alone reads a layer; None where there is none."""
     norm = None if layer.norm is None else between.model.get_submodule(layer.norm)
     assert norm is None or isinstance(norm, BatchNorm)
@@ -61,15 +62,11 @@ def rescale(layer: FoundLayer, norm: BatchNorm | None, of_inputs: Tensor, of_out
 class Magnitudes:
     """The largest magnitude of a layer's folded weight for every pair of output and input channel it has."""
 
-    def __init__(self, layer: FoundLayer, between: Between, channels: Channels) -> None:
+    def __init__(self, layer: FoundLayer, between: LayerPaths, channels: Channels) -> None:
         self.values = by_channels(layer, weight_of(layer.module).detach().double()).abs().amax(dim=2).cpu()
         norm = norm_of(between, layer)
         if norm is not None:
-            assert norm.running_var is not None
-            factor = torch.rsqrt(norm.running_var.double() + norm.eps)
-            if norm.weight is not None:
-                factor = factor * norm.weight.detach().double()
-            self.values *= factor.abs().cpu().reshape(-1, 1)
+            self.values *= fold_factor(norm, torch.float64).abs().cpu().reshape(-1, 1)
         inputs = torch.tensor(channels.inputs[layer.name]).reshape(layer.groups, 1, -1)
         self.outputs = torch.tensor(channels.outputs[layer.name])
         self.inputs = inputs.expand(-1, layer.outputs // layer.groups, -1).reshape(self.values.shape)

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.baselines.channel_factors import Magnitudes, norm_of, rescale
-from bayesbits.compression.attachment import check_free
+from bayesbits.compression.attach import check_free
 from bayesbits.graph.channels import Channels
-from bayesbits.graph.layer_pairs import Between, read_between
+from bayesbits.graph.layer_paths import LayerPaths, read_layer_paths
 from bayesbits.records.topology import ChannelGroup
 
 TOLERANCE = 1e-3  # of the logarithm of a factor: below it nothing moves any more
@@ -93,7 +93,7 @@ def equalize(
         raise ValueError(f"equalization goes over the pairs at least once, got sweeps={sweeps}")
     replaced = _replace_relu6(model) if replace_relu6 else ()
     try:
-        between = read_between(model, example_inputs)
+        between = read_layer_paths(model, example_inputs)
     except Exception as error:
         _exchange(model, replaced, nn.ReLU6)
         raise ValueError(
@@ -115,7 +115,7 @@ def equalize(
     return Equalizationreport(pairs, skipped, done, replaced)
 
 
-def _choose(between: Between, channels: Channels) -> tuple[list[ChannelGroup], tuple[SkippedChannels, ...]]:
+def _choose(between: LayerPaths, channels: Channels) -> tuple[list[ChannelGroup], tuple[SkippedChannels, ...]]:
     """The groups of channels to equalize, and the others with the reason why not."""
     chosen, skipped = [], []
     for group in channels.groups:

@@ -15,7 +15,8 @@ from bayesbits.compression.compressor import Compressor
 from bayesbits.graph.channel_rules import MOVES, SAME
 from bayesbits.graph.channels import Channels
 from bayesbits.graph.exported_program import operation
-from bayesbits.graph.layer_pairs import Between, Way, apply_functions, is_function
+from bayesbits.graph.layer_paths import LayerPath, LayerPaths
+from bayesbits.graph.pointwise import apply_functions, is_function
 from bayesbits.records.topology import Layer
 from bayesbits.utils.torch_private import BatchNorm
 
@@ -24,9 +25,9 @@ MEANS = ("mean", "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d"
          "adaptive_avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d")  # fmt: skip
 
 
-def means_before(compressor: Compressor, between: Between, channels: Channels, layer: Layer) -> Tensor | str:
+def means_before(compressor: Compressor, between: LayerPaths, channels: Channels, layer: Layer) -> Tensor | str:
     """The mean of every input channel of a layer; or why it is not known."""
-    way = between.way_to(layer.name)
+    way = between.path_to(layer.name)
     if way is None:
         return "no single layer with a batch norm stands before it"
     norm = norm_of(compressor, compressor.topology.layer(way.producer))
@@ -50,7 +51,7 @@ def norm_of(compressor: Compressor, layer: Layer) -> BatchNorm | None:
     return norm
 
 
-def _clipping(way: Way) -> tuple[float, float] | str:
+def _clipping(way: LayerPath) -> tuple[float, float] | str:
     """The bounds between which all that lies on a way clips, found by trying; or what else lies there."""
     functions: list[fx.Node] = []
     averaged = False
@@ -70,7 +71,7 @@ def _clipping(way: Way) -> tuple[float, float] | str:
     return (low if low > -1e6 else -torch.inf), (high if high < 1e6 else torch.inf)
 
 
-def mean_of_layer(between: Between, layer: Layer, weight: Tensor, inputs: Tensor) -> Tensor:
+def mean_of_layer(between: LayerPaths, layer: Layer, weight: Tensor, inputs: Tensor) -> Tensor:
     """The mean of what a layer with this weight returns, by channel, from the means of its input channels."""
     found = between.layers[layer.name]
     sums = by_channels(found, weight).sum(dim=2)

@@ -11,8 +11,12 @@ from torch import Tensor
 from bayesbits.baselines.input_means import norm_of
 from bayesbits.baselines.observing import channel_axis
 from bayesbits.compression.compressor import Compressor
-from bayesbits.nn.attached import AttachedLayer, AttachedNorm, batch_norm_factor, on_grid
+from bayesbits.nn.batch_norm import AttachedBatchNorm
+from bayesbits.nn.folding import fold_factor, round_bias
+from bayesbits.nn.layer import AttachedLayer
 from bayesbits.records.topology import Layer
+
+_CORRECTED = "corrected biases"
 
 
 class LayerBias:
@@ -37,18 +41,18 @@ class LayerBias:
 
     def behind_norm(self, shift: Tensor) -> Tensor:
         """A shift of what the layer returns, as it is seen behind the bias."""
-        return shift if self.norm is None else shift * batch_norm_factor(self.norm).double()
+        return shift if self.norm is None else shift * fold_factor(self.norm).double()
 
     @torch.no_grad()
     def hold_rounding(self) -> None:
         """Make the bias what the network rounds it to, as what was measured has that in it."""
         if self.norm is not None:
-            assert isinstance(self.norm, AttachedNorm)
+            assert isinstance(self.norm, AttachedBatchNorm)
             rounded = self.norm.effective_shift()
             assert rounded is not None
             self.parameter.copy_(rounded)
         elif self.module.parts.rounds_bias and (step := self.module.bias_step()) is not None:
-            self.parameter.copy_(on_grid(self.parameter, step))
+            self.parameter.copy_(round_bias(self.parameter, step))
 
     @torch.no_grad()
     def take_back(self, shift: Tensor) -> float:
@@ -85,12 +89,12 @@ class Mean:
 def remember(compressor: Compressor, biases: list[LayerBias]) -> None:
     """Remember what a correction left, with the live network only: no checkpoint has it."""
     left = {bias.name: bias.parameter.detach().clone() for bias in biases}
-    compressor.attachment.corrected_biases = {**compressor.attachment.corrected_biases, **left}
+    compressor.attachment.notes[_CORRECTED] = {**compressor.attachment.notes.get(_CORRECTED, {}), **left}
 
 
 def check_uncorrected(compressor: Compressor, way_out: str) -> None:
     """Raise where a bias is still what a correction left."""
-    for name, left in compressor.attachment.corrected_biases.items():
+    for name, left in compressor.attachment.notes.get(_CORRECTED, {}).items():
         present = compressor.model.get_parameter(name).detach()
         if torch.equal(present, left.to(present)):
             raise ValueError(

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.compression.compressor import Compressor, check_compressor
-from bayesbits.compression.observation import run_on
 from bayesbits.nn import GatedQuantizer
-from bayesbits.nn.attached import AttachedLayer, observe_output
+from bayesbits.nn.layer import AttachedLayer
+from bayesbits.nn.quantized_output import observe_output
 from bayesbits.records.topology import Layer
+from bayesbits.utils.batches import call_model
 from bayesbits.utils.torch_private import tree_leaves
 
 See = Callable[[Tensor, Tensor], None]
@@ -124,7 +125,7 @@ def run_to(model: nn.Module, layer: Layer, batch: Any, see: See, *, place: str |
             raise _Enough
 
     with suppress(_Enough), watching_layers(model, {place or layer.name: see_and_stop}):
-        run_on(model, batch)
+        call_model(model, batch)
 
 
 def attached_layer(compressor: Compressor, name: str) -> AttachedLayer | None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bayesbits.baselines.observing import along_channels, channel_axis
 from bayesbits.baselines.rounding import RoundingGrid, logits_of, rectified_sigmoid, regularizer
-from bayesbits.nn.attached import AttachedLayer
+from bayesbits.nn.layer import AttachedLayer
 from bayesbits.records.topology import Layer
 from bayesbits.utils.cuda_graph import Recorder
 

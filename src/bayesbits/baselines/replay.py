@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bayesbits.compression.observation import run_on
+from bayesbits.utils.batches import call_model
 from bayesbits.utils.torch_private import tree_leaves
 
 
@@ -59,7 +59,7 @@ class Replay:
             first = min(numbers, default=len(before))
         run = _Run(before, first, keep=record)
         with _intercepted(self.model, run):
-            output = run_on(self.model, self.batch)
+            output = call_model(self.model, self.batch)
         self.computed = run.computed
         if record:
             self._calls = run.calls

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bayesbits.functional.grid import arithmetic_dtype, clip, code_bounds, step_size
-from bayesbits.nn.attached import AttachedLayer
+from bayesbits.nn.layer import AttachedLayer
 
 ZETA, GAMMA = 1.1, -0.1  # how far the sigmoid is stretched, so that 0 and 1 are reached
 
@@ -36,7 +36,7 @@ def regularizer(logits: Tensor, exponent: float | Tensor) -> Tensor:
 class RoundingGrid:
     """A layer's weight on the grid of its quantizer: the codes below it, and how far above those it lies.
 
-    Where a batch norm is folded the grid of every channel is stretched, as in `nn.attached`.
+    Where a batch norm is folded the grid of every channel is stretched, as in `nn.layer`.
     """
 
     below: Tensor

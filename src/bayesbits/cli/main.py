@@ -1,34 +1,69 @@
-"""`bayesbits`: all commands together."""
+"""`bayesbits`: all commands together, and the place where their errors become messages and exit codes."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import bayesbits
-from bayesbits.cli.demo import demo
-from bayesbits.cli.deployed import bench, export, verify
-from bayesbits.cli.errors import Commands
-from bayesbits.cli.inspect import inspect
-from bayesbits.cli.plan import plan
-from bayesbits.cli.posttrain import posttrain
-from bayesbits.cli.recipes import recipes
-from bayesbits.cli.report import report
-from bayesbits.cli.search import search
-from bayesbits.cli.sensitivity import sensitivity
+from bayesbits.cli import commands
+from bayesbits.cli.console import exit_code, print_error
+
+_USAGE: tuple[Any, ...] = (typer.BadParameter.__base__, typer.Exit, typer.Abort)  # typer shows these itself
+
+# Former names of options are accepted, and are not shown in the help.
+_FORMER_NAMES = {
+    "out": "output",
+    "within": "budget",
+    "examples": "num-examples",
+    "inputs": "num-examples",
+    "widths": "bits",
+}
+
+
+class Commands(TyperGroup):
+    """The group of all commands; it catches their errors."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; an error is printed as one message, and ends the program with its exit code."""
+        try:
+            return super().invoke(ctx)
+        except _USAGE:
+            raise
+        except (Exception, KeyboardInterrupt) as error:
+            if ctx.params.get("debug"):
+                raise
+            print_error(error)
+            raise typer.Exit(exit_code(error)) from error
+
 
 app = typer.Typer(
     name="bayesbits",
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": lambda name: _FORMER_NAMES.get(name, name),
+    },
 )
-for command in (demo, recipes, inspect, search, plan, report, posttrain, sensitivity, export, verify, bench):
+for command in (
+    commands.demo,
+    commands.recipes,
+    commands.inspect,
+    commands.search,
+    commands.plan,
+    commands.report,
+    commands.posttrain,
+    commands.sensitivity,
+    commands.export,
+    commands.verify,
+    commands.bench,
+):
     app.command()(command)
 
 
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"bayesbits {bayesbits.__version__}")
         raise typer.Exit
@@ -38,7 +73,7 @@ def _version(wanted: bool) -> None:
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Learn how many bits every tensor of a network deserves, and which channels it can do without.
@@ -48,5 +83,5 @@ def options(
 
 
 def main() -> None:
-    """What the command `bayesbits` calls."""
+    """The entry point of the command `bayesbits`."""
     app(prog_name="bayesbits")

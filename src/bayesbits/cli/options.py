@@ -1,65 +1,110 @@
-"""Options that several commands share, and the recipe that they come to."""
+"""Options that several commands share.
 
-from collections.abc import Sequence
+Nothing of the library is imported, so that help needs no torch: the choices and defaults below repeat those of the
+library, and a test compares them.
+"""
+
+from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from bayesbits.recipes import Recipe, load
+Task = Literal["classification", "segmentation", "regression"]
+Gates = Literal["hard_concrete", "hard_sigmoid", "sigmoid"]
+Learn = Literal["gates", "gates+ranges"]
+Labels = Literal["given", "none"]
+LOSSES = ("cross_entropy", "mse", "mae")
+METRICS = ("accuracy", "mean_iou", "pixel_accuracy", "mse", "mae", "r2")
+POSTTRAIN_STEPS = 64
+POSTTRAIN_GATE_LR = 0.2
 
-RecipeName = Annotated[
-    str | None, typer.Argument(help="A recipe that the package carries (see `bayesbits recipes`), or a TOML file.")
+
+def shipped_recipes() -> list[str]:
+    """The names of the recipes in the package, for shell completion."""
+    folder = files("bayesbits") / "recipes" / "shipped"
+    return sorted(path.name.removesuffix(".toml") for path in folder.iterdir() if path.name.endswith(".toml"))
+
+
+RecipeArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RECIPE",
+        help="A recipe of the package (see `bayesbits recipes`), or a TOML file.",
+        autocompletion=lambda incomplete: [name for name in shipped_recipes() if name.startswith(incomplete)],
+    ),
 ]
+RunFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as search.mu=0.1; may be repeated."),
 ]
-Model = Annotated[
+ModelOption = Annotated[
     str | None,
-    typer.Option(metavar="PACKAGE.MODULE:FACTORY", help="Your network: a function that returns an nn.Module."),
+    typer.Option("--model", metavar="MODULE:FUNCTION", help="Your network: a function that returns an nn.Module."),
 ]
-Data = Annotated[
+DataOption = Annotated[
     str | None,
     typer.Option(
-        metavar="PACKAGE.MODULE:FACTORY",
+        "--data",
+        metavar="MODULE:FUNCTION",
         help="Your data: a function that returns loaders (train, test) or (train, validation, test), or a "
         "bayesbits.zoo.data.Data.",
     ),
 ]
-TaskName = Annotated[
-    Literal["classification", "segmentation", "regression"] | None,
-    typer.Option("--task", help="What the network is asked for: loss and metrics; classification by default."),
+TaskOption = Annotated[
+    Task | None, typer.Option("--task", help="Determines loss and metrics; classification by default.")
 ]
-LossName = Annotated[
+LossOption = Annotated[
     str | None,
     typer.Option(
-        "--loss", metavar="NAME", help="cross_entropy, mse, mae, or your own: package.module:function(output, targets)."
+        "--loss", metavar="NAME", help=f"{', '.join(LOSSES)}, or MODULE:FUNCTION, your function of output and targets."
     ),
 ]
-MetricName = Annotated[
+MetricOption = Annotated[
     str | None,
     typer.Option(
         "--metric",
         metavar="NAME",
-        help="accuracy, mean_iou, pixel_accuracy, mse, mae, r2, or your own: package.module:function(output, targets), "
-        "with --set task.higher_is_better=true or false.",
+        help=f"{', '.join(METRICS)}, or MODULE:FUNCTION, your function of output and targets, with --set "
+        "task.higher_is_better=true or false.",
     ),
 ]
-Out = Annotated[Path | None, typer.Option(help="The folder to write to; runs/RECIPE by default.")]
-Device = Annotated[str | None, typer.Option(help="Such as cpu or cuda:1; a GPU by default, if there is one.")]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", help="Such as cpu or cuda:1; by default a GPU if there is one.")
+]
+CheckpointOption = Annotated[
+    Path | None, typer.Option("--checkpoint", help="Trained weights; without them the recipe's float training runs.")
+]
+LabelsOption = Annotated[
+    Labels,
+    typer.Option(
+        "--labels",
+        help="none: the output of the float network takes the place of labels, and training loaders need give none. "
+        "The test, which decides nothing, still needs labels.",
+    ),
+]
+NumExamplesOption = Annotated[
+    int, typer.Option("--num-examples", min=1, help="The number of training examples that are used.")
+]
+PosttrainOutput = Annotated[
+    Path | None, typer.Option("--output", "-o", help="The folder to write to; runs/posttrain-RECIPE by default.")
+]
 
 
-def asked_recipe(
-    recipe: str | None, overrides: Sequence[str] | None, *, model: str | None, data: str | None, task: str | None,
-    loss: str | None, metric: str | None,
-) -> Recipe:  # fmt: skip
-    """The recipe with everything that the options change."""
-    if recipe is None and (model is None or data is None):
-        raise typer.BadParameter("give a recipe, or both --model and --data", param_hint="RECIPE")
-    return load(recipe, overrides or (), model=model, data=data, task=task, loss=loss, metric=metric)
+@dataclass(frozen=True)
+class RecipeOptions:
+    """What determines a recipe: its name or file, and the options that change it."""
 
+    recipe: str | None = None
+    overrides: list[str] | None = None
+    model: str | None = None
+    data: str | None = None
+    task: str | None = None
+    loss: str | None = None
+    metric: str | None = None
 
-def file_name(recipe: Recipe) -> str:
-    """What a recipe's folder is called by default."""
-    return recipe.name.replace(":", ".")
+    def __post_init__(self) -> None:
+        if self.recipe is None and (self.model is None or self.data is None):
+            raise typer.BadParameter("give a recipe, or both --model and --data", param_hint="RECIPE")

@@ -1,175 +1,270 @@
-"""`bayesbits posttrain`: bits for a trained network, the weights untouched."""
+"""Runs `bayesbits posttrain`: learns the bits of a trained network, with its weights unchanged.
 
+`bayesbits sensitivity` shares the first half: the network, its examples, and the table of a front.
+"""
+
+import json
 import time
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any
 
 import typer
+from rich.table import Table
 
-from bayesbits.cli import options
-from bayesbits.cli.console import results, say
-from bayesbits.cli.learned import learned_before, write_settings
-from bayesbits.cli.search import show
-from bayesbits.cli.tables import file_table
-from bayesbits.cli.trained import Checkpoint, Examples, Gates, Labels, Out, Start, score_on_test, show_front, start
-from bayesbits.posttraining import PosttrainConfig, restore
-from bayesbits.posttraining import posttrain as learn_points
+from bayesbits.baselines.measurement import digest_of
+from bayesbits.cli.console import output_console, print_status
+from bayesbits.cli.options import RecipeOptions
+from bayesbits.cli.search import folder_name, load_recipe, show_result
+from bayesbits.cli.tables import file_table, fit_table
+from bayesbits.compression.attach import attach
+from bayesbits.compression.compressor import Compressor
+from bayesbits.posttraining import PosttrainConfig, posttrain, restore
 from bayesbits.posttraining.config import MUS
+from bayesbits.posttraining.examples import count_examples
+from bayesbits.recipes import Recipe, TrainedNetwork, trained_network
 from bayesbits.recipes.accuracy import measure
 from bayesbits.recipes.finished import write_posttrained
-from bayesbits.recipes.folder import FRONT
-from bayesbits.recipes.recipe import Recipe, TaskConfig
+from bayesbits.recipes.folder import CHECKPOINTS, FRONT, POSTTRAIN, first_difference
+from bayesbits.recipes.loaders import first_batches, inputs_of
+from bayesbits.recipes.metrics import change_of
+from bayesbits.recipes.recipe import TaskConfig
 from bayesbits.records.front import Front, Point
+from bayesbits.training import Interrupted, TrainingError
+from bayesbits.training.batches import to_device
+from bayesbits.utils.files import write_atomically
 
 
-def posttrain(
-    recipe: options.RecipeName = None,
-    overrides: options.Overrides = None,
-    checkpoint: Checkpoint = None,
-    model: options.Model = None,
-    data: options.Data = None,
-    task: options.TaskName = None,
-    loss: options.LossName = None,
-    metric: options.MetricName = None,
-    labels: Labels = "given",
-    learn: Annotated[Literal["gates", "gates+ranges"], typer.Option(help="What is learned.")] = "gates+ranges",
-    examples: Examples = 1024,
-    steps: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Steps for each point. Too few close no gate: one starts at 6, closes below -0.9, and a step moves it "
-            f"by about {PosttrainConfig.gate_lr:g}.",
-        ),
-    ] = PosttrainConfig.steps,
-    mus: Annotated[
-        str | None,
-        typer.Option(
-            help="The weights of the penalty, increasing and with commas: a point for each. Eight by default."
-        ),
-    ] = None,
-    gates: Gates = "hard_sigmoid",
-    within: Annotated[
-        float | None,
-        typer.Option(
-            metavar="PERCENT",
-            min=0,
-            help="Make final the most expensive point that costs at most this much of the bit operations at 32 x 32 "
-            "bits.",
-        ),
-    ] = None,
-    out: Out = None,
-    device: options.Device = None,
-) -> None:
-    """Learn the bits of a trained network on a few examples, as a front of points; no weight changes.
+@dataclass(frozen=True)
+class CalibratedNetwork:
+    """A trained network with quantizers whose ranges are calibrated on examples."""
 
-    With --within one of them becomes the final network in that folder, as after `bayesbits search`.
+    recipe: Recipe
+    """With the spec that is used."""
+    trained: TrainedNetwork
+    compressor: Compressor
+    batches: list[Any]
+    """Pairs of inputs and labels, or only inputs where labels are not used."""
+    num_examples: int
+    """The number of examples in the batches."""
+    weights: str
+    """A digest of the weights."""
+    folder: Path
 
-    Examples:
 
-      bayesbits posttrain digits-lenet5 --within 2
+def calibrated_network(
+    recipe: Recipe,
+    checkpoint: Path | None,
+    *,
+    output: Path | None,
+    labeled: bool,
+    num_examples: int,
+    gates: str,
+    device: str | None,
+    final: bool = False,
+) -> CalibratedNetwork:
+    """Load or train the network, attach quantizers and calibrate their ranges.
 
-      bayesbits posttrain my.toml --checkpoint trained.pth --labels none
+    No channel is removed, since no weight can make up for it. `final`: a final network will be written, which must
+    not replace the one of a search.
     """
-    loaded = options.asked_recipe(recipe, overrides, model=model, data=data, task=task, loss=loss, metric=metric)
-    config = PosttrainConfig(_numbers(mus, gates), _what_is_asked(labels, loaded), steps)
-    ready = start(
-        loaded, checkpoint, out=out, labeled=labels == "given", examples=examples, gates=gates, device=device,
-        final=within is not None,
+    loaded = replace(recipe, spec=replace(recipe.spec, prune=False, gates=gates))
+    if checkpoint is not None:
+        loaded = replace(loaded, model=replace(loaded.model, checkpoint=str(checkpoint)), float_training=None)
+    folder = output or Path("runs") / f"posttrain-{folder_name(loaded)}"
+    if final and (folder / CHECKPOINTS[1]).exists():
+        raise ValueError(f"{folder} holds a search, and --budget would overwrite its result; choose another --output")
+    trained = _trained_network(loaded, folder, labeled, device)
+    batches = _first_batches(trained.loaders.train, num_examples, next(trained.model.parameters()).device, labeled)
+    inputs = [batch[0] for batch in batches] if labeled else batches
+    weights = digest_of(trained.model.state_dict())
+    compressor = attach(trained.model, trained.loaders.example, loaded.spec)
+    compressor.calibrate(inputs, "mse")
+    return CalibratedNetwork(loaded, trained, compressor, batches, sum(map(count_examples, inputs)), weights, folder)
+
+
+def _trained_network(recipe: Recipe, folder: Path, labeled: bool, device: str | None) -> TrainedNetwork:
+    """The float network; if its training stops, the same command continues it."""
+    again = "start the same command again to continue"
+    try:
+        return trained_network(recipe, folder, labeled=labeled, device=device, say=print_status)
+    except Interrupted as error:
+        raise Interrupted(f"{error.saved}: {again}", error.signal) from error
+    except TrainingError as error:
+        error.add_note(f"On the command line, {again}.")
+        raise
+
+
+def _first_batches(loader: Any, num_examples: int, device: Any, labeled: bool) -> list[Any]:
+    """Batches with the first examples of a loader, on the device; with labels or only inputs."""
+    return first_batches((to_device(batch if labeled else inputs_of(batch), device) for batch in loader), num_examples)
+
+
+def show_front(front: Front, trained: TrainedNetwork, title: str, names: Sequence[str]) -> None:
+    """A table of the points of a front: name, cost and the task's metric."""
+    metric = trained.task.metric
+    before = trained.values[metric.key]
+    title = f"{title}\n{metric.name} on {trained.tested:,} test examples"
+
+    def make_table(names: Sequence[str]) -> Table:
+        table = Table("", title=title, title_justify="left")
+        for heading in ("relative BOPs", f"test {metric.name}", ""):
+            table.add_column(heading, justify="right")
+        float_name, *others = names
+        table.add_row(float_name, "100%", metric.text(before), "")
+        for name, point in zip(others, front.points, strict=True):
+            assert point.score is not None
+            value = metric.score(point.score)
+            table.add_row(name, f"{point.relative_bops:.3g}%", metric.text(value), change_of(before, value, metric))
+        return table
+
+    console = output_console()
+    console.print(fit_table(console, ["float", *names], make_table))
+
+
+def score_on_test(compressor: Compressor, trained: TrainedNetwork) -> float:
+    """The task's metric on the test set, with a sign such that higher is better."""
+    metric = trained.task.metric
+    return metric.score(measure(compressor.model, trained.loaders.test, (metric,))[0][metric.key])
+
+
+def run_posttrain(
+    options: RecipeOptions, checkpoint: Path | None, output: Path | None, *, labels: str, learn: str, num_examples: int,
+    steps: int, mus: str | None, gates: str, budget: float | None, device: str | None,
+) -> None:  # fmt: skip
+    """Learn a front, show it, and make one of its points final where there is a budget."""
+    recipe = load_recipe(options)
+    config = PosttrainConfig(_parse_mus(mus, gates), _loss(labels, recipe), steps)
+    network = calibrated_network(
+        recipe, checkpoint, output=output, labeled=labels == "given", num_examples=num_examples, gates=gates,
+        device=device, final=budget is not None,
     )  # fmt: skip
-    front, seconds = _learn(ready, learn, config)
-    asked = "with" if labels == "given" else "without"
-    title = f"{learn}, learned on {ready.examples:,} examples {asked} labels"
-    show_front(front, ready.trained, title, [f"mu = {point.mu:g}" for point in front.points])
-    if within is None:
-        say(
-            f"{ready.folder / FRONT} holds every point; the same command with --within PERCENT makes the most "
-            "expensive one final that costs at most this much"
+    front, seconds = _learn_front(network, learn, config)
+    with_labels = "with" if labels == "given" else "without"
+    title = f"{learn}, learned on {network.num_examples:,} examples {with_labels} labels"
+    show_front(front, network.trained, title, [f"mu = {point.mu:g}" for point in front.points])
+    if budget is None:
+        print_status(
+            f"{network.folder / FRONT} holds every point; the same command with --budget PERCENT makes the most "
+            "expensive point within that cost final"
         )
     else:
-        _finish(ready, _affordable(front, within, ready.folder / FRONT), seconds)
+        _make_final(network, _within_budget(front, budget, network.folder / FRONT), seconds)
 
 
-def _what_is_asked(labels: str, recipe: Recipe) -> str:
-    """The loss: with labels the recipe's own; without, the float network's class probabilities or, where there are
-    none, what its layers give."""
+def _loss(labels: str, recipe: Recipe) -> str:
+    """The recipe's own loss with labels; without, the float network's class probabilities or its layers' outputs."""
     if labels == "given":
         return "labels"
     return "output" if recipe.task.has_logits else "layers"
 
 
-def _numbers(mus: str | None, gates: str) -> tuple[float, ...]:
+def _parse_mus(mus: str | None, gates: str) -> tuple[float, ...]:
     if mus is None:
         return MUS[gates]
     try:
         numbers = tuple(float(number) for number in mus.split(","))
         return PosttrainConfig(numbers).mus or ()
     except ValueError as error:
-        message = f"{mus!r} are no weights of a penalty; give increasing numbers as 0.001,0.01"
+        message = f"{mus!r} are no weights of a penalty; write increasing numbers as 0.001,0.01"
         raise typer.BadParameter(message, param_hint="--mus") from error
 
 
-def _learn(ready: Start, learn: str, config: PosttrainConfig) -> tuple[Front, float]:
-    """The front, of which each point is written as soon as it is there, and how long it took."""
-    settings = {"learn": learn, "examples": ready.examples, "weights": ready.weights, **asdict(config)}
-    settings["gates"] = ready.compressor.spec.gates
-    metric = ready.trained.task.metric
-    if ready.recipe.task != TaskConfig():  # which older fronts do not speak of
-        settings["task"] = asdict(ready.recipe.task)
-    path, wanted = ready.folder / FRONT, len(config.mus or ())
-    before = learned_before(ready.folder, settings)
-    if before is not None and len(before.points) == wanted:
-        say(f"{path} holds all of its points already, learned in the same way; remove it to learn them again")
+def _learn_front(network: CalibratedNetwork, learn: str, config: PosttrainConfig) -> tuple[Front, float]:
+    """The front and the seconds it took; each point is written when it is done."""
+    metric = network.trained.task.metric
+    path, number = network.folder / FRONT, len(config.mus or ())
+    settings = _settings(network, learn, config)
+    before = _front_before(network.folder, settings)
+    if before is not None and len(before.points) == number:
+        print_status(
+            f"{path} holds all of its points already, learned with the same settings; remove it to learn them again"
+        )
         return before, 0.0
 
     def keep(front: Front) -> None:
-        write_settings(ready.folder, settings)
+        write_atomically(network.folder / POSTTRAIN, _json(settings).encode())
         front.save(path)
         point = front.points[-1]
         assert point.score is not None
         cost = f"{point.relative_bops:.4g}% of the bit operations"
-        say(f"mu {point.mu:g}: {cost}, test {metric.name} {metric.text(metric.score(point.score))}")
+        print_status(f"mu {point.mu:g}: {cost}, test {metric.name} {metric.text(metric.score(point.score))}")
 
-    begun = time.monotonic()
+    start = time.monotonic()
     try:
-        front = learn_points(
-            ready.compressor, ready.batches, learn, config,
-            loss_fn=ready.trained.task.loss.function if config.loss == "labels" else None,
-            evaluate=lambda _network: score_on_test(ready.compressor, ready.trained), keep=keep,
+        front = posttrain(
+            network.compressor, network.batches, learn, config,
+            loss_fn=network.trained.task.loss.function if config.loss == "labels" else None,
+            evaluate=lambda _model: score_on_test(network.compressor, network.trained), keep=keep,
         )  # fmt: skip
     except KeyboardInterrupt as error:
         done = len(Front.load(path).points) if path.exists() else 0
         raise KeyboardInterrupt(
-            f"{done} of {wanted} points are {'in' if done else 'done, and there is no'} {path}; the same command "
+            f"{done} of {number} points are {'in' if done else 'done, and there is no'} {path}; the same command "
             "learns all of them again"
         ) from error
-    return front, time.monotonic() - begun
+    return front, time.monotonic() - start
 
 
-def _affordable(front: Front, within: float, path: Path) -> Point:
-    """The most expensive point within a cost: not the best one, as the scores are those of the test set."""
-    affordable = [point for point in front.points if point.relative_bops <= within]
+def _settings(network: CalibratedNetwork, learn: str, config: PosttrainConfig) -> dict[str, Any]:
+    """Everything that determines a front; written beside it, so that it is never mixed with another."""
+    settings = {"learn": learn, "examples": network.num_examples, "weights": network.weights, **asdict(config)}
+    settings["gates"] = network.compressor.spec.gates
+    if network.recipe.task != TaskConfig():  # older files have no task
+        settings["task"] = asdict(network.recipe.task)
+    return settings
+
+
+def _front_before(folder: Path, settings: Mapping[str, Any]) -> Front | None:
+    """The front in a folder, if there is one; an error where it was learned with other settings."""
+    if not (folder / FRONT).exists():
+        return None
+    solution = "choose another folder by --output"
+    if not (folder / POSTTRAIN).exists():
+        raise ValueError(
+            f"{folder / FRONT} exists, and no {POSTTRAIN} says how it was learned; {solution}, or remove it"
+        )
+    try:
+        found = json.loads((folder / POSTTRAIN).read_text(encoding="utf-8"))
+        front = Front.load(folder / FRONT)
+    except ValueError as error:
+        raise ValueError(f"{folder} holds a front that cannot be read ({error}); {solution}, or remove it") from error
+    difference = first_difference(found, json.loads(_json(settings)))
+    if difference is not None:
+        raise ValueError(f"{folder / FRONT} was learned with other settings: {difference}; {solution}")
+    return front
+
+
+def _json(settings: Mapping[str, Any]) -> str:
+    return json.dumps(settings, indent=2) + "\n"
+
+
+def _within_budget(front: Front, budget: float, path: Path) -> Point:
+    """The most expensive point within the budget; not the best one, since the scores are those of the test set."""
+    affordable = [point for point in front.points if point.relative_bops <= budget]
     if not affordable:
         cheapest = min(front.points, key=lambda point: point.relative_bops)
         raise ValueError(
-            f"no point costs at most {within:g}%: the cheapest, mu = {cheapest.mu:g}, costs "
-            f"{cheapest.relative_bops:.4g}%. Give --within more, or larger weights by --mus and another folder by "
-            f"--out; {path} has every point"
+            f"no point costs at most {budget:g}%: the cheapest, mu = {cheapest.mu:g}, costs "
+            f"{cheapest.relative_bops:.4g}%. Use a larger --budget, or larger --mus and another --output; {path} has "
+            "every point"
         )
     return max(affordable, key=lambda point: point.relative_bops)
 
 
-def _finish(ready: Start, point: Point, seconds: float) -> None:
-    """Make a point final, and write and show it as the result of a search."""
+def _make_final(network: CalibratedNetwork, point: Point, seconds: float) -> None:
+    """Make a point final, and write and show it like the result of a search."""
     assert point.mu is not None
-    trained = ready.trained
-    restore(ready.compressor, point)
-    values, _ = measure(ready.compressor.model, trained.loaders.test, trained.task.metrics)
+    trained = network.trained
+    restore(network.compressor, point)
+    values, _ = measure(network.compressor.model, trained.loaders.test, trained.task.metrics)
     result = write_posttrained(
-        ready.recipe, ready.folder, ready.compressor, point.plan, trained.machine, mu=point.mu, seconds=seconds,
+        network.recipe, network.folder, network.compressor, point.plan, trained.machine, mu=point.mu, seconds=seconds,
         scores=trained.task.scores(values, trained.values),
     )  # fmt: skip
-    show(result)
-    results().print(file_table(ready.folder))
-    say(f"mu = {point.mu:g} is final: bayesbits plan, export, verify, bench and report take {ready.folder}")
+    show_result(result)
+    output_console().print(file_table(network.folder))
+    print_status(
+        f"mu = {point.mu:g} is final; bayesbits plan, export, verify, bench and report accept {network.folder}"
+    )

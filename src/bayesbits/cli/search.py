@@ -1,95 +1,98 @@
-"""`bayesbits search`: run a recipe from its data to its result."""
+"""Runs `bayesbits search` and `bayesbits demo`: a recipe from its data to its result."""
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from bayesbits.cli import options
-from bayesbits.cli.console import results, say
+from bayesbits.cli.console import output_console, print_line, print_status
+from bayesbits.cli.deploy import run_verify
+from bayesbits.cli.options import RecipeOptions
 from bayesbits.cli.tables import file_table, layer_table, result_table
-from bayesbits.recipes import Recipe, Result, run
-from bayesbits.recipes.folder import RECIPE, resume_command
+from bayesbits.recipes import Recipe, Result, load, run
+from bayesbits.recipes.folder import RECIPE, REPORT, clear, resume_command
 from bayesbits.recipes.machine import is_first_process
 from bayesbits.report import write_report
 from bayesbits.training import TrainingError
+from bayesbits.utils.optional_packages import require_extras
+
+DEMO_RECIPE = "digits-lenet5"
+DEMO_EXAMPLES = 359  # the whole test set
 
 
-def search(
-    recipe: options.RecipeName = None,
-    overrides: options.Overrides = None,
-    out: options.Out = None,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Go on with the run in that folder; RUN/recipe.toml as the recipe is enough."),
-    ] = False,
-    model: options.Model = None,
-    data: options.Data = None,
-    task: options.TaskName = None,
-    loss: options.LossName = None,
-    metric: options.MetricName = None,
-    device: options.Device = None,
-) -> None:
-    """Learn bits and channels of a network by a recipe, and test what came of it.
-
-    Examples:
-
-      bayesbits search digits-lenet5 --set search.mu=0.02
-
-      bayesbits search cifar10-vgg7 --set data.folder=/data --out runs/vgg7
-
-      bayesbits search --model mine:network --data mine:loaders --set search.gates.lr=0.03
-
-      bayesbits search --model mine:unet --data mine:loaders --task segmentation
-
-      bayesbits search runs/vgg7/recipe.toml --resume
-    """
-    loaded = options.asked_recipe(recipe, overrides, model=model, data=data, task=task, loss=loss, metric=metric)
-    folder = out or _folder(recipe, resume) or Path("runs") / options.file_name(loaded)
-    result = run_with_way_on(loaded, folder, resume=resume, device=device)
-    show(result)
+def run_search(options: RecipeOptions, output: Path | None, *, resume: bool, device: str | None) -> None:
+    """Search, show the result and write the report."""
+    recipe = load_recipe(options)
+    folder = output or _folder_to_resume(options.recipe, resume) or Path("runs") / folder_name(recipe)
+    result = run_recipe(recipe, folder, resume=resume, device=device)
+    show_result(result)
     finish(result, folder)
 
 
-def _folder(recipe: str | None, resume: bool) -> Path | None:
-    """The folder of the run whose own recipe is given to go on with."""
+def run_demo(folder: Path) -> None:
+    """Run the recipe of the demo, verify the integer network, and write the report."""
+    require_extras("bayesbits demo", "onnx", "data")
+    recipe = load(DEMO_RECIPE)
+    finished = (folder / REPORT).exists() and (folder / RECIPE).exists()
+    if finished and load(folder / RECIPE).description == recipe.description:  # a run of another recipe is not removed
+        clear(folder)
+    print_status(f"{recipe.description}. Training on scikit-learn's digits, on this machine.")
+    result = run_recipe(recipe, folder, resume=True)
+    show_result(result)
+    try:
+        run_verify(folder, DEMO_EXAMPLES)
+    finally:  # the page tells of a failed verification, too
+        finish(result, folder)
+
+
+def load_recipe(options: RecipeOptions) -> Recipe:
+    """The recipe with the changes that the options make."""
+    return load(
+        options.recipe, options.overrides or (), model=options.model, data=options.data, task=options.task,
+        loss=options.loss, metric=options.metric,
+    )  # fmt: skip
+
+
+def folder_name(recipe: Recipe) -> str:
+    """The default name of a recipe's folder."""
+    return recipe.name.replace(":", ".")
+
+
+def _folder_to_resume(recipe: str | None, resume: bool) -> Path | None:
+    """The folder of the run to continue, where the recipe is the recipe.toml in it."""
     path = Path(recipe or "")
     return path.parent if resume and path.name == RECIPE and path.is_file() else None
 
 
-def run_with_way_on(recipe: Recipe, folder: Path, *, resume: bool, device: str | None = None) -> Result:
-    """Run a recipe; an error that leaves something to go on from says how."""
+def run_recipe(recipe: Recipe, folder: Path, *, resume: bool, device: str | None = None) -> Result:
+    """Run a recipe; an error after which the run can continue gets the command as a note."""
     try:
-        return run(recipe, folder, resume=resume, device=device, say=say)
+        return run(recipe, folder, resume=resume, device=device, say=print_status)
     except (TrainingError, KeyboardInterrupt) as error:
         if (folder / RECIPE).is_file():
             if isinstance(error, KeyboardInterrupt):
-                error.add_note("Nothing is lost but the work since the last checkpoint.")
+                error.add_note("Only the work since the last checkpoint is lost.")
             error.add_note(f"Go on with: {resume_command(folder)}")
         raise
 
 
-def show(result: Result) -> None:
-    """What a finished run came to, once for all processes."""
+def show_result(result: Result) -> None:
+    """Show the layers, metrics and costs of a finished run; only the first of several processes does."""
     if not is_first_process():
         return
-    console = results()
+    console = output_console()
     for table in (layer_table(result.layers, console), result_table(result)):
         console.print(table)
         console.print()
-    console.print(f"{result.seconds:.0f} s of training on {result.device}", highlight=False)
+    print_line(f"{result.seconds:.0f} s of training on {result.device}")
     for stage, execution in result.executions.items():
-        console.print(f"{stage}: {execution}", highlight=False, soft_wrap=True)
+        print_line(f"{stage}: {execution}")
     console.print()
 
 
 def finish(result: Result, folder: Path) -> None:
-    """Write the page, show what lies in the folder, and say so where almost nothing was compressed."""
+    """Write the report, list the files of the run, and print advice where almost nothing was compressed."""
     if not is_first_process():
         return
     page = write_report(folder)
-    console = results()
-    console.print(file_table(folder))
+    output_console().print(file_table(folder))
     if result.advice:
-        console.print(f"\n{result.advice}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"\nreport: {page}", markup=False, highlight=False, soft_wrap=True)
+        print_line(f"\n{result.advice}")
+    print_line(f"\nreport: {page}")

@@ -1,1 +1,1 @@
-"""Compressing a live network: spec, attachment, calibration, penalties, and the compressor that holds them."""
+"""Compressing a live network: spec, attachment, calibration, penalties, plans, and the compressor, their handle."""

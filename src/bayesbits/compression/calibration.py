@@ -1,30 +1,52 @@
 """Calibration: every quantizer gets its range and sign from data.
 
-The float network runs over a few batches while every quantizer is switched off, and each one looks at the tensors that
-it will quantize. What is seen stays on the device and is read once, at the end. Until all of it is known to be usable,
-nothing is changed.
+The float network runs over a few batches while every quantizer is switched off, and an observer looks at the tensors
+that each one will quantize (see `compression.range_observer`). Until all of them are known to be usable, nothing is
+changed. The methods are those of `compression.range_estimation`.
 """
 
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bayesbits.compression.observation import (
-    SAMPLE,
-    evenly_spaced,
-    in_rows,
-    restored,
-    run_on,
-    taking_first_statistics,
-    watching,
-)
-from bayesbits.compression.range_estimation import Options, least_error, percentile_of_magnitudes, set_range
+from bayesbits.compression.attachment import Attachment
+from bayesbits.compression.observers import first_statistics_taken, network_restored, observing
+from bayesbits.compression.range_estimation import RangeOptions, least_error, percentile_of_magnitudes, set_range
+from bayesbits.compression.range_observer import RangeObserver, SeenValues
+from bayesbits.compression.sampling import SAMPLE, evenly_spaced, in_rows
 from bayesbits.functional.operation import LARGEST_RANGE
 from bayesbits.nn import GatedQuantizer
+from bayesbits.nn.layer import AttachedLayer
+from bayesbits.utils.batches import call_model
+
+
+def calibrate(
+    model: nn.Module,
+    attachment: Attachment,
+    batches: Iterable[Any],
+    method: str,
+    *,
+    percentile: float,
+    reference_bits: int,
+    momentum: float,
+) -> None:
+    """Set the ranges of all activations from data, and those of all weights from the weights."""
+    weights = attachment.topology.weight_tensors
+    quantizers = {name: q for name, q in attachment.quantizers.items() if name not in weights}
+    before, attachment.calibrated = attachment.calibrated, True
+    try:
+        calibrate_activations(
+            model, quantizers, batches,
+            method=method, percentile=percentile, reference_bits=reference_bits, momentum=momentum,
+        )  # fmt: skip
+        calibrate_weights(model, attachment, method if method == "mse" else "minmax", reference_bits)
+    except BaseException:
+        attachment.calibrated = before
+        raise
 
 
 def calibrate_activations(
@@ -39,24 +61,24 @@ def calibrate_activations(
 ) -> None:
     """Set range and sign of the activation quantizers inside of `model` from what the float network computes.
 
-    `quantizers` maps names of tensors to quantizers. A batch is anything that `run_on` takes, on the model's device. A
+    `quantizers` maps names of tensors to quantizers. A batch holds the inputs of the model, on its device. A
     range is signed where a value below zero was seen. Whether a quantizer learns, is fixed or off stays as it was.
     Batch norms that have never run take their statistics from these batches too: those they start with would mislead.
     """
-    options = Options(method, percentile, reference_bits, momentum)
-    observers = {name: _Observer(_at_own_width(options, quantizer)) for name, quantizer in quantizers.items()}
+    options = RangeOptions(method, percentile, reference_bits, momentum)
+    observers = {name: RangeObserver(_at_own_width(options, quantizer)) for name, quantizer in quantizers.items()}
     count = 0
     with (
-        restored(model),
-        taking_first_statistics(model) as fresh,
-        watching(quantizers, observers),
+        network_restored(model),
+        first_statistics_taken(model) as fresh,
+        observing(quantizers, observers),
         torch.no_grad(),
     ):
         for module in model.modules():
             if isinstance(module, GatedQuantizer):
                 module.turn_off()
         for batch in batches:
-            run_on(model, batch)
+            _call_without_labels(model, batch)
             count += 1
             for observer in observers.values():
                 observer.end_batch()
@@ -78,6 +100,20 @@ def calibrate_activations(
             warnings.warn(f"{name}: {problem}", stacklevel=2)
 
 
+def calibrate_weights(
+    model: nn.Module, attachment: Attachment, method: str = "minmax", reference_bits: int = 8
+) -> None:
+    """Set the ranges of all weights from the weights as they are deployed, batch norms folded."""
+    for parameter, layers in attachment.topology.weight_tensors.items():
+        quantizer = attachment.quantizers.get(parameter)
+        if quantizer is not None:
+            layer = model.get_submodule(layers[0])
+            assert isinstance(layer, AttachedLayer)
+            calibrate_weight(
+                quantizer, layer.folded_weight().detach(), parameter, method=method, reference_bits=reference_bits
+            )
+
+
 def calibrate_weight(
     quantizer: GatedQuantizer,
     weight: Tensor,
@@ -91,7 +127,7 @@ def calibrate_weight(
 
     `moving_average` is `minmax` here, as there is only one weight. A channel of zeros gets the range of the tensor.
     """
-    options = _at_own_width(Options(method, percentile, reference_bits), quantizer)
+    options = _at_own_width(RangeOptions(method, percentile, reference_bits), quantizer)
     count = quantizer.log_beta.numel()
     if weight.numel() == 0 or (count > 1 and weight.shape[0] != count):
         raise ValueError(f"{name}: a weight of shape {tuple(weight.shape)} does not fit a quantizer of {count} ranges")
@@ -109,85 +145,13 @@ def calibrate_weight(
         warnings.warn(f"{name}: {problem}", stacklevel=2)
 
 
-def _at_own_width(options: Options, quantizer: GatedQuantizer) -> Options:
+def _at_own_width(options: RangeOptions, quantizer: GatedQuantizer) -> RangeOptions:
     """The options for one quantizer: where its width is final, or the only one, its range is for that one."""
     width = quantizer.bits[0] if len(quantizer.bits) == 1 else quantizer.fixed_bits
     return options if not width else replace(options, reference_bits=width)
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """What a quantizer has seen, on the host."""
-
-    batches: tuple[int, ...]
-    """The numbers of the batches that reached it."""
-    magnitudes: Tensor
-    """The largest of each such batch; NaN and infinities included."""
-    percentiles: Tensor
-    """Of the magnitudes of each such batch, where the method needs them."""
-    signed: bool
-    """Whether any value lay below zero."""
-
-    @property
-    def largest(self) -> Tensor:
-        return self.magnitudes.amax().reshape(1)
-
-
-class _Observer:
-    """A forward pre-hook that gathers what one quantizer sees, on the device."""
-
-    def __init__(self, options: Options) -> None:
-        self.options = options
-        self.count = 0  # batches that ended
-        self.calls: list[Tensor] = []  # in the present batch: smallest value, largest value, percentile
-        self.batches: dict[int, Tensor] = {}  # the same for each batch with values
-        self.sample: list[Tensor] = []
-        self.thinning = 1  # of the evenly spaced values, the sample has one in so many
-
-    def __call__(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        if inputs[0].numel() == 0:
-            return
-        row = in_rows(inputs[0], 1)
-        statistics = [*torch.aminmax(row)]
-        if self.options.method == "percentile":
-            statistics.append(percentile_of_magnitudes(row, self.options.percentile)[0])
-        self.calls.append(torch.stack(statistics))
-        if self.options.method == "mse":
-            # A copy, as the network may write into the tensor later.
-            self.sample.append(evenly_spaced(row, SAMPLE)[:, :: self.thinning].clone())
-            if sum(part.numel() for part in self.sample) > 2 * SAMPLE:
-                self.sample = [torch.cat(self.sample, dim=1)[:, ::2].clone()]
-                self.thinning *= 2
-
-    def end_batch(self) -> None:
-        if self.calls:
-            low, high, *percentiles = torch.stack(self.calls).unbind(dim=1)
-            self.batches[self.count] = torch.stack([low.amin(), high.amax(), *(part.mean() for part in percentiles)])
-        self.calls = []
-        self.count += 1
-
-    def read(self) -> _Seen:
-        """The one place that waits for the device."""
-        low, high, *percentiles = torch.stack(list(self.batches.values())).double().cpu().unbind(dim=1)
-        magnitudes = torch.maximum(low.abs(), high.abs())
-        return _Seen(tuple(self.batches), magnitudes, torch.cat([*percentiles, low[:0]]), bool((low < 0).any()))
-
-    def end(self, seen: _Seen) -> Tensor:
-        """Where the range ends by the method; a vector of one."""
-        if self.options.method == "percentile":
-            return seen.percentiles.mean().reshape(1)
-        if self.options.method == "mse":
-            sample = torch.cat(self.sample, dim=1)
-            return least_error(sample, seen.largest.to(sample), self.options.reference_bits, seen.signed).cpu()
-        if self.options.method == "minmax":
-            return seen.largest
-        average, *further = seen.magnitudes.unbind()
-        for magnitude in further:
-            average = self.options.momentum * average + (1 - self.options.momentum) * magnitude
-        return average.reshape(1)
-
-
-def _check_values(seen: Mapping[str, _Seen]) -> None:
+def _check_values(seen: Mapping[str, SeenValues]) -> None:
     """Raise where values cannot be quantized, with the first batch of them and the first tensor in it."""
     wrong = [
         (batch, order, name)
@@ -201,3 +165,16 @@ def _check_values(seen: Mapping[str, _Seen]) -> None:
             f"{name}: batch {batch} (the first is 0) has values that are NaN, infinite or larger than {LARGEST_RANGE}; "
             "no range was changed"
         )
+
+
+def _call_without_labels(model: nn.Module, batch: Any) -> None:
+    """Run the model on a batch; where it refuses several positional inputs, some of them may be labels."""
+    try:
+        call_model(model, batch)
+    except TypeError as error:
+        if not isinstance(batch, tuple | list) or len(batch) < 2:
+            raise
+        raise TypeError(
+            f"the model did not take the {len(batch)} elements of a batch as its positional inputs ({error}); "
+            "where batches hold labels too, pass only the inputs: `(x for x, _ in loader)`"
+        ) from error

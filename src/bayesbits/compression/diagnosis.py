@@ -18,7 +18,19 @@ _CLIPPED = 1.0  # percent of the values outside of the range from which on the v
 
 @dataclass(frozen=True)
 class TensorDiagnosis:
-    """What was found about one tensor; mappings go from a width in bits to a number."""
+    """What was found about one tensor; mappings go from a width in bits to a number.
+
+    Args:
+        name: The tensor's name.
+        mode: What its quantizer does: "learning", "fixed" or "off".
+        bits: The width of the present decision.
+        beta: The end of its range; the largest where each channel has one.
+        clipped: Percent of the values that lie outside of the range.
+        signal_to_noise: In dB, of rounding to each width.
+        probability_on: P(z > 0) of the gate of each width that has one.
+        task_gradient: The gradient of the task's loss by each gate's logit.
+        penalty_gradient: The gradient of the penalty by each gate's logit.
+    """
 
     name: str
     """The tensor's name."""
@@ -80,17 +92,38 @@ class TensorDiagnosis:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found about every tensor; `print` shows it as a table with a row for each width."""
+    """What `Compressor.diagnose` found about every tensor; `print` shows a table with a row for each width.
+
+    Args:
+        tensors: The findings by tensor, in the order of the quantizers.
+
+    Example::
+
+        >>> import torch, bayesbits as bb
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+        >>> compressor = bb.attach(model, torch.randn(2, 8), bb.Spec(bits=(2, 4, 8)))
+        >>> compressor.calibrate([torch.randn(32, 8)])
+        >>> batch = torch.randn(32, 8), torch.randint(4, (32,))
+        >>> diagnosis = compressor.diagnose([batch], torch.nn.functional.cross_entropy, mu=0.01)
+        >>> [tensor.name for tensor in diagnosis.tensors]
+        ['0.weight', '2.weight', '0.input', '2.input']
+        >>> diagnosis.tensors[2].verdict
+        'fixed at 8 bits'
+    """
 
     tensors: tuple[TensorDiagnosis, ...]
-    """In the order in which they were given."""
+    """The findings by tensor, in the order of the quantizers."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values with the verdicts; infinite numbers become None, which JSON can hold."""
+        """The findings and verdicts as plain values.
+
+        Returns:
+            A dict that JSON can hold: infinite numbers are None.
+        """
         return {"tensors": [_finite(asdict(tensor)) | {"verdict": tensor.verdict} for tensor in self.tensors]}
 
     def to_json(self) -> str:
-        """The same as JSON text."""
+        """The findings and verdicts as JSON text."""
         return json.dumps(self.to_dict(), allow_nan=False)
 
     def __str__(self) -> str:

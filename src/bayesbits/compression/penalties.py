@@ -1,242 +1,113 @@
 """The penalties: what is asked of the gates, to be added to a task's loss as `task + mu * penalty`.
 
-A tensor k has a gate z_jk for each of its widths b_1 < b_2 < ..., and q_jk = P(z_jk > 0) is the probability that it is
-on. A width is in use where its gate and all narrower ones are on. Three kinds of penalty charge for that:
-
     paper          sum_k sum_j lambda_jk prod_(i<=j) q_ik,       lambda_jk = b_j MACs_k / max MACs       (Eq. bb_map)
     variational    sum_k sum_j KL_jk prod_(i<j) q_ik / N,        with the prior P(z_jk = 1) = e^-L, L = N lambda_jk
                    KL_jk = -H[q_jk] + L q_jk - log(1 - e^-L) (1 - q_jk)                        (Eq. kl_autoregressive)
     expected_bops  the expected bit operations in percent of float, with the expected widths
                    sum_j (b_j - b_(j-1)) prod_(i<=j) q_ik,  b_0 = 0
 
-MACs_k are those of the layers that use a weight, or of all layers that read an activation. An operand of a residual
-addition that learns is charged with the MACs of the layer whose output it is (after its batch norm, if it has one), or
-with the layers' mean MACs where no layer is known; it is no part of `expected_bops`, which leaves its gates alone.
-
-The first gate. For the weight of a layer with a `ChannelGate` it is the gate of each channel: q_1k is the mean over
-the channels, and so is KL_1k. Tied layers are averaged by their MACs. Otherwise it is the quantizer's own; where that
-does not learn, q_1k = 1 and the term of lambda_1k is a constant, which is kept so that numbers compare.
-
-What is decided. A tensor whose quantizer is fixed, off or missing is not charged, unless its channels still learn:
-then its gates count as open up to its width (32 if off or missing), so that the channels pay for it. With all widths
-decided, that is the expected L0 norm of the paper's appendix. The channels of a fixed `ChannelGate` count as 0 or 1.
-
-The variational kind needs the number of examples N. With mu = 1 it is KL / N, as in the paper's bound for one example;
-another mu weights that KL as a whole. The bound whose prior has the price mu lambda_jk is that of `num_examples` = N mu
-instead, as mu * penalty is then KL / N again. As N grows, the penalty goes to `paper` with an error of 1 / N.
+q_jk = P(z_jk > 0) is the probability that the gate of width b_j of tensor k is on; `compression.penalty_base` says
+which gates and MACs those are. To add a penalty: write a subclass of `Penalty` here, and name it in `PENALTIES`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from bayesbits.compression.spec import PENALTIES
+from bayesbits.compression.penalty_base import Penalty, decided_bits
 from bayesbits.cost import CostModel
 from bayesbits.cost.bops import FLOAT_BITS
-from bayesbits.functional.gates import HALF_LOGIT, probability_on
+from bayesbits.functional.gates import HALF_LOGIT
 from bayesbits.nn import ChannelGate, GatedQuantizer
-from bayesbits.records.topology import Layer, Topology
-
-_WIDTHS = (2, 4, 8, 16, 32)  # what the channels of a weight without a quantizer pay for
-_DECIDED_LOGIT = 100.0  # P(z > 0) is 1 here, and 0 at its negative, in single and in double precision
+from bayesbits.records.topology import Topology
 
 
-class _Gate(NamedTuple):
-    tensor: int  # which tensor it belongs to
-    level: int  # which width it opens; 0 is the first
-    price: float  # lambda_jk; for the expected bit operations b_j - b_(j-1)
-    part: float = 0.0  # which part of its tensor's first gate it is
+class PaperPenalty(Penalty):
+    """lambda_jk q_jk for every gate whose narrower gates are on: prices and charges of the base class."""
 
 
-class Objective(nn.Module):
-    """The penalty of a network's gates; see the head of this file. It has no parameters and nothing in a state_dict.
+class VariationalPenalty(Penalty):
+    """KL_jk / N for every gate whose narrower gates are on; N is `num_examples`.
 
-    `quantizers` are named by tensor, `channel_gates` by layer. They keep their owners; their modes are read in every
-    call. The constants are made on the gates' device: where the network moves later, move this too.
+    With mu = 1 it is KL / N, as in the paper's bound for one example; another mu weights that KL as a whole. The bound
+    whose prior has the price mu lambda_jk is that of `num_examples` = N mu instead, as mu * penalty is then KL / N
+    again. As N grows, the penalty goes to `paper` with an error of 1 / N.
     """
 
-    price: Tensor
-    tensor: Tensor
-    part: Tensor
-    """[gates]: the fields of `_Gate`. Behind the gates of quantizers and channels stands, for each
-    tensor, one that is always on, the part of its first gate that does not learn; the last gate costs nothing."""
-    higher: Tensor
-    """[widths but the first, tensors]: where the gates stand; the last one where a tensor has fewer widths."""
-    integers: Tensor
-    """0 to 32."""
-    decided: Tensor
-    """The logits of a gate that is decided: off, on."""
+    def __init__(self, *arguments: Any, num_examples: int | None = None, **options: Any) -> None:
+        if num_examples is None or num_examples <= 0:
+            raise ValueError(
+                "the variational penalty divides by the number of training examples, and num_examples is "
+                f"{num_examples!r}: give num_examples=len(dataset), or choose the kind 'paper', which needs none"
+            )
+        super().__init__(*arguments, **options)
+        self._examples = num_examples  # N
 
-    def __init__(
-        self,
-        topology: Topology,
-        quantizers: Mapping[str, GatedQuantizer],
-        channel_gates: Mapping[str, ChannelGate],
-        kind: str = "paper",
-        num_examples: int | None = None,
-        cost_model: CostModel | None = None,
-    ) -> None:
-        super().__init__()
-        _check_choices(kind, num_examples)
-        self.kind = kind
-        self._examples = num_examples or 0  # N
-        self.cost_model = (cost_model or CostModel(topology)) if kind == "expected_bops" else None
-        # Plain containers: quantizers and channel gates are owned by the network's own modules.
-        self._quantizers, self._channel_gates = dict(quantizers), dict(channel_gates)
-        pruned: dict[str, list[ChannelGate]] = {}
-        for layer, channels in channel_gates.items():
-            pruned.setdefault(topology.layer(layer).parameter, []).append(channels)
-        self._tensors = {name: (quantizers.get(name), pruned.get(name, [])) for name in {**quantizers, **pruned}}
-        self._bops_tensors = [*topology.weight_tensors, *(activation.name for activation in topology.activations)]
-        for name, values in self._constants(topology).items():
-            self.register_buffer(name, values, persistent=False)
-        owners = [entry.gates for group in (quantizers, channel_gates) for entry in group.values()]
-        like = owners[0].logits if owners else torch.empty(0)
-        self.to(like.device, torch.promote_types(like.dtype, torch.float32))
-
-    def forward(self) -> Tensor:
-        """The penalty, a number that is differentiable in the gates' logits."""
-        logits = torch.cat([*self._logits(), self.decided[1:].expand(len(self._tensors) + 1)]).to(self.price.dtype)
-        on = probability_on(logits)
-        charge = self._kl(logits, on) if self.kind == "variational" else self.price * on
-        total, in_use = self._first(charge), self._first(on)
-        for row_charge, row_on in zip(self._higher(charge), self._higher(on), strict=True):
-            total, in_use = total + row_charge * in_use, in_use * row_on
-        if self.cost_model is not None:
-            return self._expected_bops(self.cost_model, total, on)
-        zero, one = self.integers[:1], self.integers[1:2]
-        learns = [one if _learns(quantizer, channels) else zero for quantizer, channels in self._tensors.values()]
-        return (total * torch.cat([zero[:0], *learns])).sum()
-
-    def _logits(self) -> Iterator[Tensor]:
-        """The logits of all gates, 100 or -100 for those that are decided."""
-        off, on = self.decided[:1], self.decided[1:]
-        for quantizer in self._quantizers.values():
-            bits = _decided_bits(quantizer)
-            if bits is None:
-                yield quantizer.gates.logits
-            else:
-                yield from (on if width <= bits else off for width in quantizer.bits[quantizer.gates.open_first :])
-        for channels in self._channel_gates.values():
-            logits = torch.where(channels.kept(), on, off) if channels.fixed else channels.gates.logits
-            yield logits if channels.all_may_close else torch.where(channels.may_close, logits, on)
-
-    def _first(self, values: Tensor) -> Tensor:
-        """For every tensor the mean of the values over its first gate."""
-        return values.new_zeros(len(self._tensors) + 1).index_add(0, self.tensor, values * self.part)[:-1]
-
-    def _higher(self, values: Tensor) -> tuple[Tensor, ...]:
-        """For every width but the first the values of all tensors' gates."""
-        return values.index_select(0, self.higher.flatten()).reshape(self.higher.shape).unbind()
-
-    def _kl(self, logits: Tensor, on: Tensor) -> Tensor:
-        """For every gate its KL over N."""
+    def charge(self, logits: Tensor, on: Tensor) -> Tensor:
         exponent = (self._examples * self.price).clamp(min=torch.finfo(on.dtype).tiny)  # L, of the prior e^-L
         small, large = torch.log(-torch.expm1(-exponent)), torch.log1p(-torch.exp(-exponent))
         log_prior_off = torch.where(exponent < math.log(2), small, large)
         log_on, log_off = F.logsigmoid(logits - HALF_LOGIT), F.logsigmoid(HALF_LOGIT - logits)
         return self.price * on + (on * log_on + log_off.exp() * (log_off - log_prior_off)) / self._examples
 
-    def _expected_bops(self, model: CostModel, expected: Tensor, on: Tensor) -> Tensor:
+
+class ExpectedBopsPenalty(Penalty):
+    """The expected relative bit operations, in percent; equal to the counted ones when all gates are exactly 0 or 1.
+
+    Channels are a factor of their own, not the first gate of a weight. Operands of residual additions are no part of
+    the bit operations, and their gates are left alone.
+    """
+
+    channels_are_first_gates: ClassVar[bool] = False
+
+    def __init__(
+        self, topology: Topology, *arguments: Any, cost_model: CostModel | None = None, **options: Any
+    ) -> None:
+        super().__init__(topology, *arguments, **options)
+        self._bops_tensors = [*topology.weight_tensors, *(activation.name for activation in topology.activations)]
+        self.cost_model = cost_model or CostModel(topology)
+        self.use_dtype_of_gates()
+
+    @staticmethod
+    def prices(widths: tuple[int, ...], mac_share: float) -> list[float]:
+        """b_j - b_(j-1), so that the charges of a tensor add up to its expected width."""
+        return [float(high - low) for low, high in pairwise((0, *widths))]
+
+    def total(self, charges: Tensor, on: Tensor) -> Tensor:
         widths = dict.fromkeys(self._bops_tensors, self.integers[FLOAT_BITS])
-        for (name, (quantizer, _)), width in zip(self._tensors.items(), expected.unbind(), strict=True):
-            bits = _decided_bits(quantizer)
+        for (name, (quantizer, _)), width in zip(self._tensors.items(), charges.unbind(), strict=True):
+            bits = decided_bits(quantizer)
             widths[name] = width if bits is None else self.integers[bits]
         sizes = [gate.gates.logits.numel() for gate in self._channel_gates.values()]
         end = on.numel() - len(self._tensors) - 1
         channels = torch.split(on[end - sum(sizes) : end], sizes)
-        return model.relative_bops(widths, dict(zip(self._channel_gates, channels, strict=True)), "exact")
-
-    def _constants(self, topology: Topology) -> dict[str, Tensor]:
-        """The buffers by name; errors where quantizers or gates do not fit the network."""
-        shares, names = _mac_shares(topology), list(self._tensors)
-        if unknown := [name for name in names if name not in shares]:
-            raise ValueError(f"no tensor of the network is called {unknown[0]!r}; there are: {', '.join(shares)}")
-        prices: list[list[float]] = []
-        for name, (quantizer, _) in self._tensors.items():
-            widths = quantizer.bits if quantizer is not None else (sum(_WIDTHS),)
-            steps = [float(high - low) for low, high in pairwise((0, *widths))]
-            prices.append(steps if self.kind == "expected_bops" else [width * shares[name] for width in widths])
-        always_on, gates = [1.0] * len(names), []
-        for index, quantizer in enumerate(self._quantizers.values()):
-            always_on[index] = float(quantizer.gates.open_first)
-            for level in range(int(quantizer.gates.open_first), len(quantizer.bits)):
-                gates.append(_Gate(index, level, prices[index][level], float(level == 0)))
-        for name, channels in self._channel_gates.items():
-            layer, count = topology.layer(name), channels.gates.logits.numel()
-            index, tied = names.index(layer.parameter), topology.weight_tensors[layer.parameter]
-            _check_channels(layer, count)
-            part = layer.macs / sum(topology.layer(other).macs for other in tied)
-            if self.kind == "expected_bops":
-                part = 0.0  # the channels are a factor of their own, not the first gate
-            elif always_on[index] == 0.0:
-                raise ValueError(
-                    f"the channel gates of {name!r} are the first gate of {layer.parameter!r}, whose quantizer has one "
-                    "of its own: make it with zero=False"
-                )
-            always_on[index] -= part
-            gates += [_Gate(index, 0, prices[index][0], part / count)] * count
-        gates += [_Gate(index, 0, prices[index][0], part) for index, part in enumerate(always_on)] + [
-            _Gate(len(names), 0, 0.0)
-        ]
-        higher = torch.full((max(map(len, prices), default=1) - 1, len(names)), len(gates) - 1)
-        for position, gate in enumerate(gates):
-            if gate.level > 0:
-                higher[gate.level - 1, gate.tensor] = position
-        return {
-            "price": torch.tensor([gate.price for gate in gates], dtype=torch.float64),
-            "tensor": torch.tensor([gate.tensor for gate in gates]),
-            "part": torch.tensor([gate.part for gate in gates], dtype=torch.float64),
-            "higher": higher,
-            "integers": torch.arange(FLOAT_BITS + 1, dtype=torch.float64),
-            "decided": torch.tensor([-_DECIDED_LOGIT, _DECIDED_LOGIT]),
-        }
+        return self.cost_model.relative_bops(widths, dict(zip(self._channel_gates, channels, strict=True)), "exact")
 
 
-def _check_choices(kind: str, num_examples: int | None) -> None:
+PENALTIES: dict[str, type[Penalty]] = {
+    "paper": PaperPenalty,
+    "expected_bops": ExpectedBopsPenalty,
+    "variational": VariationalPenalty,
+}
+
+
+def make_penalty(
+    topology: Topology,
+    quantizers: Mapping[str, GatedQuantizer],
+    channel_gates: Mapping[str, ChannelGate],
+    kind: str = "paper",
+    *,
+    num_examples: int | None = None,
+    cost_model: CostModel | None = None,
+) -> Penalty:
+    """The penalty of this kind for the gates of a network."""
     if kind not in PENALTIES:
         raise ValueError(f"the kind of penalty is {kind!r}; it is one of {', '.join(PENALTIES)}")
-    if kind == "variational" and (num_examples is None or num_examples <= 0):
-        raise ValueError(
-            "the variational penalty divides by the number of training examples, and num_examples is "
-            f"{num_examples!r}: give num_examples=len(dataset), or choose the kind 'paper', which needs none"
-        )
-
-
-def _check_channels(layer: Layer, count: int) -> None:
-    if layer.depthwise or count != len(layer.out_channels):
-        raise ValueError(
-            f"{layer.name!r} has a gate for {count} channels; a gate takes all {len(layer.out_channels)} output "
-            "channels of a layer, and a depthwise layer has none, as it follows its producers"
-        )
-
-
-def _decided_bits(quantizer: GatedQuantizer | None) -> int | None:
-    """The width that a tensor has whatever its gates say; None where they decide."""
-    if quantizer is None or quantizer.mode == "off":
-        return FLOAT_BITS
-    return quantizer.fixed_bits if quantizer.mode == "fixed" else None
-
-
-def _learns(quantizer: GatedQuantizer | None, channels: list[ChannelGate]) -> bool:
-    """Whether any gate of a tensor is still to be decided."""
-    bits = _decided_bits(quantizer)
-    return bits is None or (bits > 0 and not all(gate.fixed for gate in channels))
-
-
-def _mac_shares(topology: Topology) -> dict[str, float]:
-    """For every tensor the MACs that it is charged with, over those of the largest layer."""
-    macs = {layer.name: layer.macs for layer in topology.layers}
-    made_by = {layer.norm: layer.macs for layer in topology.layers} | macs
-    mean, largest = sum(macs.values()) / len(macs), max(macs.values())
-    users = topology.weight_tensors | {activation.name: activation.consumers for activation in topology.activations}
-    charged = {name: made_by.get(module, mean) for name, module in topology.operand_tensors.items()}
-    charged |= {name: sum(macs[layer] for layer in layers) for name, layers in users.items()}
-    return {name: value / largest for name, value in charged.items()}
+    return PENALTIES[kind](topology, quantizers, channel_gates, num_examples=num_examples, cost_model=cost_model)

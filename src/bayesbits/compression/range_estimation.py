@@ -1,4 +1,4 @@
-"""The methods: where a range ends for given values.
+"""Range estimation: where a range ends for given values, by one of four methods.
 
 - `minmax`: at the largest magnitude; nothing is clipped;
 - `moving_average`: at the exponential moving average of each batch's largest magnitude;
@@ -13,21 +13,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesbits.compression.observation import SAMPLE, evenly_spaced
+from bayesbits.compression.sampling import SAMPLE, evenly_spaced
 from bayesbits.functional import reference
 from bayesbits.functional.grid import check_bits
 from bayesbits.functional.operation import SMALLEST_RANGE
 from bayesbits.nn import GatedQuantizer
 
 METHODS = ("minmax", "moving_average", "percentile", "mse")
+"""The methods that `Compressor.calibrate` takes; public as `bayesbits.CALIBRATION_METHODS`."""
 
 _PERCENTILE_SAMPLE = 4 * SAMPLE  # 26 values lie beyond a percentile of 99.99
 _FRACTIONS = [0.95**power for power in range(100)]  # of the largest magnitude, from all of it down to 0.6%
 
 
 @dataclass(frozen=True)
-class Options:
-    """A method and its numbers."""
+class RangeOptions:
+    """A method and its options, checked."""
 
     method: str
     """One of METHODS."""
@@ -59,7 +60,7 @@ def round_to_bits(rows: Tensor, beta: Tensor, bits: int, signed: bool) -> Tensor
 
 
 def least_error(rows: Tensor, largest: Tensor, bits: int, signed: bool) -> Tensor:
-    """Of fractions of each row's largest magnitude, the one with the least squared error of rounding."""
+    """For each row the fraction of its largest magnitude at which rounding has the least squared error."""
     ends = largest
     least = torch.full_like(largest, torch.inf)
     for fraction in _FRACTIONS:
@@ -70,9 +71,9 @@ def least_error(rows: Tensor, largest: Tensor, bits: int, signed: bool) -> Tenso
 
 
 def set_range(quantizer: GatedQuantizer, ends: Tensor, largest: Tensor, *, signed: bool) -> str | None:
-    """Give the quantizer its range, usable in any case; in words, what is odd about it.
+    """Give the quantizer a range that is usable in any case; returns what is odd about it, if anything is.
 
-    `ends` and `largest` have one value for each row. Rows that are zero take what the whole tensor has.
+    `ends` and `largest` have one value for each row. Rows of zeros take the range of the whole tensor.
     """
     problem = None
     dead = largest < SMALLEST_RANGE

@@ -1,6 +1,6 @@
 """What a user chooses: the options of compressing a network, and rules for single layers and tensors.
 
-A `Spec` is checked when it is made, without a network; `resolve` brings it together with one.
+A `Spec` is checked when it is made, without a network; `compression.search_space` applies it to one.
 """
 
 from __future__ import annotations
@@ -10,17 +10,35 @@ from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any, Literal
 
+from bayesbits.compression.penalties import PENALTIES
 from bayesbits.functional.gates import KINDS as GATE_KINDS
 from bayesbits.functional.grid import MAX_BITS, MIN_BITS
 from bayesbits.utils.checks import check_choice, check_flag, check_integer, is_integer
 
-PENALTIES = ("paper", "expected_bops", "variational")
 BACKENDS = ("onnxruntime",)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What a user demands of single layers or tensors; what is None is left to the `Spec`."""
+    """What a user demands of single layers or tensors; a field that is None is left to the `Spec`.
+
+    Args:
+        bits: A fixed width; 32 leaves the tensor in float.
+        min_bits: The narrowest width that may be learned.
+        max_bits: The widest width that may be learned.
+        prune: False: all output channels stay. True: they may be removed, also where `Spec.prune` is False.
+        skip: The layer is left in float entirely, and keeps its channels.
+
+    Raises:
+        ValueError: A field has no sensible value, or two of them contradict each other.
+
+    Example::
+
+        >>> import bayesbits as bb
+        >>> spec = bb.Spec(rules={"*": bb.Rule(max_bits=8), "head": bb.Rule(bits=8, prune=False)})
+        >>> spec.rules["head"].bits
+        8
+    """
 
     bits: int | None = None
     """A fixed width; 32 leaves the tensor in float."""
@@ -29,7 +47,7 @@ class Rule:
     max_bits: int | None = None
     """The widest width that may be learned."""
     prune: bool | None = None
-    """False: all output channels stay; True: they may go, whatever `Spec.prune` says."""
+    """False: all output channels stay. True: they may be removed, also where `Spec.prune` is False."""
     skip: bool = False
     """The layer is left in float entirely, and keeps its channels."""
 
@@ -51,39 +69,64 @@ class Rule:
 
 @dataclass(frozen=True)
 class Spec:
-    """How a network is to be compressed."""
+    """How a network is to be compressed.
+
+    Args:
+        bits: The widths to learn between, increasing, from 2 to 32.
+        prune: Whether output channels may be removed.
+        gates: The kind of the gates: "hard_concrete" (with noise, as in the paper), "hard_sigmoid" or "sigmoid".
+        penalty: What the gates are charged for: "paper", "expected_bops" or "variational".
+        num_examples: The number of training examples, which only the variational penalty needs.
+        input_bits: The width of the network's input: fixed, where 32 leaves it in float, or "learned".
+        residual_bits: The width of the operands of residual additions: fixed, "learned", or None for no quantizer.
+        per_channel_weights: Whether every output channel of a weight has a range of its own.
+        channel_multiple: The number of kept channels of a group is rounded up to a multiple of this.
+        rules: Demands on single layers or tensors, by shell-style patterns of their names.
+
+    Raises:
+        ValueError: A field has no sensible value; the message names it and what is allowed.
+
+    Example::
+
+        >>> import bayesbits as bb
+        >>> spec = bb.Spec(bits=(2, 4, 8), rules={"layer1.*": {"min_bits": 4}, "fc": {"bits": 8, "prune": False}})
+        >>> spec.rules["fc"]
+        Rule(bits=8, min_bits=None, max_bits=None, prune=False, skip=False)
+        >>> bb.Spec.paper().residual_bits is None
+        True
+    """
 
     bits: tuple[int, ...] = (2, 4, 8, 16, 32)
     """The widths to learn between, increasing, from 2 to 32."""
     prune: bool = True
     """Whether output channels may be removed."""
     gates: str = "hard_concrete"
-    """How gates get from open to closed: "hard_concrete" (with noise, as in the paper), "hard_sigmoid" or "sigmoid"."""
+    """The kind of the gates: "hard_concrete" (with noise, as in the paper), "hard_sigmoid" or "sigmoid"."""
     penalty: str = "paper"
-    """What is asked of the gates: "paper", "expected_bops" or "variational"."""
+    """What the gates are charged for: "paper", "expected_bops" or "variational"."""
     num_examples: int | None = None
-    """How many training examples there are; the variational penalty needs it and no other does."""
+    """The number of training examples, which only the variational penalty needs."""
     input_bits: int | Literal["learned"] = 8
-    """The width of the network's input: fixed, where 32 leaves it in float, or "learned". A fixed one has the range
-    that calibrating finds: to learn it, the first layer would have to compute a gradient that nothing else needs."""
+    """The width of the network's input: fixed, where 32 leaves it in float, or "learned". An input of fixed width keeps
+    the range that calibration finds: to learn it, the first layer would compute a gradient that nothing else needs."""
     residual_bits: int | Literal["learned"] | None = 8
-    """The width of the operands of residual additions: fixed, "learned", or None: no quantizer stands there."""
+    """The width of the operands of residual additions: fixed, "learned", or None for no quantizer."""
     per_channel_weights: bool = False
     """Whether every output channel of a weight has a range of its own."""
     channel_multiple: int = 1
-    """The kept channels of a group are rounded up to a multiple of this."""
+    """The number of kept channels of a group is rounded up to a multiple of this."""
     rules: Mapping[str, Rule] = field(default_factory=dict)
     """Demands on single layers or tensors, by shell-style patterns of their names, as a `Rule` or a dict with its keys.
 
-    A pattern that matches layers ("layer1.*") speaks of their weights, inputs and channels; otherwise it is held
-    against the names of tensors ("fc.weight", "fc.input", "layer1.0.bn2.output"). A later pattern overrides an earlier
-    one, field by field.
+    A pattern that matches layers ("layer1.*") concerns their weights, inputs and channels. One that matches no layer is
+    compared with the names of tensors ("fc.weight", "fc.input", "layer1.0.bn2.output"). A later pattern overrides an
+    earlier one, field by field.
     """
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bits", _check_widths(self.bits))
         check_choice(self, "gates", GATE_KINDS)
-        check_choice(self, "penalty", PENALTIES)
+        check_choice(self, "penalty", tuple(PENALTIES))
         if self.penalty == "variational" and self.num_examples is None:
             raise ValueError("Spec.num_examples is None; the variational penalty needs the number of training examples")
         if self.num_examples is not None:
@@ -101,12 +144,26 @@ class Spec:
 
     @classmethod
     def paper(cls) -> Spec:
-        """The paper's "updated" setting: no quantizers on the operands of residual additions."""
+        """The paper's "updated" setting: no quantizers on the operands of residual additions.
+
+        Returns:
+            The spec.
+        """
         return cls(residual_bits=None)
 
     @classmethod
     def for_backend(cls, backend: str) -> Spec:
-        """What a runtime really runs on integers: its widths and multiples of channels."""
+        """A spec with the widths and the multiples of channels that a runtime computes with integers.
+
+        Args:
+            backend: The runtime: "onnxruntime".
+
+        Returns:
+            The spec.
+
+        Raises:
+            ValueError: There is no such backend.
+        """
         if backend not in BACKENDS:
             raise ValueError(f"backend is {backend!r}; it is one of {', '.join(BACKENDS)}")
         return cls(bits=(2, 4, 8), residual_bits=8, channel_multiple=8)

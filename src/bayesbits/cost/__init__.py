@@ -1,4 +1,4 @@
-"""What a network costs: MACs, bit operations, size."""
+"""The cost of a network: multiply-accumulates, bit operations and size."""
 
 from bayesbits.cost.bops import CostModel
 from bayesbits.cost.cost import Cost, LayerCost

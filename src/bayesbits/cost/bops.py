@@ -1,13 +1,14 @@
 """Bit operations, counted and expected, by one formula over tensors.
 
-    BOPs(layer) = MACs x weight bits x activation bits x the part of its (input, output) channel pairs that is present
+    BOPs(layer) = MACs x weight bits x activation bits x the share of its (input, output) channel pairs that is present
 
-A layer's gates say how likely each of its output channels is on. A channel class is present unless every layer that
-makes it has it off; gates are independent, so expectations multiply. A class on both sides of a layer counts once,
-E[z z] = E[z]. With gates and widths exactly 0, 1 and whole bits the expectation is the count.
+The gates of a layer give the probability that each of its output channels is on. A channel class is present unless it
+is off in every layer that makes it; gates are independent, so expectations multiply. A class that a layer both reads
+and makes counts once: E[z z] = E[z]. If all gates are 0 or 1 and all widths are integers, the expectation is the count.
 
-Everything that depends on the network alone is computed once. Classes that appear equally often at every layer's ends
-are bundled, so that a step costs a gather, a few products and sums over small matrices of layers by bundles.
+Everything that depends on the network alone is computed once. Classes that appear equally often among the inputs and
+outputs of every layer are bundled, so that a step costs a gather, a few products and sums over small matrices of layers
+by bundles.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Convention = Literal["exact", "paper"]
 
 
 class CostModel(nn.Module):
-    """The cost of a network, for plans and in expectation. It holds no parameters, and nothing in a state_dict."""
+    """The cost of a network, counted for plans and in expectation. It has no parameters and an empty state_dict."""
 
     reads: Tensor
     """[layers, bundles]: how many of a layer's input channels belong to each class of a bundle."""
@@ -39,9 +40,9 @@ class CostModel(nn.Module):
     bundle_of: Tensor
     """[classes]: the bundle of each channel class."""
     producers: Tensor
-    """[a power of two, classes]: where the gates that make a class stand in the vector of all gates (see `_values`)."""
+    """[a power of two, classes]: the indices of the gates that make a class, in the vector of `_values`."""
     own: Tensor
-    """[output channels of all layers]: where each one's gate stands, in the paper's convention."""
+    """[output channels of all layers]: the index of each channel's gate, in the paper's convention."""
     layer_of: Tensor
     """[output channels of all layers]: the layer of each."""
     joined: Tensor
@@ -133,8 +134,8 @@ class CostModel(nn.Module):
         return 1 - absent[0]
 
     def _channels(self, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """For each layer the expected number of its input and output channels, and what pairs of a class with itself
-        have more than the product of the two."""
+        """For each layer the expected numbers of its input and output channels, and the expected number of their pairs
+        beyond the product of the two: the variance of the classes that it both reads and makes."""
         bundles = present.new_zeros(self.reads.shape[1])
         number = bundles.index_add(0, self.bundle_of, present)
         variance = bundles.index_add(0, self.bundle_of, present * (1 - present))
@@ -146,7 +147,7 @@ class CostModel(nn.Module):
         )
 
     def _present_pairs(self, values: Tensor, convention: Convention) -> Tensor:
-        """The part of each layer's pairs of input and output channels that is present."""
+        """The share of each layer's pairs of input and output channels that is present."""
         inputs, outputs, more = self._channels(self._present(values))
         if convention == "exact":
             pairs = inputs * outputs + more

@@ -1,20 +1,22 @@
-"""What a network costs, as numbers and as a table."""
+"""The cost of a network under a plan: its MACs, bit operations, bytes and parameters, per layer and in total."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bayesbits.utils.tables import text_table
+
 
 @dataclass(frozen=True)
 class LayerCost:
-    """What one layer costs."""
+    """The cost of one layer."""
 
     name: str
     """The layer's name."""
     macs: int
     """The multiply-accumulates that are left."""
     weight_bits: int
-    """The width of its weight; 0 where it vanished."""
+    """The width of its weight; 0 where the layer is gone."""
     activation_bits: int
     """The width of the activation that it reads."""
     kept_in: int
@@ -24,7 +26,7 @@ class LayerCost:
     bops: int
     """Its bit operations: MACs x weight bits x activation bits."""
     share: float
-    """Its part of the network's bit operations, in percent."""
+    """Its share of the network's bit operations, in percent."""
     weight_bytes: int
     """Its packed weight and its bias; a tied weight counts at the first of its layers."""
     parameters: int
@@ -33,7 +35,37 @@ class LayerCost:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a network costs; `print` shows it as a table."""
+    """The cost of a network under a plan; `print` shows it as a table.
+
+    `Compressor.cost` returns it for the present decision, and `CostModel.count` for any plan.
+
+    Args:
+        macs: The multiply-accumulates that are left, those of unsupported parts included.
+        bops: The bit operations: MACs x weight bits x activation bits, unsupported parts at 32 x 32 bits.
+        relative_bops: The bit operations in percent of those of the whole network at 32 x 32 bits.
+        paper_relative_bops: The same in the paper's convention, which counts removed input channels of a layer only
+            where no residual addition joins them.
+        weight_bytes: The bytes of the packed weights, and four for every other number: biases and parameters that
+            stay in float.
+        parameters: The number of weights and biases that are left, batch norm folded, and of parameters that stay in
+            float.
+        layers: The cost of every layer, in running order.
+
+    Example::
+
+        >>> import bayesbits as bb
+        >>> import torch
+        >>> compressor = bb.attach(torch.nn.Linear(4, 2), torch.zeros(1, 4))
+        >>> compressor.fix(bb.Plan.uniform(compressor.topology, weights=4, activations=8))
+        >>> cost = compressor.cost()
+        >>> cost.macs, cost.bops, cost.relative_bops
+        (8, 256, 3.125)
+        >>> print(cost)
+        layer  MACs  weight bits  activation bits  in  out  BOPs %  bytes  parameters
+                  8            4                8   4    2  100.00     12          10
+        total     8                                         100.00     12          10
+        256 BOPs, 3.125% of 32 x 32 bits (3.125% in the paper's convention)
+    """
 
     macs: int
     """The multiply-accumulates that are left, those of unsupported parts included."""
@@ -42,17 +74,17 @@ class Cost:
     relative_bops: float
     """The bit operations in percent of those of the whole network at 32 x 32 bits."""
     paper_relative_bops: float
-    """The same in the paper's convention, which counts pruned inputs only where no residual addition joins."""
+    """The same in the paper's convention, which counts removed inputs only where no residual addition joins them."""
     weight_bytes: int
-    """The packed weights, and four bytes for every element of a bias and of whatever else stays in float."""
+    """The bytes of the packed weights, and four for every element of a bias or of a parameter that stays in float."""
     parameters: int
-    """The elements of weights and biases that are left, batch norm folded, and of whatever else stays in float."""
+    """The elements of weights and biases that are left, batch norm folded, and of parameters that stay in float."""
     layers: tuple[LayerCost, ...]
-    """Every layer, in the order in which they run."""
+    """The cost of every layer, in running order."""
 
     @property
     def unsupported_macs(self) -> int:
-        """The multiply-accumulates outside of the layers, which are left in float."""
+        """The multiply-accumulates outside of the layers, which stay in float."""
         return self.macs - sum(layer.macs for layer in self.layers)
 
     def __str__(self) -> str:
@@ -70,13 +102,8 @@ class Cost:
                 + (f"{self.parameters - sum(layer.parameters for layer in self.layers):,}",)
             )
         total = ("total", f"{self.macs:,}", "", "", "", "", "100.00", f"{self.weight_bytes:,}", f"{self.parameters:,}")
-        columns = [max(map(len, column)) for column in zip(head, *rows, total, strict=True)]
-        lines = [
-            "  ".join(cell.rjust(size) if index else cell.ljust(size) for index, (cell, size) in enumerate(paired))
-            for paired in (list(zip(row, columns, strict=True)) for row in (head, *rows, total))
-        ]
-        lines.append(
+        summary = (
             f"{self.bops:,} BOPs, {self.relative_bops:.4g}% of 32 x 32 bits "
             f"({self.paper_relative_bops:.4g}% in the paper's convention)"
         )
-        return "\n".join(line.rstrip() for line in lines)
+        return f"{text_table(head, [*rows, total])}\n{summary}"

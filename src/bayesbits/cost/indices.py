@@ -1,7 +1,7 @@
-"""What the cost of a network needs of its `Topology`, as tensors of whole numbers; `bops` says what each one is.
+"""The parts of a `Topology` that its cost depends on, as tensors of integers; `CostModel` says what each one is.
 
 The vector of all gates holds one for every output channel of every layer that is not depthwise, in the order of the
-layers, and behind them a zero (a gate that nobody has) and a one (a channel that always stays).
+layers, followed by a zero (which pads lists of gates) and a one (for channels that always stay).
 """
 
 from __future__ import annotations
@@ -70,7 +70,10 @@ def _own_gates(topology: Topology, deciding: list[list[int]], one: int) -> list[
 
 
 def _bundles(topology: Topology) -> tuple[Tensor, Tensor, Tensor]:
-    """Bundle the classes that appear equally often at both ends of every layer; [layers, bundles] says how often."""
+    """Bundle the classes that appear equally often among the inputs and outputs of every layer.
+
+    Returns how often each layer reads and makes a class of each bundle, and the bundle of every class.
+    """
     appears: list[list[tuple[int, int, int]]] = [[] for _ in range(topology.channels)]
     for index, layer in enumerate(topology.layers):
         for side, channels in enumerate((layer.in_channels, layer.out_channels)):

@@ -1,16 +1,15 @@
-"""Multiply-accumulates of weighted layers and of other operations, for the shapes that they really meet.
+"""Multiply-accumulates (MACs) of weighted layers and of other operations, for the shapes of the example inputs.
 
-Counted literally for the example inputs, batch included. One multiply-accumulate is one weight times one value; biases
+The batch is included. One multiply-accumulate is one weight times one value; biases
 are not counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from math import prod
-from typing import Any
-
-from torch.utils.flop_counter import FlopCounterMode
+from typing import Any, Self
 
 
 def layer_macs(kind: str, weight_shape: Sequence[int], input_shape: Sequence[int], output_shape: Sequence[int]) -> int:
@@ -36,6 +35,22 @@ def recurrent_macs(data: Sequence[int], matrices: Sequence[Sequence[int]]) -> in
 
 def operation_macs(operation: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     """MACs of any torch operation, from the shapes of its (fake) operands; 0 for one that multiplies no matrices."""
-    with FlopCounterMode(display=False) as counter:
+    with MacCounter() as counter:
         operation(*args, **kwargs)
-    return int(counter.get_total_flops()) // 2  # torch counts a multiplication and an addition as two
+    return counter.macs
+
+
+class MacCounter(ExitStack):
+    """Counts the MACs of all operations inside of a `with` block that torch knows how to count."""
+
+    def __enter__(self) -> Self:
+        from torch.utils.flop_counter import FlopCounterMode  # here, as it imports triton: a quarter of a second
+
+        super().__enter__()
+        self._counter = self.enter_context(FlopCounterMode(display=False))
+        return self
+
+    @property
+    def macs(self) -> int:
+        """The MACs that were counted so far."""
+        return int(self._counter.get_total_flops()) // 2  # torch counts a multiplication and an addition as two

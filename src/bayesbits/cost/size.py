@@ -1,4 +1,4 @@
-"""How much a network's weights weigh: elements and bytes, with codes packed as tightly as their widths allow."""
+"""The size of a layer's weight and bias: elements, and bytes with codes packed at their widths."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def bias_elements(layer: Layer, kept_out: int) -> int:
 
 
 def packed_bytes(elements: int, bits: int) -> int:
-    """The bytes of this many codes, one behind the other without gaps."""
+    """The bytes of this many codes, packed without gaps."""
     return (elements * bits + 7) // 8

@@ -1,4 +1,19 @@
-"""From a compressor to a network that is really smaller, computes with integers, and can be stored."""
+"""From a compressor to a network that is smaller, computes with integers, and can be stored, exported and verified.
+
+    pipeline.py        `deploy`: the passes in their order
+    decision.py        what the passes read: bits, codes, grids, removed channels
+    layer_weights.py   the final weights; `remove_weight_channels` removes channels from them
+    rewrite/           the passes; `remove_channels.py` removes channels from the graph
+    network.py         `DeployedNetwork`, which runs the result in torch by the modules of modules.py
+    storage.py         `save` and `load`, with graph_json.py and packing.py
+    onnx/              `export_onnx`, and onnxruntime
+    verification/      `verify`
+
+What follows the passes reads the `IntegerNetwork` (records/integer_network.py) and the graph of torch's operations.
+To add a runtime, write its file from these two in a folder beside onnx/, as onnx/export.py does, and let verification/
+run that file. If the runtime computes other layers in integers than onnxruntime does, or emits other codes, change
+rewrite/choose_arithmetic.py, rewrite/fuse_quantizers.py and the arithmetic in modules.py.
+"""
 
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.onnx.export import export_onnx

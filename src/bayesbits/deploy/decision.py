@@ -1,7 +1,8 @@
-"""What deployment reads of a compressor: a float copy of the network, and all numbers that were decided.
+"""What deployment reads: a float network, and everything that was decided about it.
 
-The compressor is not changed: its network is copied, the plan is made final in the copy, everything is read from there,
-and the copy is detached to the float network that is exported.
+`read_decision` reads it from a compressor. The compressor is not changed: its network is copied, the plan is made final
+in the copy, everything is read from there, and the copy is detached to the float network that is exported.
+`stored_decision` reads it from a stored network, together with the float network's code.
 """
 
 from __future__ import annotations
@@ -15,30 +16,21 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.compression.compressor import Compressor
-from bayesbits.functional.grid import INTEGER_BITS, code_bounds
-from bayesbits.graph.exported_program import evaluation_form
+from bayesbits.deploy.layer_weights import (
+    LayerWeights,
+    read_weights,
+    remove_weight_channels,
+    select_channels,
+    stored_weights,
+)
+from bayesbits.deploy.signature import example_call
+from bayesbits.functional.grid import code_bounds
 from bayesbits.nn import GatedQuantizer
-from bayesbits.nn.attached import AttachedLayer, Parts, batch_norm_factor
-from bayesbits.records.integer_network import Grid
+from bayesbits.records.integer_network import Grid, IntegerNetwork
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer, Topology
-from bayesbits.utils.torch_private import BatchNorm, tree_map_only
-
-LARGEST_CODED_BITS = 16
-
-
-@dataclass(frozen=True)
-class Weights:
-    """The final weight and bias of a layer, batch norm folded, in their full shapes."""
-
-    bits: int
-    weight: Tensor
-    """The numbers, on their grid where there is one."""
-    codes: Tensor | None
-    """The codes, or None above 16 bits."""
-    steps: Tensor | None
-    """One step, or one for each output channel; None without codes."""
-    bias: Tensor | None
+from bayesbits.utils.modes import evaluation_mode
+from bayesbits.utils.torch_private import tree_map_only
 
 
 @dataclass(frozen=True)
@@ -48,17 +40,40 @@ class Decision:
     model: nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    topology: Topology
+    attached_layers: tuple[Layer, ...] | None
+    """The layers as they were when quantizers were attached; None for a stored network, which does not hold them."""
     removed: frozenset[int]
-    """The channel classes that are taken out."""
-    weights: Mapping[str, Weights]
-    """By the layer's name."""
+    """The channel classes that are removed."""
+    weights: Mapping[str, LayerWeights]
+    """By the layer's name, without the removed channels; a stored network has none for layers of dead branches."""
     grids: Mapping[str, Grid]
-    """By the tensor's name; tensors without a quantizer are not there."""
+    """By the tensor's name; tensors without a quantizer have none."""
+
+    def is_zero(self, layer: str) -> bool:
+        """Whether a layer emits zeros alone: its weight has no bits."""
+        return layer not in self.weights or self.weights[layer].bits == 0
+
+    def check_layers(self, topology: Topology) -> None:
+        """Raise where the exported network has other layers than those that the decision is about."""
+        if self.attached_layers is not None and topology.layers != self.attached_layers:
+            raise ValueError(
+                "the network is not the one that was attached to: detach, attach again, and go on from there"
+            )
+        found = {layer.name: layer for layer in topology.layers}
+        for name, weights in self.weights.items():
+            if name not in found:
+                raise ValueError(f"this is not the network that was stored: it has no layer {name!r}")
+            layer = found[name]
+            shape = tuple(select_channels(torch.empty(layer.weight_shape), layer, self.removed).shape)
+            if shape != weights.shape:
+                raise ValueError(
+                    f"this is not the network that was stored: without its removed channels the weight of {name!r} "
+                    f"has shape {shape}, and {weights.shape} is stored"
+                )
 
 
 def read_decision(compressor: Compressor, channel_multiple: int = 1) -> Decision:
-    """Everything that deployment needs to know, from a compressor that stays as it is."""
+    """The decision of a compressor whose bits and channels are final."""
     if not compressor.attachment.calibrated:
         raise ValueError("the ranges of the activations are not known yet: call compressor.calibrate(batches) first")
     if compressor.attachment.example_inputs is None:
@@ -75,17 +90,38 @@ def read_decision(compressor: Compressor, channel_multiple: int = 1) -> Decision
             "stood in the way. Way out: rewrite that part (branches on data, mostly), or deploy the part that exports"
         )
     args, kwargs = fixed.attachment.example_inputs or ((), {})
-    args, kwargs = tree_map_only(Tensor, _plain_example, (args, kwargs))
-    gone = plan.removed(topology)
-    with torch.no_grad(), evaluation_form(fixed.model):
-        weights = {layer.name: _weights(fixed, layer, plan, gone) for layer in topology.layers}
+    args, kwargs = tree_map_only(Tensor, _float_on_cpu, (args, kwargs))
+    zero = plan.removed(topology)
+    removed = zero - _channels_for_multiple(topology, zero, channel_multiple)
+    weights = {}
+    with torch.no_grad(), evaluation_mode(fixed.model):
+        for layer in topology.layers:
+            whole = read_weights(fixed, layer, _emitted_channels(layer, plan, zero))
+            weights[layer.name] = remove_weight_channels(whole, layer, removed)
         grids = {
             name: _grid(name, quantizer)
             for name, quantizer in fixed.attachment.quantizers.items()
             if quantizer.mode != "off" and name not in topology.weight_tensors
         }
-    removed = gone - _brought_back(topology, gone, channel_multiple)
-    return Decision(fixed.detach(), args, kwargs, topology, removed, weights, grids)
+    return Decision(fixed.detach(), args, kwargs, topology.layers, removed, weights, grids)
+
+
+def stored_decision(model: nn.Module, network: IntegerNetwork) -> Decision:
+    """The decision of a stored network, for a float network built by the code that was trained.
+
+    Only the code of `model` and the shapes of its weights are used; their values are not.
+    """
+    structure = network.structure
+    args, kwargs = example_call(structure, by_position=False)
+    return Decision(
+        model=copy.deepcopy(model).cpu().float().eval(),
+        args=args,
+        kwargs=kwargs,
+        attached_layers=None,
+        removed=frozenset(structure.removed),
+        weights={layer.name: stored_weights(network, layer) for layer in structure.layers},
+        grids={grid.name: grid for grid in structure.grids},
+    )
 
 
 def _check_precision(model: nn.Module) -> None:
@@ -99,7 +135,7 @@ def _check_precision(model: nn.Module) -> None:
 
 
 def _check_fixed(compressor: Compressor) -> None:
-    """Raise where something is still being learned: biases and channels are final only behind `fix`."""
+    """Raise where bits or channels are still being learned: biases and channels are final only after `fix`."""
     attachment = compressor.attachment
     learning = [name for name, quantizer in attachment.quantizers.items() if quantizer.mode == "learning"]
     learning += [f"the channels of {name}" for name, gate in attachment.channel_gates.items() if not gate.fixed]
@@ -110,88 +146,29 @@ def _check_fixed(compressor: Compressor) -> None:
         )
 
 
-def _plain_example(tensor: Tensor) -> Tensor:
+def _float_on_cpu(tensor: Tensor) -> Tensor:
     tensor = tensor.cpu()
     return tensor.float() if tensor.is_floating_point() else tensor
 
 
 def _grid(name: str, quantizer: GatedQuantizer) -> Grid:
     bits, signed = quantizer.effective_bits(), quantizer.signed
-    beta = quantizer.beta.detach()
     low, high = code_bounds(bits, signed)
-    return Grid(name, bits, signed, quantizer.step().item(), low, high, beta.item())
+    return Grid(name, bits, signed, quantizer.step().item(), low, high, quantizer.beta.detach().item())
 
 
-def _weights(compressor: Compressor, layer: Layer, plan: Plan, gone: frozenset[int]) -> Weights:
-    """The weight on its grid and the bias, with the rows of channels that the layer does not emit at zero."""
-    module = compressor.model.get_submodule(layer.name)
-    weight, bias = module.weight, module.bias
-    assert isinstance(weight, Tensor)
-    assert isinstance(bias, Tensor | None)
-    parts = module.parts if isinstance(module, AttachedLayer) else Parts()
-    axis = 1 if layer.kind == "conv_transpose" and layer.groups == 1 else 0
-    factor = None
-    if layer.norm is not None:
-        norm = compressor.model.get_submodule(layer.norm)
-        assert isinstance(norm, BatchNorm)
-        factor = batch_norm_factor(norm)
-        bias = _folded_bias(bias, factor, norm)
-    keep = _kept_rows(layer, plan, gone)
-    bias = bias if bias is None else torch.where(keep, bias, 0.0)
-    bits = 32 if parts.weight is None else parts.weight.effective_bits()
-    if parts.weight is None or bits > LARGEST_CODED_BITS:
-        assert isinstance(module, AttachedLayer) or parts.weight is None
-        numbers = module.effective_weight() if isinstance(module, AttachedLayer) else weight
-        numbers = numbers if factor is None else numbers * _along(factor, layer, weight, axis)
-        return Weights(bits, _masked(numbers, keep, layer, axis), None, None, bias)
-    assert isinstance(module, AttachedLayer)
-    codes = module.folded_codes()
-    steps = parts.weight.step().reshape(-1)
-    if factor is not None and parts.norm is None:
-        # What is rounded has no factor in it (tied weights): that of a channel goes into its step, its sign into codes.
-        codes = codes * _along(factor.sign(), layer, weight, axis).int()
-        steps = torch.where(factor == 0, steps, steps * factor.abs())
-    codes = _masked(codes, keep, layer, axis)
-    spread = steps if steps.numel() == 1 else _along(steps, layer, weight, axis)
-    return Weights(
-        bits, codes.float() * spread, codes.to(torch.int8 if bits <= INTEGER_BITS else torch.int16), steps, bias
-    )
-
-
-def _kept_rows(layer: Layer, plan: Plan, gone: frozenset[int]) -> Tensor:
+def _emitted_channels(layer: Layer, plan: Plan, zero: frozenset[int]) -> Tensor:
+    """A mask over a layer's output channels: False where the plan drops the channel or its whole class is zero."""
     kept = set(plan.kept.get(layer.name, range(len(layer.out_channels))))
-    return torch.tensor([i in kept and channel not in gone for i, channel in enumerate(layer.out_channels)])
+    return torch.tensor([i in kept and channel not in zero for i, channel in enumerate(layer.out_channels)])
 
 
-def _masked(tensor: Tensor, keep: Tensor, layer: Layer, axis: int) -> Tensor:
-    """A weight with zeros where its output channels are not kept."""
-    if bool(keep.all()):
-        return tensor
-    return torch.where(_along(keep, layer, tensor, axis), tensor, torch.zeros((), dtype=tensor.dtype))
-
-
-def _along(values: Tensor, layer: Layer, weight: Tensor, axis: int) -> Tensor:
-    """A vector over the output channels in a shape that broadcasts against the weight."""
-    if layer.kind == "conv_transpose" and layer.groups > 1 and not layer.depthwise:
-        raise ValueError(
-            f"the weight of {layer.name}, a transposed convolution with groups, has no axis of output channels, along "
-            "which its batch norm could be folded. Way out: one convolution for each group"
-        )
-    return values.reshape(*[1] * axis, -1, *[1] * (weight.dim() - axis - 1))
-
-
-def _folded_bias(bias: Tensor | None, factor: Tensor, norm: BatchNorm) -> Tensor:
-    assert norm.running_mean is not None
-    mean = norm.running_mean if bias is None else norm.running_mean - bias
-    return (0.0 if norm.bias is None else norm.bias) - mean * factor
-
-
-def _brought_back(topology: Topology, gone: frozenset[int], multiple: int) -> frozenset[int]:
-    """Channel classes that stay, as zeros, so that every group has a multiple of channels; the function is the same."""
-    back: set[int] = set()
+def _channels_for_multiple(topology: Topology, zero: frozenset[int], multiple: int) -> frozenset[int]:
+    """Channel classes that are zero and stay, so that the size of every group is a multiple of `multiple`."""
+    stay: set[int] = set()
     for group in topology.removable_groups:
-        absent = [channel for channel in group.channels if channel in gone]
+        absent = [channel for channel in group.channels if channel in zero]
         present = group.size - len(absent)
         wanted = min(group.size, -(-present // multiple) * multiple)
-        back.update(absent[: wanted - present])
-    return frozenset(back)
+        stay.update(absent[: wanted - present])
+    return frozenset(stay)

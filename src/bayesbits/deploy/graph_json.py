@@ -1,7 +1,7 @@
-"""The graph of a deployed network as plain JSON data, and back.
+"""The graph of a deployed network as plain JSON data, written and read.
 
-Reading it runs nothing: a node names one of torch's own operations on tensors, an arithmetic operation on sizes, a
-module of the record or a stored tensor, and anything else is refused.
+Reading executes nothing. A node may call one of torch's own operations on tensors, an arithmetic operation on sizes, a
+module of the record, or read a stored tensor; everything else is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SIZES: dict[str, Callable[..., Any]] = {
     name: getattr(operator, name)
     for name in ("add", "sub", "mul", "floordiv", "mod", "neg", "getitem", "eq", "ne", "lt", "le", "gt", "ge")
 } | {name: getattr(torch, name) for name in ("sym_int", "sym_float", "sym_max", "sym_min", "sym_not")}
-# Operations that make tensors out of sizes and numbers only; of the others every one reads a tensor.
+# Operations that make tensors from sizes and numbers alone. Every other operation must read a tensor.
 FACTORIES = ("full", "zeros", "ones", "arange", "empty", "scalar_tensor", "eye", "linspace", "tril_indices")
 KINDS: dict[str, type] = {"dtype": torch.dtype, "memory_format": torch.memory_format, "layout": torch.layout}
 
@@ -40,7 +40,7 @@ def graph_to_data(graph: fx.Graph) -> list[dict[str, Any]]:
 
 
 def graph_from_data(data: Any) -> fx.Graph:
-    """The graph that `graph_to_data` wrote; a ValueError where the data is none, or would do more than compute."""
+    """The graph that `graph_to_data` wrote; raises a ValueError where the data is no graph of allowed operations."""
     if not isinstance(data, list):
         raise ValueError(f"a graph is a list of nodes, found {type(data).__name__}")
     graph = fx.Graph()
@@ -76,7 +76,7 @@ def _target_name(node: fx.Node) -> str:
 
 
 def _operation(name: str) -> Any:
-    """The operation of a name, if it is one that only computes."""
+    """The operation of this name; raises unless it only computes."""
     parts = name.split(".")
     if parts[0] == "size" and len(parts) == 2 and parts[1] in SIZES:
         return SIZES[parts[1]]

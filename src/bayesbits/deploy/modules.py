@@ -1,15 +1,19 @@
-"""The modules of a deployed network: what computes with codes.
+"""The modules of a deployed network: quantizers, layers that compute with codes, layers that compute in float.
 
 Codes are whole numbers in float tensors, centered at zero, so that padding with zeros, moving data and taking maxima
-need nothing special. Accumulation is exact: in float32 where no sum can reach 2^24, in float64 elsewhere. What follows
-it is the arithmetic of onnxruntime's integer kernels, in float32 operation by operation:
+need nothing special. Accumulation is exact: in float32 where no sum can reach 2^24, in float64 elsewhere. The scaling
+that follows is that of onnxruntime's integer kernels, operation by operation in float32:
 
     codes out:    clip(rint(float32(acc) * float32(float32(s_x s_w) / s_y)), low, high)
     numbers out:  float32(acc) * float32(s_x s_w)
+
+The graph of a deployed network refers to these modules as "layers.KEY", "quantizers.KEY" and "dequantizers.KEY", and to
+its float tensors as "floats.KEY", where KEY is made from the user's name by `utils.naming.key_of`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -17,7 +21,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
+from bayesbits.records.topology import output_axis
+from bayesbits.utils.naming import key_of
 
+LAYERS, QUANTIZERS, DEQUANTIZERS, FLOATS = "layers", "quantizers", "dequantizers", "floats"
 EXACT_IN_FLOAT32 = 2**24
 
 _CONVOLUTIONS: dict[tuple[str, int], Any] = {
@@ -28,6 +35,11 @@ _CONVOLUTIONS: dict[tuple[str, int], Any] = {
     ("conv_transpose", 2): F.conv_transpose2d,
     ("conv_transpose", 3): F.conv_transpose3d,
 }
+
+
+def target_of(folder: str, name: str) -> str:
+    """The target of the nodes that refer to a layer, a grid or a tensor, by the folder that holds it and its name."""
+    return f"{folder}.{key_of(name)}"
 
 
 class Quantize(nn.Module):
@@ -84,7 +96,7 @@ class FloatLayer(nn.Module):
 
 
 class ExactLayer(nn.Module):
-    """A layer with codes for weights, that reads codes, accumulates exactly, and emits codes or numbers."""
+    """A layer whose weights are codes: it reads codes, accumulates exactly, and emits codes or numbers."""
 
     codes: Tensor
     bias: Tensor | None
@@ -120,12 +132,40 @@ class ExactLayer(nn.Module):
         return f"{layer.kind} {layer.weight_shape}, {layer.bits}-bit weights, emits {emits}"
 
 
+class FloatTensors(nn.Module):
+    """The parameters, buffers and constants of the user's network that operations outside of layers read."""
+
+    def add(self, name: str, tensor: Tensor, *, parameter: bool) -> str:
+        """Copy a tensor of the user's network into this module; returns the target of its get_attr nodes."""
+        key = key_of(name)
+        if key not in self._buffers and key not in self._parameters:
+            self.set(key, tensor.detach().clone(), parameter=parameter)
+        return target_of(FLOATS, name)
+
+    def add_positions(self, positions: Tensor) -> str:
+        """Add the positions of an index_select under a new name; returns the target of its get_attr node."""
+        return self.add(f"positions.{len(self._buffers)}", positions, parameter=False)
+
+    def set(self, key: str, tensor: Tensor, *, parameter: bool) -> None:
+        """Register a tensor under a key."""
+        if parameter and tensor.is_floating_point():
+            self.register_parameter(key, nn.Parameter(tensor, requires_grad=False))
+        else:
+            self.register_buffer(key, tensor)
+
+    def remove_unread(self, targets: Collection[str]) -> None:
+        """Remove every tensor that is not among the targets of a graph's get_attr nodes."""
+        for tensors in (self._parameters, self._buffers):
+            for key in [key for key in tensors if f"{FLOATS}.{key}" not in targets]:
+                del tensors[key]
+
+
 def largest_sum(network: IntegerNetwork, layer: IntegerLayer) -> int:
-    """A bound of the magnitude of every partial sum of a layer."""
+    """An upper bound of the magnitude of every partial sum that a layer accumulates."""
     assert layer.input is not None
     grid = network.grid(layer.input)
     codes, bias = network.codes(layer.name).to(torch.int64).abs(), network.bias(layer.name)
-    axis = 1 if layer.kind == "conv_transpose" and layer.groups == 1 else 0
+    axis = output_axis(layer.kind, layer.groups)
     rows = codes.movedim(axis, 0).flatten(1).sum(1) * max(-grid.low, grid.high)
     if bias is not None and rows.shape == bias.shape:
         rows = rows + bias.to(torch.int64).abs()
@@ -135,7 +175,7 @@ def largest_sum(network: IntegerNetwork, layer: IntegerLayer) -> int:
 
 
 def make_layer(network: IntegerNetwork, layer: IntegerLayer) -> nn.Module:
-    """The module of a layer."""
+    """The module that computes a layer."""
     return (ExactLayer if layer.arithmetic == "integer" else FloatLayer)(network, layer)
 
 
@@ -143,7 +183,7 @@ def _numbers(network: IntegerNetwork, layer: IntegerLayer) -> Tensor:
     if f"{layer.name}.weight" in network.tensors:
         return network.tensors[f"{layer.name}.weight"]
     codes, steps = network.codes(layer.name), network.steps(layer.name)
-    axis = 1 if layer.kind == "conv_transpose" and layer.groups == 1 else 0
+    axis = output_axis(layer.kind, layer.groups)
     return codes.float() * steps.reshape(*[1] * axis, -1, *[1] * (codes.dim() - axis - 1))
 
 

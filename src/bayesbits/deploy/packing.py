@@ -1,7 +1,7 @@
-"""Codes packed into bytes, as tightly as their widths allow: four codes of 2 bits in a byte, two of 4.
+"""Codes packed into bytes: four codes of 2 bits in a byte, two codes of 4 bits, eight codes of 3 bits in three bytes.
 
-A signed code is stored as its distance from the smallest one. The bits of one code follow those of the code before it,
-lowest bit first; the last byte is filled up with zeros.
+A signed code is stored as its distance from the smallest code. The bits of a code follow those of the code before it,
+lowest bit first; the last byte is filled with zeros.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from bayesbits.functional.grid import code_bounds
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:
-    """The bytes of signed codes, in the order of their memory."""
+    """Signed codes as bytes, in row-major order."""
     low, high = code_bounds(bits, signed=True)
     if codes.numel() and (int(codes.min()) < low or int(codes.max()) > high):
         raise ValueError(f"codes from {int(codes.min())} to {int(codes.max())} do not fit {bits} bits: {low} to {high}")
-    places = (codes.reshape(-1).to(torch.int32) - low).numpy().astype("<u2").view(np.uint8)
-    places = np.unpackbits(places, bitorder="little").reshape(-1, 16)[:, :bits]
-    return torch.from_numpy(np.packbits(places.reshape(-1), bitorder="little"))
+    distances = (codes.reshape(-1).to(torch.int32) - low).numpy().astype("<u2").view(np.uint8)
+    each_bit = np.unpackbits(distances, bitorder="little").reshape(-1, 16)[:, :bits]
+    return torch.from_numpy(np.packbits(each_bit.reshape(-1), bitorder="little"))
 
 
 def unpack(packed: Tensor, bits: int, shape: tuple[int, ...]) -> Tensor:
@@ -31,9 +31,8 @@ def unpack(packed: Tensor, bits: int, shape: tuple[int, ...]) -> Tensor:
     if packed.dtype != torch.uint8 or packed.numel() != (count * bits + 7) // 8:
         raise ValueError(f"{count} codes of {bits} bits take {(count * bits + 7) // 8} bytes, found {packed.numel()}")
     low, high = code_bounds(bits, signed=True)
-    places = np.unpackbits(packed.numpy(), bitorder="little", count=count * bits).reshape(count, bits)
     wide = np.zeros((count, 16), dtype=np.uint8)
-    wide[:, :bits] = places
+    wide[:, :bits] = np.unpackbits(packed.numpy(), bitorder="little", count=count * bits).reshape(count, bits)
     values = np.packbits(wide.reshape(-1), bitorder="little").view("<u2").astype(np.int32) + low
     if count and values.max() > high:
         raise ValueError(f"a code of {values.max()} stands among codes of {bits} bits, which end at {high}")

@@ -1,46 +1,89 @@
-"""`deploy`: from a compressor to a network that is really smaller and computes with integers.
+"""`deploy`: from a compressor to a network whose channels are removed and that computes with integers.
 
-read the decision -> export the float copy -> fold batch norm -> take channels out -> place quantizers -> fuse
+The passes run in the order of `PASSES`, each over the same `RewrittenProgram`. Loading a stored network with the float
+network's code (`rebuild`) runs the same passes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from torch import fx, nn
+
 from bayesbits.compression.compressor import Compressor, check_compressor
-from bayesbits.deploy.decision import read_decision
+from bayesbits.deploy.decision import Decision, read_decision, stored_decision
 from bayesbits.deploy.network import DeployedNetwork
-from bayesbits.deploy.rewrite.fold_batch_norm import fold
-from bayesbits.deploy.rewrite.fuse_quantizers import fuse
-from bayesbits.deploy.rewrite.insert_quantizers import place
-from bayesbits.deploy.rewrite.integer_layers import cut, obstacle, record
-from bayesbits.deploy.rewrite.program import export_float
-from bayesbits.deploy.rewrite.remove_channels import prune
-from bayesbits.deploy.rewrite.remove_dead_branches import drop_silent
+from bayesbits.deploy.rewrite.choose_arithmetic import choose_arithmetic
+from bayesbits.deploy.rewrite.export_float_network import export_float_network
+from bayesbits.deploy.rewrite.fold_batch_norm import fold_batch_norm
+from bayesbits.deploy.rewrite.fuse_quantizers import fuse_quantizers
+from bayesbits.deploy.rewrite.insert_quantizers import insert_quantizers
+from bayesbits.deploy.rewrite.program import RewrittenProgram
+from bayesbits.deploy.rewrite.remove_channels import remove_channels
+from bayesbits.deploy.rewrite.remove_dead_branches import remove_dead_branches
+from bayesbits.deploy.rewrite.write_record import write_record
+from bayesbits.records.integer_network import IntegerNetwork
+
+PASSES: tuple[Callable[[RewrittenProgram], None], ...] = (
+    fold_batch_norm,  # a layer and its batch norm become one module call
+    remove_channels,  # removed channels leave every tensor between the layers
+    remove_dead_branches,  # additions of zeros go, with the layers in front of them
+    choose_arithmetic,  # which layers compute in integers, and why the others do not
+    insert_quantizers,  # where they were in training
+    fuse_quantizers,  # into the layers in front of them, which then emit codes
+    write_record,  # the IntegerNetwork, which every runtime reads
+)
+
+
+def run_passes(decision: Decision) -> RewrittenProgram:
+    """Export the float network of a decision, and run all passes."""
+    program = export_float_network(decision)
+    for run_pass in PASSES:
+        run_pass(program)
+    return program
 
 
 def deploy(compressor: Compressor, *, channel_multiple: int = 1) -> DeployedNetwork:
-    """The network as it was fixed, with channels really gone and weights as final integers.
+    """Turns a fixed network into a smaller one that computes with integers.
 
-    It is called as the network itself is, and returns the same containers (objects of other classes as dicts of their
-    attributes). Raises where bits or channels are still being learned, and for networks in half precision.
+    Its weights have no removed channels any more and are final integer codes. The deployed network is called as the
+    network itself is and returns the same containers; objects of other classes come as dicts of their attributes. It is
+    on the CPU. The compressor and its network are not changed.
 
-    With `channel_multiple` (8 or 16, say) groups of channels keep as many more, as zeros, as make their number a
-    multiple. The compressor is not changed. The deployed network is on the CPU.
+    Args:
+        compressor: The handle that :func:`attach` returned, after ``calibrate`` and ``fix``.
+        channel_multiple: Groups of channels keep some of their removed channels, as zeros, until their size is a
+            multiple of this number (8 or 16 for most hardware).
+
+    Returns:
+        The deployed network. ``print`` shows its layers, and why some of them compute in float.
+
+    Raises:
+        TypeError: ``compressor`` is not a :class:`Compressor`.
+        ValueError: Bits or channels are not final, ranges are not calibrated, the network is in half precision,
+            ``torch.export`` cannot read it, or ``channel_multiple`` is not a positive integer.
+
+    Example::
+
+        >>> import torch, bayesbits as bb
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
+        >>> compressor = bb.attach(model, torch.ones(1, 4), bb.Spec(bits=(4, 8)))
+        >>> compressor.calibrate([torch.ones(2, 4)])
+        >>> compressor.fix(bb.Plan.uniform(compressor.topology, 4, 4))
+        >>> small = bb.deploy(compressor)
+        >>> small(torch.ones(3, 4)).shape
+        torch.Size([3, 2])
+        >>> [(layer.name, layer.bits, layer.arithmetic) for layer in small.integer.layers]
+        [('0', 4, 'integer'), ('2', 4, 'integer')]
     """
     check_compressor(compressor, "deploy")
     if not isinstance(channel_multiple, int) or channel_multiple < 1:
         raise ValueError(f"channel_multiple is {channel_multiple!r}; it is an integer of at least 1")
-    decision = read_decision(compressor, channel_multiple)
-    program = export_float(decision.model, decision.args, decision.kwargs)
-    if program.reading.topology.layers != decision.topology.layers:
-        raise ValueError("the network is not the one that was attached to: detach, attach again, and go on from there")
-    layers = fold(program)
-    prune(program, layers, decision.removed)
-    silent = {name for name, weights in decision.weights.items() if weights.bits == 0}
-    layers = drop_silent(program, layers, silent)
-    weights = {entry.layer.name: cut(entry.layer, decision) for entry in layers}
-    obstacles = {name: obstacle(decision.topology.layer(name), weights[name], decision.grids) for name in weights}
-    integer = [name for name, reason in obstacles.items() if reason is None]
-    place(program, layers, decision.grids, integer)
-    emissions = fuse(program.graph, layers, decision.grids, integer)
-    integers = record(program, layers, decision, weights, obstacles, emissions)
-    return DeployedNetwork(integers, program.graph, program.floats)
+    program = run_passes(read_decision(compressor, channel_multiple))
+    assert program.record is not None
+    return DeployedNetwork(program.record, program.graph, program.floats)
+
+
+def rebuild(model: nn.Module, network: IntegerNetwork) -> fx.Graph:
+    """The graph of a stored network, made again from the code of its float network."""
+    return run_passes(stored_decision(model, network)).graph

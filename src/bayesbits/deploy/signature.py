@@ -1,4 +1,8 @@
-"""How a network is called: by which names it takes its tensors, and with which constants."""
+"""The call of a network: its arguments, the names of its input and output tensors, and the checks of a call.
+
+The arguments are read from the network's `forward` and the example inputs. Everything in them that is not a tensor is a
+constant of the deployed network.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +21,15 @@ from bayesbits.utils.torch_private import tree_leaves
 POSITION, NAME, EITHER = "position", "name", "either"
 
 
-def in_order(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Keyword inputs in the order of the network's forward; the graph has them in the order in which they are given."""
+def sort_keyword_inputs(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Keyword inputs in the order of the network's forward; torch.export keeps the order in which they are given."""
     names = list(inspect.signature(model.forward).parameters)
     _bind(model, args, kwargs)
     return {name: kwargs[name] for name in names if name in kwargs} | kwargs
 
 
 def read_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Argument, ...]:
-    """The arguments of a call; tensors are numbered in the order in which torch takes the call apart."""
+    """The arguments of a call; tensors are numbered in the order in which torch flattens the call."""
     numbers = {id(leaf): number for number, leaf in enumerate(_tensor_leaves(args, kwargs))}
 
     def form(value: Any) -> Tree:
@@ -43,15 +47,16 @@ def read_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
         elif parameter.kind is parameter.VAR_KEYWORD:
             found += [Argument(name, form(item), NAME, False) for name, item in value.items()]
         elif parameter.name in given or not tensors_in(value):
-            way = POSITION if parameter.kind is parameter.POSITIONAL_ONLY else EITHER
-            way = NAME if parameter.kind is parameter.KEYWORD_ONLY else way
+            how = POSITION if parameter.kind is parameter.POSITIONAL_ONLY else EITHER
+            how = NAME if parameter.kind is parameter.KEYWORD_ONLY else how
             optional = parameter.name not in given or _is_default(value, parameter.default)
-            found.append(Argument(parameter.name, form(value), way, optional))
+            found.append(Argument(parameter.name, form(value), how, optional))
     _check_repeatable(found)
     return tuple(found)
 
 
 def _check_repeatable(arguments: Sequence[Argument]) -> None:
+    """Raise for a required constant that no later call can give again, such as a lambda."""
     for argument in arguments:
         value = argument.form.unrepeatable()
         if value is not None and not argument.optional:
@@ -63,35 +68,36 @@ def _check_repeatable(arguments: Sequence[Argument]) -> None:
 
 
 def name_tensors(arguments: Sequence[Argument], returns: Tree) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of all tensors that go in and come out, each another.
+    """Unique names for all input tensors and all output tensors.
 
-    An input has the name of its argument, and behind it the way to the tensor inside. An output has its key, "output"
-    where it is the only one, and "output0", "output1" in a tuple; "output_" stands before a name that an input has.
+    An input is named by its argument, followed by the keys and positions that lead to the tensor inside. An output is
+    named by its key, "output" where it is the only one, and "output0", "output1" in a tuple; a name that an input has
+    already gets the prefix "output_".
     """
-    ways: dict[int, str] = {}
+    paths: dict[int, str] = {}
     for argument in arguments:
         for path, leaf in argument.form.leaves((argument.name,)):
             if leaf.kind == "tensor":
-                ways[leaf.index] = ".".join(path)
+                paths[leaf.index] = ".".join(path)
     inputs: dict[str, None] = {}
-    for number in sorted(ways):
-        inputs[_free(ways[number], inputs)] = None
+    for number in sorted(paths):
+        inputs[_unique(paths[number], inputs)] = None
     outputs: dict[str, None] = {}
     for path in returns.tensors():
         name = ".".join(path)
         name = f"output{name}" if not name or name[0].isdigit() else name
-        outputs[_free(f"output_{name}" if name in inputs else name, {**inputs, **outputs})] = None
+        outputs[_unique(f"output_{name}" if name in inputs else name, {**inputs, **outputs})] = None
     return tuple(inputs), tuple(outputs)
 
 
-def _free(name: str, taken: Collection[str]) -> str:
-    """A name, or the first with a number behind it that is not taken."""
+def _unique(name: str, taken: Collection[str]) -> str:
+    """A name, or where it is taken, the name with the first free number behind it."""
     numbered = (f"{name}_{number}" for number in count(2))
     return name if name not in taken else next(other for other in numbered if other not in taken)
 
 
 def bind(arguments: Sequence[Argument], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    """The tensors of a call, by number; raises where the network does not take it, naming the argument."""
+    """The tensors of a call in the order of their numbers; raises, naming the argument, where the call does not fit."""
     return [tensor for _, tensor in sorted(_bound(arguments, args, kwargs), key=lambda pair: pair[0])]
 
 
@@ -112,14 +118,15 @@ def _bound(
 
 
 def example_call(structure: Structure, *, by_position: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Inputs of zeros as the network takes them, by position or by name where either will do."""
+    """Example inputs of zeros; arguments that can be given either way are given by position or by name."""
     zeros = [
         torch.zeros(shape, dtype=getattr(torch, dtype))
         for shape, dtype in zip(structure.input_shapes, structure.input_types, strict=True)
     ]
     takes = structure.takes
-    ways = (POSITION, EITHER) if by_position else (POSITION,)
-    last = max((i for i, argument in enumerate(takes) if argument.given in ways and not argument.optional), default=-1)
+    positional = (POSITION, EITHER) if by_position else (POSITION,)
+    required = (i for i, argument in enumerate(takes) if argument.given in positional and not argument.optional)
+    last = max(required, default=-1)
     rest = [argument for argument in takes[last + 1 :] if not argument.optional]
     for argument in (*takes[: last + 1], *rest):
         if any(part.kind in ("object", "other") for part in argument.form.parts()):
@@ -131,8 +138,8 @@ def example_call(structure: Structure, *, by_position: bool) -> tuple[tuple[Any,
     return args, {argument.name: argument.form.build(zeros) for argument in rest}
 
 
-def as_stored(tensor: Tensor, name: str, stored: str) -> Tensor:
-    """An input in the precision that a deployed network takes it in."""
+def to_stored_dtype(tensor: Tensor, name: str, stored: str) -> Tensor:
+    """An input in the dtype of the example inputs; raises where that changes integers, floats or complex numbers."""
     wanted: torch.dtype = getattr(torch, stored)
     floats = wanted.is_floating_point, tensor.is_floating_point()
     if floats[0] != floats[1] or wanted.is_complex != tensor.is_complex():

@@ -1,8 +1,8 @@
-"""Deployed networks in a folder: `network.json` and `tensors.safetensors`.
+"""`save` and `load`: a deployed network in a folder of two files.
 
-The first holds the structure of the record, the graph, and the checksums of both files' contents; the second holds the
-codes, packed, with steps, biases and what stays in float. Both are plain data: nothing in them is executed on loading,
-and no pickle is involved.
+`network.json` holds the structure of the record, the graph, and the checksums of both files. `tensors.safetensors`
+holds the packed codes, steps, biases and the tensors that stay in float. Both are plain data: loading executes nothing
+and reads no pickle. A folder in another version of this format is refused.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from bayesbits.deploy.graph_json import graph_from_data, graph_to_data
+from bayesbits.deploy.modules import FLOATS, FloatTensors
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.packing import pack, unpack
-from bayesbits.deploy.rebuild import rebuild
-from bayesbits.deploy.rewrite.program import FLOATS, Floats
+from bayesbits.deploy.pipeline import rebuild
 from bayesbits.records.integer_network import IntegerLayer, IntegerNetwork, Structure
 from bayesbits.utils.files import write_atomically
 
@@ -30,12 +30,34 @@ NETWORK, TENSORS = "network.json", "tensors.safetensors"
 
 
 def save(network: DeployedNetwork, path: str | Path) -> None:
-    """Write a deployed network into a folder, which is made."""
+    """Writes a deployed network into a folder.
+
+    Weights are packed: a weight of 2 bits takes a quarter of a byte.
+
+    Args:
+        network: The network that :func:`deploy` or :func:`load` returned.
+        path: The folder, which is created where it does not exist.
+
+    Raises:
+        TypeError: ``network`` is not a :class:`DeployedNetwork`.
+
+    Example::
+
+        >>> import tempfile, torch, bayesbits as bb
+        >>> compressor = bb.attach(torch.nn.Linear(4, 2).eval(), torch.ones(1, 4), bb.Spec(bits=(8,)))
+        >>> compressor.calibrate([torch.ones(2, 4)])
+        >>> compressor.fix()
+        >>> small = bb.deploy(compressor)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     bb.save(small, folder)
+        ...     again = bb.load(folder)
+        >>> torch.equal(again(torch.ones(3, 4)), small(torch.ones(3, 4)))
+        True
+    """
     if not isinstance(network, DeployedNetwork):
         raise TypeError(f"save takes what bayesbits.deploy returns, and this is a {type(network).__name__}")
-    floats = network.program.get_submodule(FLOATS) if hasattr(network.program, FLOATS) else Floats()
-    parameters = [name for name, _ in floats.named_parameters()]
-    tensors = {f"{FLOATS}/{name}": tensor for name, tensor in floats.state_dict().items()}
+    floats = network.program.get_submodule(FLOATS) if hasattr(network.program, FLOATS) else FloatTensors()
+    tensors = {f"{FLOATS}/{key}": tensor for key, tensor in floats.state_dict().items()}
     for layer in network.integer.layers:
         for name, tensor in network.integer.tensors.items():
             if name.rpartition(".")[0] == layer.name:
@@ -44,7 +66,7 @@ def save(network: DeployedNetwork, path: str | Path) -> None:
     body = {
         "structure": json.loads(network.integer.structure.to_json()),
         "graph": graph_to_data(network.program.graph),
-        "parameters": parameters,
+        "parameters": [key for key, _ in floats.named_parameters()],
         "tensors": _checksum(content),
     }
     text = json.dumps({"format": FORMAT, "version": VERSION, "checksum": _checksum(_canonical(body)), **body})
@@ -55,38 +77,61 @@ def save(network: DeployedNetwork, path: str | Path) -> None:
 
 
 def load(path: str | Path, model: nn.Module | None = None) -> DeployedNetwork:
-    """Read what `save` wrote.
+    """Reads a deployed network from a folder.
 
-    Without a model the network runs by the stored graph. With one, a float network built by the code that was trained,
-    the graph is made anew from that code, and has to be the stored one.
+    Args:
+        path: The folder that :func:`save` wrote.
+        model: A float network built by the code that was trained. With it the graph is made again from that code, and
+            has to be the stored one; without it the network runs by the stored graph. The values of its weights are
+            not used.
+
+    Returns:
+        The network that was saved, on the CPU.
+
+    Raises:
+        FileNotFoundError: A file of the folder is missing.
+        ValueError: A file is damaged, was altered or has another version, or ``model`` is another network.
+
+    Example::
+
+        >>> import tempfile, torch, bayesbits as bb
+        >>> compressor = bb.attach(torch.nn.Linear(4, 2).eval(), torch.ones(1, 4), bb.Spec(bits=(8,)))
+        >>> compressor.calibrate([torch.ones(2, 4)])
+        >>> compressor.fix()
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     bb.save(bb.deploy(compressor), folder)
+        ...     small = bb.load(folder, torch.nn.Linear(4, 2))
+        >>> small.integer.layers[0].bits
+        8
     """
     folder = Path(path)
     body = _read_body(folder / NETWORK)
     tensors = _read_tensors(folder / TENSORS, body["tensors"])
     structure = Structure.from_json(json.dumps(body["structure"]))
-    floats = Floats()
+    floats = FloatTensors()
     for name in sorted(tensors):
         if name.startswith(f"{FLOATS}/"):
-            plain = name.removeprefix(f"{FLOATS}/")
-            floats.put(plain, tensors.pop(name), parameter=plain in body["parameters"])
+            key = name.removeprefix(f"{FLOATS}/")
+            floats.set(key, tensors.pop(name), parameter=key in body["parameters"])
     for layer in structure.layers:
         if f"{layer.name}.codes" in tensors:
             packed = tensors[f"{layer.name}.codes"]
             tensors[f"{layer.name}.codes"] = unpack(packed, _packed_bits(layer), layer.weight_shape)
+    network = IntegerNetwork(structure, tensors)
     graph = graph_from_data(body["graph"])
     if model is not None:
-        made = rebuild(model, structure)
-        if graph_to_data(made) != body["graph"]:
+        rebuilt = rebuild(model, network)
+        if graph_to_data(rebuilt) != body["graph"]:
             raise ValueError(
                 f"{type(model).__name__} is not the network in {folder}: the graph of its code is another one. "
                 "Build it as it was built for training, or load without a model"
             )
-        graph = made
-    return DeployedNetwork(IntegerNetwork(structure, tensors), graph, floats)
+        graph = rebuilt
+    return DeployedNetwork(network, graph, floats)
 
 
 def _packed_bits(layer: IntegerLayer) -> int:
-    return max(2, layer.bits)  # a silent layer that could not go has a weight of zeros
+    return max(2, layer.bits)  # a layer of 0 bits that could not be removed has a weight of zeros
 
 
 def _read_body(path: Path) -> dict[str, Any]:
@@ -100,15 +145,20 @@ def _read_body(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is truncated or altered: it is not JSON ({error})") from error
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         raise ValueError(f"{path} is not a {FORMAT}")
-    version = body.get("version")
-    if version != VERSION:
-        newer = isinstance(version, int) and version > VERSION
-        way = "a newer bayesbits wrote it; upgrade to read it" if newer else "deploy and save it once more"
-        raise ValueError(f"{path} has version {version!r}, and this library reads {VERSION}: {way}")
+    _check_version(f"{path} has", body.get("version"), VERSION)
     rest = {name: value for name, value in body.items() if name not in ("format", "version", "checksum")}
     if body.get("checksum") != _checksum(_canonical(rest)):
         raise ValueError(f"{path} was altered: its content does not have the checksum that it names. Save it again")
+    _check_version(f"the structure in {path} has", rest["structure"].get("version"), Structure.VERSION)
     return rest
+
+
+def _check_version(subject: str, version: Any, expected: int) -> None:
+    """Raise where a file has another version than the one that is read, and say what to do."""
+    if version != expected:
+        newer = isinstance(version, int) and version > expected
+        way_out = "a newer bayesbits wrote it; upgrade to read it" if newer else "deploy and save it once more"
+        raise ValueError(f"{subject} version {version!r}, and this library reads {expected}: {way_out}")
 
 
 def _read_tensors(path: Path, checksum: str) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""The mathematics, without modules: the grid, the gates, and the gated quantizer in its closed form and the paper's."""
+"""The mathematics, without modules: the grid, the gates, and the gated quantizer as definition and recursion."""
 
 from bayesbits.functional.dispatch import implementation
 from bayesbits.functional.gates import decide, gate_values, probability_on, sample_hard_concrete

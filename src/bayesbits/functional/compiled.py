@@ -1,9 +1,9 @@
-"""The plain definition, compiled: one pass over memory each way on the CPU.
+"""The definition, compiled for the CPU: one pass over memory forward, and one backward.
 
-Compiling takes a C++ compiler and a few seconds for each combination of widths, dtype and sign that is used for the
-first time on a machine (torch keeps the result on disk). So a combination is compiled when it has run often, or from
-the start where much work is known to come (`expecting`), and the log says so where it takes long. Where there is no
-compiler, or it fails, the definition runs as it is, more slowly, and the log says so once.
+Compiling needs a C++ compiler, and a few seconds for each combination of widths, dtype and sign that is used for the
+first time on a machine (torch keeps the result on disk). A combination is compiled when it has run often, or from the
+start where many runs are expected (`expecting`); a log message appears where this takes long. Where there is no
+compiler, or it fails, the definition runs uncompiled, more slowly, and the log says so once.
 """
 
 import functools
@@ -25,13 +25,13 @@ from bayesbits.utils.torch_private import compiler_failed, find_cpp_compiler, ma
 _log = logging.getLogger("bayesbits")
 
 # Below this many elements the definition's own operations fit into the cache and compiling gains little.
-SMALLEST = 2**16
+MIN_ELEMENTS = 2**16
 
-# A combination that runs more often than this is worth compiling: that takes seconds, and saves milliseconds each time.
-WORTH = 1000
+# A combination that runs more often than this is compiled: that takes seconds, and saves milliseconds in each run.
+MIN_RUNS = 1000
 
-# A compilation that takes longer than this is told of, in seconds.
-_SILENCE = 3.0
+# A compilation that takes longer than this is logged, in seconds.
+_LOG_AFTER = 3.0
 
 _runs: Counter[tuple[Any, ...]] = Counter()
 _expected: int | None = None
@@ -45,7 +45,7 @@ def available() -> bool:
     """Whether torch finds a C++ compiler."""
     try:
         find_cpp_compiler()
-    except Exception as error:  # whatever torch raises where it finds none
+    except Exception as error:  # torch does not say which error it raises
         _warn(f"no C++ compiler was found ({error})")
         return False
     return True
@@ -63,9 +63,9 @@ def was_compiled() -> bool:
 
 @contextmanager
 def expecting(runs: int) -> Iterator[None]:
-    """Inside the block every combination runs so often: it is compiled from the start, or not at all.
+    """Inside the block every combination is expected to run so often: it is compiled from the start, or not at all.
 
-    A training that goes on from a checkpoint then computes as it would have done.
+    A training that is resumed from a checkpoint then computes the same as one that was not interrupted.
     """
     global _expected
     before, _expected = _expected, runs
@@ -76,10 +76,10 @@ def expecting(runs: int) -> Iterator[None]:
 
 
 @contextmanager
-def _telling() -> Iterator[None]:
-    """Say what takes so long, if it does."""
+def _log_if_slow() -> Iterator[None]:
+    """Log a message where the block takes long."""
     message = "compiling the quantizers for this CPU, once: torch keeps the result for the next time"
-    timer = threading.Timer(_SILENCE, _log.warning, [message])
+    timer = threading.Timer(_LOG_AFTER, _log.warning, [message])
     timer.daemon = True
     timer.start()
     try:
@@ -116,11 +116,11 @@ def _run(function: Callable[..., Any], matrices: tuple[Tensor, ...], beta: Tenso
     _runs[key] += 1
     global _last_was_compiled
     _last_was_compiled = False
-    if (_runs[key] if _expected is None else _expected) <= WORTH:
+    if (_runs[key] if _expected is None else _expected) <= MIN_RUNS:
         return function(*matrices, beta, gates, *options)
     compiled = _specialize(*key)
     try:
-        with nullcontext() if key in _compiled else _telling():
+        with nullcontext() if key in _compiled else _log_if_slow():
             result = compiled(*matrices, beta, gates, *options)
         _compiled.add(key)
         _last_was_compiled = True

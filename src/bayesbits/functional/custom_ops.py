@@ -1,8 +1,8 @@
-"""What compilers take as it is: the kernels as one operation, and the values of a buffer that is about to change.
+"""Operations that compilers do not look into: the kernels, and copies of values that must not be computed again.
 
 On a GPU a compiler that sees the definition's plain operations fuses them with their neighbors, but then needs a pass
-over memory for every gradient of a gate; the kernel has all of them from one. So inside of `torch.compile` the network
-around the quantizers is the compiler's and the quantizers are the kernel's.
+over memory for every gradient of a gate; the kernel has all of them from one. So `torch.compile` compiles the network
+around the quantizers, and each quantizer stays one kernel.
 """
 
 from collections.abc import Sequence
@@ -61,9 +61,9 @@ quantize.register_autograd(_backward, setup_context=_remember)
 def quantize_again(
     x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: Sequence[int], dtype: torch.dtype
 ) -> Tensor:  # fmt: skip
-    """`quantize` for activations in a compiled network: once more in the backward pass, instead of keeping its result.
+    """`quantize` for activations in a compiled network: computed again in the backward pass, instead of kept.
 
-    The layer behind needs the result there, and the quantizer x: both kept would be more than a float network keeps.
+    There the layer behind needs the result, and the quantizer needs x: a float network keeps only one of them.
     """
     result: Tensor = checkpoint(
         quantize, x, beta, gates, signed, bits, dtype, use_reentrant=False, preserve_rng_state=False
@@ -87,8 +87,8 @@ _copy.register_autograd(lambda ctx, grad: grad)
 def snapshot(buffer: Tensor) -> Tensor:
     """The values of a buffer that the same forward pass changes.
 
-    A compiler may keep the buffer itself for the backward pass and compute from it again, when it has changed. What an
-    operation returns that it does not know, it keeps.
+    A compiler may keep the buffer itself for the backward pass and compute from it again, when it has changed. It keeps
+    the result of an operation that it does not look into.
     """
     return _hidden(buffer)
 

@@ -1,4 +1,4 @@
-"""Which implementation runs `gated_quantize`, and the layout in which it gets its tensors."""
+"""The choice of the implementation that runs `gated_quantize`, and the layout in which it gets its tensors."""
 
 import functools
 import importlib.util
@@ -20,6 +20,10 @@ IMPLEMENTATIONS = ("torch", "compiled", "triton", "traced", "opaque")
 KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MOST_ROWS = 65_535
 
+# A kernel counts the elements of a row in int32 up to 2^31 - 1 of them, and loads a block of up to 2^24 elements ahead.
+_INT32_END = 2**31
+_AHEAD = 2**24
+
 _TRITON_FOUND = importlib.util.find_spec("triton") is not None
 
 _ran: Counter[str] = Counter()
@@ -29,16 +33,29 @@ _forced: ContextVar[str | None] = ContextVar("bayesbits_implementation", default
 
 @contextmanager
 def implementation(name: str) -> Iterator[None]:
-    """Run `gated_quantize` inside the block with one implementation, of `IMPLEMENTATIONS`.
+    """Run `gated_quantize` with one implementation inside of a `with` block; for tests and measurements.
 
-    "traced" is what exporters and compilers for the CPU get to see: plain operations under autograd. "opaque" is what
-    compilers for the GPU get to see: one operation that they leave as it is.
+    Args:
+        name: "torch" (the definition), "compiled" (the definition compiled for the CPU), "triton" (the kernels),
+            "traced" (plain operations under autograd, as exporters and compilers for the CPU see them) or "opaque" (one
+            operation, as compilers for the GPU see it).
+
+    Raises:
+        ValueError: There is no such implementation.
+
+    Example::
+
+        >>> import torch
+        >>> from bayesbits.functional import gated_quantize, implementation
+        >>> with implementation("torch"):
+        ...     gated_quantize(torch.tensor([0.4]), 1.5, [1.0], signed=True, bits=(2,))
+        tensor([0.])
     """
     if name not in IMPLEMENTATIONS:
         raise ValueError(f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, got {name!r}")
     token = _forced.set(name)
     try:
-        with compiled.expecting(compiled.WORTH + 1) if name == "compiled" else nullcontext():
+        with compiled.expecting(compiled.MIN_RUNS + 1) if name == "compiled" else nullcontext():
             yield
     finally:
         _forced.reset(token)
@@ -46,7 +63,7 @@ def implementation(name: str) -> Iterator[None]:
 
 @contextmanager
 def watching() -> Iterator[Counter[str]]:
-    """Afterwards, how often each implementation has run inside the block: what compilers took apart is not there."""
+    """After the block, how often each implementation has run in it; runs inside of compiled code are not counted."""
     before, seen = _ran.copy(), Counter[str]()
     try:
         yield seen
@@ -64,8 +81,13 @@ def _triton() -> ModuleType | None:
 
 
 def has_kernel(x: Tensor, rows: int) -> bool:
-    """Whether there is a kernel for x on its device. Compilers read this too: it asks nothing but attributes."""
+    """Whether there is a kernel for x on its device. Compilers trace this function: it reads attributes only."""
     return _TRITON_FOUND and x.is_cuda and x.dtype in KERNEL_DTYPES and rows <= MOST_ROWS and x.numel() > 0
+
+
+def kernel_can_count(elements: int, rows: int) -> bool:
+    """Whether the kernels' offsets fit: rows into a launch, and the block ahead in a row into the row's integers."""
+    return rows <= MOST_ROWS and not _INT32_END - _AHEAD <= elements // rows < _INT32_END
 
 
 def choose(x: Tensor, rows: int = 1) -> ModuleType:
@@ -74,9 +96,10 @@ def choose(x: Tensor, rows: int = 1) -> ModuleType:
     if name == "triton" and _triton() is None:
         raise RuntimeError("implementation 'triton' was asked for, and triton cannot be imported")
     wanted = name == "triton" or (name is None and x.is_cuda)
-    if wanted and x.dtype in KERNEL_DTYPES and rows <= MOST_ROWS and (triton := _triton()) is not None:
+    takes = x.dtype in KERNEL_DTYPES and kernel_can_count(x.numel(), rows)
+    if wanted and takes and (triton := _triton()) is not None:
         return triton
-    if name == "compiled" or (name is None and x.device.type == "cpu" and x.numel() >= compiled.SMALLEST):
+    if name == "compiled" or (name is None and x.device.type == "cpu" and x.numel() >= compiled.MIN_ELEMENTS):
         return compiled if compiled.available() else reference
     return reference
 
@@ -109,7 +132,7 @@ def _matrix(dense: Tensor, rows: int) -> Tensor:
 
 
 def _shaped_like(matrix: Tensor, dense: Tensor) -> Tensor:
-    """A matrix back in the shape and strides of `dense`; not as a view, which in-place operations would refuse."""
+    """A matrix in the shape and strides of `dense`; not as a view, which in-place operations would refuse."""
     return matrix.new_empty(0).set_(matrix.untyped_storage(), 0, dense.shape, dense.stride())
 
 

@@ -39,12 +39,46 @@ def _stretch(s: Tensor) -> Tensor:
 
 
 def sample_hard_concrete(logits: Tensor, uniform: Tensor) -> Tensor:
-    """One sample of every gate, differentiable in the logits; `uniform` is noise from U(0, 1)."""
+    """One sample of every hard concrete gate, differentiable in the logits.
+
+    Args:
+        logits: The gates' parameters phi.
+        uniform: Noise from U(0, 1), one number for each gate.
+
+    Returns:
+        Values from 0 to 1; both ends have positive probability.
+
+    Example::
+
+        >>> import torch
+        >>> from bayesbits.functional import sample_hard_concrete
+        >>> sample_hard_concrete(torch.tensor([-6.0, 0.0, 6.0]), torch.full((3,), 0.5))
+        tensor([0.0000, 0.5000, 1.0000])
+    """
     return _stretch(torch.sigmoid((torch.logit(uniform, eps=1e-6) + logits) / TEMPERATURE))
 
 
 def gate_values(logits: Tensor, kind: str, uniform: Tensor | None = None) -> Tensor:
-    """The training-time values of gates of one kind; noise is drawn here where the kind needs it and none is given."""
+    """The values of gates in training.
+
+    Args:
+        logits: The gates' parameters phi.
+        kind: "hard_concrete", "hard_sigmoid" or "sigmoid".
+        uniform: For "hard_concrete": noise from U(0, 1); drawn here by default.
+
+    Returns:
+        Values from 0 to 1, differentiable in the logits.
+
+    Raises:
+        ValueError: There is no such kind.
+
+    Example::
+
+        >>> import torch
+        >>> from bayesbits.functional import gate_values
+        >>> gate_values(torch.tensor([-6.0, 0.0, 6.0]), "hard_sigmoid")
+        tensor([0.0000, 0.5000, 1.0000])
+    """
     check_kind(kind)
     if kind == "hard_concrete":
         return sample_hard_concrete(logits, torch.rand_like(logits) if uniform is None else uniform)
@@ -52,10 +86,38 @@ def gate_values(logits: Tensor, kind: str, uniform: Tensor | None = None) -> Ten
 
 
 def probability_on(logits: Tensor) -> Tensor:
-    """P(z > 0) = sigmoid(phi - tau log(-gamma / zeta))."""
+    """The probability that a gate is on: P(z > 0) = sigmoid(phi - tau log(-gamma / zeta)).
+
+    Args:
+        logits: The gates' parameters phi.
+
+    Returns:
+        A probability for each gate; it is what the penalties charge for.
+
+    Example::
+
+        >>> import torch
+        >>> from bayesbits.functional import probability_on
+        >>> probability_on(torch.tensor([-6.0, 0.0, 6.0]))
+        tensor([0.0121, 0.8318, 0.9995])
+    """
     return torch.sigmoid(logits - HALF_LOGIT)
 
 
 def decide(logits: Tensor) -> Tensor:
-    """The test-time decision: True where P(z = 0) = sigmoid(tau log(-gamma / zeta) - phi) is below the threshold."""
+    """The test-time decision: a gate is open where P(z = 0) = sigmoid(tau log(-gamma / zeta) - phi) is below 0.34.
+
+    Args:
+        logits: The gates' parameters phi.
+
+    Returns:
+        True for every gate that is open.
+
+    Example::
+
+        >>> import torch
+        >>> from bayesbits.functional import decide
+        >>> decide(torch.tensor([-1.0, -0.9, 6.0]))
+        tensor([False,  True,  True])
+    """
     return torch.sigmoid(HALF_LOGIT - logits) < THRESHOLD

@@ -1,4 +1,4 @@
-"""The grid: the integer codes that a range and a bit width allow, and the way there and back.
+"""The grid: the integer codes that a range and a bit width allow, and rounding to them.
 
 A range [alpha, beta] has alpha = -beta when signed and alpha = 0 when not. With b bits the step between two grid points
 is s_b = (beta - alpha) / (2^b - 1). Signed codes are symmetric and use the narrow range (2 bits: -1..1, 4 bits: -7..7,
@@ -45,13 +45,43 @@ def has_grid(bits: int, dtype: torch.dtype) -> bool:
 
 
 def code_bounds(bits: int, signed: bool) -> tuple[int, int]:
-    """Smallest and largest code of the grid."""
+    """The smallest and the largest code of the grid.
+
+    Args:
+        bits: The width.
+        signed: Whether the range is [-beta, beta]; otherwise it is [0, beta].
+
+    Returns:
+        Both codes; signed codes are symmetric.
+
+    Example::
+
+        >>> from bayesbits.functional import code_bounds
+        >>> code_bounds(4, signed=True), code_bounds(4, signed=False)
+        ((-7, 7), (0, 15))
+    """
     largest = 2 ** (bits - 1) - 1 if signed else 2**bits - 1
     return (-largest if signed else 0), largest
 
 
 def step_size(beta: Tensor, bits: int, signed: bool) -> Tensor:
-    """s_b = (beta - alpha) / (2^b - 1)."""
+    """The distance between two neighboring grid points: s_b = (beta - alpha) / (2^b - 1).
+
+    Args:
+        beta: The end of the range, of any shape.
+        bits: The width.
+        signed: Whether the range is [-beta, beta]; otherwise it is [0, beta].
+
+    Returns:
+        A tensor in the shape and dtype of beta.
+
+    Example::
+
+        >>> import torch
+        >>> from bayesbits.functional import step_size
+        >>> step_size(torch.tensor(1.5), 2, signed=True)
+        tensor(1.)
+    """
     span = beta * 2 if signed else beta
     # The divisor is a tensor because torch on CUDA multiplies by the inverse of a number.
     return span / torch.full_like(span, 2**bits - 1)
@@ -74,7 +104,27 @@ def round_to_codes(clipped: Tensor, beta: Tensor, bits: int, signed: bool) -> Te
 
 
 def quantize_to_codes(x: Tensor, beta: Tensor, *, bits: int, signed: bool) -> Tensor:
-    """The integer codes of x: int32, or int64 where unsigned codes of 32 bits need it."""
+    """The integer codes of x: x clipped to the range, divided by the step, and rounded half to even.
+
+    Args:
+        x: A floating-point tensor.
+        beta: The end of the range, in a shape that broadcasts against x.
+        bits: The width.
+        signed: Whether the range is [-beta, beta]; otherwise it is [0, beta].
+
+    Returns:
+        The codes in int32, or in int64 where unsigned codes of 32 bits need it.
+
+    Raises:
+        ValueError: The dtype of x cannot hold a grid of this width: float32 holds up to 24 bits.
+
+    Example::
+
+        >>> import torch
+        >>> from bayesbits.functional import quantize_to_codes
+        >>> quantize_to_codes(torch.tensor([-9.0, 0.4, 0.6]), torch.tensor(1.5), bits=2, signed=True)
+        tensor([-1,  0,  1], dtype=torch.int32)
+    """
     check_bits((bits,))
     dtype = arithmetic_dtype(x.dtype)
     if not has_grid(bits, dtype):
@@ -87,7 +137,24 @@ def quantize_to_codes(x: Tensor, beta: Tensor, *, bits: int, signed: bool) -> Te
 
 
 def dequantize(codes: Tensor, beta: Tensor, *, bits: int, signed: bool) -> Tensor:
-    """The grid points of integer codes, in the dtype of beta."""
+    """The grid points of integer codes: codes times the step.
+
+    Args:
+        codes: Integer codes, as `quantize_to_codes` returns them.
+        beta: The end of the range, in a shape that broadcasts against the codes.
+        bits: The width.
+        signed: Whether the range is [-beta, beta]; otherwise it is [0, beta].
+
+    Returns:
+        A tensor in the dtype of beta.
+
+    Example::
+
+        >>> import torch
+        >>> from bayesbits.functional import dequantize
+        >>> dequantize(torch.tensor([-1, 0, 1]), torch.tensor(1.5), bits=2, signed=True)
+        tensor([-1.,  0.,  1.])
+    """
     check_bits((bits,))
     return codes.to(beta.dtype) * step_size(beta, bits, signed)
 

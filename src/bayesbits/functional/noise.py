@@ -1,7 +1,7 @@
 """Noise from a counter: uniform numbers that are a function of (seed, step, index) and of nothing else.
 
-Gate noise must be the same on every rank, survive a resume bit for bit, and be drawn inside compiled functions and CUDA
-graphs. A generator does none of these well; a hash of a counter that lives in a tensor does all of them.
+The noise of gates must be the same on every rank, be continued bit for bit after a resume, and be drawn inside of
+compiled functions and CUDA graphs. A hash of a counter that lives in a tensor does all of this; a generator does not.
 """
 
 import torch

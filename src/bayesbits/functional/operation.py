@@ -1,4 +1,7 @@
-"""`gated_quantize`: checks, the three ways in which a framework gets to see it, and the autograd function around it."""
+"""`gated_quantize`: checks of its arguments, its three forms for autograd, exporters and compilers, and their choice.
+
+The mathematics is in `functional.reference`; `functional.dispatch` chooses the implementation that computes it.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +15,7 @@ from bayesbits.functional.dispatch import choose, forced, has_kernel, run_backwa
 
 
 def _as_one_operation(x: Tensor, rows: int) -> bool:
-    """A compiler for the GPU takes the kernel as it is.
+    """Whether the kernel is one operation, into which the compiler does not look: that of `torch.compile` for the GPU.
 
     `torch.compiler.is_exporting` must not be asked: on torch 2.11 it is a constant True inside of dynamo.
     """
@@ -22,7 +25,7 @@ def _as_one_operation(x: Tensor, rows: int) -> bool:
 
 
 def _as_plain_operations(x: Tensor) -> bool:
-    """Where another compiler or an exporter looks, it shall see the definition; and no kernel takes no elements."""
+    """Whether the definition runs as plain operations: for exporters and other compilers, and for empty tensors."""
     if torch.compiler.is_compiling() or type(x) not in (Tensor, torch.nn.Parameter) or x.numel() == 0:
         return True
     return forced() == "traced"
@@ -63,10 +66,35 @@ def gated_quantize(
 ) -> Tensor:
     """Quantize x by a gated mixture of widths: z_2 (x_2 + z_4 (eps_4 + z_8 (eps_8 + ...))).
 
-    `beta` is the end of the range: one number, or one for each index of axis 0. `gates` holds one value for each width,
-    the first switching the whole tensor. Gates of 0 and 1 give exactly the codes of one width. Gradients reach x
-    (straight through inside of the range), beta and the gates. The result has the strides of x, and its dtype unless
-    another one is given.
+    Gates of 0 and 1 give exactly the codes of one width. Gradients reach x (straight through inside of the range), beta
+    and the gates. `functional.reference` defines the value and the gradients.
+
+    Args:
+        x: A floating-point tensor of any shape and strides.
+        beta: The end of the range: one number, or one for each index of axis 0.
+        gates: One value for each width; the first one switches the whole tensor.
+        signed: Whether the range is [-beta, beta]; otherwise it is [0, beta].
+        bits: Increasing widths from 2 to 32.
+        dtype: The dtype of the result, not wider than that of x; that of x by default.
+
+    Returns:
+        The quantized tensor, in the shape and strides of x.
+
+    Raises:
+        TypeError: x or the result is not floating-point, or the result would be wider than x.
+        ValueError: Widths, gates or ranges do not fit each other or x.
+
+    Example::
+
+        >>> import torch
+        >>> from bayesbits.functional import gated_quantize
+        >>> x = torch.tensor([0.5, -3.0], requires_grad=True)
+        >>> y = gated_quantize(x, 1.0, [1.0, 0.5], signed=True, bits=(2, 4))  # 2/3 - 0.5 * 2/15; clipped to 1
+        >>> y.detach()
+        tensor([ 0.6000, -0.8000])
+        >>> y.sum().backward()
+        >>> x.grad
+        tensor([1., 0.])
     """
     bits, dtype = tuple(bits), dtype or x.dtype
     grid.check_bits(bits)

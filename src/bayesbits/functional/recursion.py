@@ -25,7 +25,32 @@ def _pact_clip(x: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
 def recursive_gated_quantize(
     x: Tensor, beta: Tensor, gates: Tensor | Sequence[Tensor], *, signed: bool, bits: Sequence[int] = (2, 4, 8, 16, 32)
 ) -> Tensor:
-    """x_q = z_2 (x_2 + z_4 (eps_4 + z_8 (eps_8 + ...))), computed as written, for widths that double."""
+    """Quantize x as the paper writes it: x_q = z_2 (x_2 + z_4 (eps_4 + z_8 (eps_8 + ...))).
+
+    x_2 is x rounded to the grid of 2 bits, and eps_b is the residual rounded to the grid of b bits. Gradients come from
+    autograd, straight through every rounding. `gated_quantize` computes the same in one pass.
+
+    Args:
+        x: A floating-point tensor.
+        beta: The end of the range.
+        gates: One value for each width; the first one switches the whole tensor.
+        signed: Whether the range is [-beta, beta]; otherwise it is [0, beta].
+        bits: Widths of which each is twice the one before.
+
+    Returns:
+        The quantized tensor.
+
+    Raises:
+        ValueError: The widths do not double, or there are not as many gates.
+
+    Example::
+
+        >>> import torch
+        >>> from bayesbits.functional import recursive_gated_quantize
+        >>> x, gates = torch.tensor([0.5]), torch.tensor([1.0, 0.5])
+        >>> recursive_gated_quantize(x, torch.tensor(1.0), gates, signed=True, bits=(2, 4))  # 2/3 - 0.5 * 2/15
+        tensor([0.6000])
+    """
     bits = tuple(bits)
     grid.check_bits(bits)
     if any(high != 2 * low for low, high in itertools.pairwise(bits)):

@@ -1,12 +1,12 @@
-"""The meaning of `gated_quantize`: the closed form and its gradients in plain torch operations.
+"""The definition of `gated_quantize`: the paper's equation in closed form, and its gradients, in plain operations.
+
+    x_q = z_2 (x_2 + z_4 (eps_4 + z_8 (eps_8 + ...)))                    (the paper; computed so in `recursion.py`)
+        = sum_b (C_b - C_next(b)) Q_b(x),      C_b = product of the gates z_j with j <= b
 
 On widths that double, s_{b/2} is a whole multiple of s_b, so that the residuals of the paper telescope: x_{b/2} + eps_b
-is the direct rounding Q_b(x). The gated sum of residuals is then a combination of direct quantizers,
-
-    x_q = sum_b (C_b - C_next(b)) Q_b(x),      C_b = product of the gates z_j with j <= b,
-
-where C_next of the widest is 0. This is the definition here, for any increasing widths. Nothing in it is sequential,
-and backward needs x, g and a few scalars:
+is the direct rounding Q_b(x), and the gated sum of residuals is a combination of direct quantizers. C_next of the
+widest is 0. This is the definition here, for any increasing widths. Nothing in it is sequential, and backward needs x,
+g and a few scalars:
 
     dx     = g z_2 [alpha <= x <= beta]                                               (straight through)
     dz_b   = (product of the gates below b) R_b,    R_b = S_b + z_next(b) R_next(b)
@@ -17,7 +17,7 @@ element, as whole numbers of steps where the widths allow: differences of sums w
 the high gates in float32.
 
 `differentiable` says the same to autograd, for compilers and exporters that take a network apart into plain operations.
-Other implementations (compiled, Triton) are answers to this file and are tested against it.
+The other implementations (compiled, Triton) compute the same, and are tested against this file.
 """
 
 import torch
@@ -57,8 +57,8 @@ def forward(
 def differentiable(x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...]) -> Tensor:
     """x_q as plain operations from which autograd derives the gradients of `backward`.
 
-    The value is `forward`'s, and a second expression that adds up to nothing carries the gradients: what is constant
-    for each of them is detached.
+    The value is that of `forward`. A second expression, from which its own detached value is subtracted, carries the
+    gradients: the factors that are constant for each of them are detached.
     """
     dtype = grid.arithmetic_dtype(x.dtype)
     wide_x, wide_beta, wide_gates = x.to(dtype), beta.to(dtype), gates.to(dtype)

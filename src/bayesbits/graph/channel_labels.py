@@ -1,13 +1,13 @@
-"""Labels that channels carry through a network, and what becomes of them when they meet.
+"""The labels of channels: integers that say which channel of which layer an element of a tensor belongs to.
 
-Every tensor of the traced network gets a tensor of labels of the same shape: each element says which channel of which
-layer it belongs to. So an operation that only moves data is applied to the labels as it stands, and permutations,
-reshapes, slices and concatenations need no thought. Labels that repeat along a dimension are kept as an expanded
-(stride 0) tensor, so that their size is that of the channels, not of the images.
+Every tensor of the exported network gets a tensor of labels of the same shape. So an operation that only moves data
+(a permutation, reshape, slice) is applied to the labels without change. Labels that repeat along a dimension are
+stored as an expanded tensor (stride 0), so that they need memory for the channels and not for the images.
 
 A label of 0 or above is an *atom*: one output channel of one layer. Atoms that meet in an addition belong to one
-channel class (union-find). Negative labels are no layer's channels: `ZERO` is a constant zero, and the others stand for
-things such as a network input or the output of an attention product, which nobody can switch off.
+*channel class* (found by union-find) and can only be removed together. A negative label is *foreign*, which means that
+no layer makes the value: `ZERO` is a constant zero, and the others stand for values such as a network input or the
+output of an attention product.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ZERO = -1
 
 
 class ChannelClasses:
-    """The atoms, which of them belong together, and why some cannot be removed."""
+    """The atoms, which of them are one class, and why some classes cannot be removed."""
 
     def __init__(self) -> None:
         self._parents: list[int] = []
@@ -44,24 +44,24 @@ class ChannelClasses:
         return len(self._parents)
 
     def foreign(self, source: str) -> int:
-        """The label of values that are no layer's channels; `source` says in words what they are."""
+        """The label of foreign values; `source` says in words what they are."""
         if source not in self._sources:
             self._sources.append(source)
         return -1 - self._sources.index(source)
 
     def source(self, label: int) -> str:
-        """What a negative label stands for."""
+        """The words for what a negative label stands for."""
         return self._sources[-1 - label]
 
     def find(self, atom: int) -> int:
-        """The atom that stands for the whole class of an atom."""
+        """The atom that represents the class of an atom."""
         while self._parents[atom] != atom:
             self._parents[atom] = self._parents[self._parents[atom]]
             atom = self._parents[atom]
         return atom
 
     def unite(self, left: Tensor, right: Tensor) -> None:
-        """Put the atoms at equal places of two label tensors into one class, and pass over labels that are no atoms."""
+        """Put the atoms at equal places of two label tensors into one class; negative labels are ignored."""
         both = (left >= 0) & (right >= 0) & (left != right)
         pairs = torch.stack((left[both], right[both]), dim=1)
         for first, second in torch.unique(pairs, dim=0).tolist():
@@ -74,7 +74,7 @@ class ChannelClasses:
                 self._reasons[min(a, b)] = min(reasons)
 
     def keep(self, labels: Tensor, reason: str) -> None:
-        """Say why the atoms in `labels` cannot be removed; the reason that was met first stays."""
+        """Record why the atoms in `labels` cannot be removed; a class keeps the first of its reasons."""
         self._marks += 1
         for atom in torch.unique(collapse(labels)).tolist():
             if atom >= 0:
@@ -86,10 +86,10 @@ class ChannelClasses:
         return None if found is None else found[1]
 
     def columns(self, labels: Tensor, dim: int) -> Tensor:
-        """One atom for each index along `dim`: what meets a layer's input channel, or a feature, at any position.
+        """One atom for each index along `dim`, the dimension of a layer's input channels.
 
-        Atoms that reach the same channel at different positions go into one class. Where something foreign arrives as
-        well, the class stays; where nothing but foreign values arrive, the channel gets a fresh atom that stays.
+        Atoms that reach one input channel at different positions become one class. Where a foreign value arrives as
+        well, the class cannot be removed; where only foreign values arrive, the channel gets a fresh atom that cannot.
         """
         rows = collapse(labels, keep=(dim,)).movedim(dim, -1)
         rows = torch.unique(rows.reshape(-1, rows.shape[-1]), dim=0)

@@ -1,14 +1,15 @@
-"""What operations do to the labels of channels (see `labels`).
+"""The rules by which operations pass the labels of channels on (see `channel_labels`).
 
-Three families keep track of channels: operations that move data, operations on every element by itself (see
-`elementwise`), and operations that work along other dimensions than the channels (pooling, means). Everything else
-ends the way of a channel: what it reads must stay, and what it makes is foreign.
+Three families of operations keep track of channels: those that move data, pointwise ones, and those that work along
+other dimensions than the channels (pooling, means). Every other operation ends a channel: the channels that it reads
+cannot be removed, and its output is foreign, which means that no layer's channels are in it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import torch
@@ -24,8 +25,8 @@ from bayesbits.graph.channel_labels import (
     filled,
     one,
 )
-from bayesbits.graph.elementwise_rules import Criterion, is_elementwise, meet_elements
 from bayesbits.graph.exported_program import operation, shape
+from bayesbits.graph.pointwise import Criterion, is_pointwise
 
 # fmt: off
 MOVES = frozenset((
@@ -42,7 +43,7 @@ RESAMPLES = re.compile(r"_?(adaptive_)?(avg|max|lp)_pool(\d)d|upsample_[a-z_]+(\
 
 
 def apply(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses, passes: Criterion) -> Labels:
-    """The labels of a node's output, from those of its inputs; `passes` says which element-wise operations let pass."""
+    """The labels of a node's output, from those of its inputs; `passes` says which pointwise operations pass."""
     name = operation(node)
     if name == "getitem":
         whole, index = labels[node.all_input_nodes[0]], node.args[1]
@@ -52,13 +53,13 @@ def apply(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses,
     for applies, rule in RULES:
         if applies(node, name):
             return rule(node, labels, classes)
-    if is_elementwise(node, name):
-        return meet_elements(node, labels, classes, passes)
+    if is_pointwise(node):
+        return _pointwise(node, labels, classes, passes)
     return end(node, labels, classes, f"passes {name.lstrip('_')}")
 
 
 def end(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses, reason: str) -> Labels:
-    """Channels end here: what the node reads must stay, and what it makes is nobody's channels."""
+    """End the channels at a node: those that it reads cannot be removed, and its output is foreign."""
     if node.meta.get("val") is None:  # a check that makes nothing
         return []
     for used in node.all_input_nodes:
@@ -90,7 +91,7 @@ def _move(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses)
 
 def _concatenate(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses) -> Labels:
     parts = [one(labels[used]) for used in node.args[0]]  # type: ignore[index, union-attr]
-    parts = [part for part in parts if part.shape != (0,)]  # torch lets empty tensors of any rank pass
+    parts = [part for part in parts if part.shape != (0,)]  # torch.cat ignores empty tensors of any rank
     dim: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
     joined = torch.cat(collapse_together(parts, keep=(dim,)), dim)
     return compact(joined.expand(shape(node)))
@@ -145,10 +146,74 @@ def _resample(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClas
     return small.expand(shape(node)) if isinstance(value, Tensor) else [small.expand(part.shape) for part in value]
 
 
-Rule = Callable[[fx.Node, dict[fx.Node, Labels], ChannelClasses], Labels]
+def _pointwise(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses, passes: Criterion) -> Labels:
+    """Channels that meet in a pointwise operation are one class, which stays where the operation does not pass them on.
+
+    A product with something that is not zero keeps the zeros of the other side (a gate computed by a sigmoid, as in
+    squeeze-and-excitation). The gate's channels, which do not come out as zero, are nevertheless one class with the
+    gated ones, because both would have to be removed. This is conservative: such channels stay.
+    """
+    operands = list(node.all_input_nodes)
+    if not operands:
+        return filled(node.meta["val"], classes.foreign("a constant"))
+    size = shape(node)
+    wide = [_aligned(node, index, one(labels[used])).expand(size) for index, used in enumerate(operands)]
+    parts = collapse_together(wide)
+    common = [max(sizes) for sizes in zip(*(part.shape for part in parts), strict=True)]
+    small = torch.stack([part.expand(common) for part in parts])
+    kinds = torch.where(small >= 0, 0, torch.where(small == ZERO, 1, 2))  # a channel, zero, foreign
+    result = small.max(dim=0).values
+    for kind in product(range(3), repeat=len(operands)):
+        here = torch.stack([kinds[index] == wanted for index, wanted in enumerate(kind)]).all(dim=0)
+        if not bool(here.any()):
+            continue
+        zero = passes(node, operands, [wanted == 2 for wanted in kind])
+        if 0 in kind:
+            _meet(node, small[:, here], zero, classes)
+        else:
+            lowest = int(small[:, here].min())  # ZERO where every operand is a constant zero
+            result[here] = ZERO if zero else classes.foreign("a constant") if lowest == ZERO else lowest
+    for index, used in enumerate(operands):
+        own = _aligned(node, index, torch.empty(shape(used), device="meta")).shape
+        _keep_beside_constant(node, own, small[index], result, classes)
+    return compact(result.expand(size))
 
 
-RULES: tuple[tuple[Callable[[fx.Node, str], bool], Rule], ...] = (
+def _aligned(node: fx.Node, index: int, tensor: Tensor) -> Tensor:
+    """An operand in the form in which it broadcasts: the slopes of a PReLU lie along dimension 1, not the last."""
+    slopes = operation(node) == "prelu" and index == 1 and len(shape(node)) > 2
+    return tensor.reshape(-1, *[1] * (len(shape(node)) - 2)) if slopes else tensor
+
+
+def _meet(node: fx.Node, labels: Tensor, zero: bool, classes: ChannelClasses) -> None:
+    """Put the channels that meet into one class; `zero` says whether the operation keeps their zeros."""
+    atoms = labels.max(dim=0).values
+    for row in labels:
+        classes.unite(atoms, row)
+    if not zero:
+        foreign = sorted({int(label) for label in torch.unique(labels) if label < ZERO}, reverse=True)
+        other = f" with {classes.source(foreign[0])}" if foreign else ""
+        classes.keep(labels, f"passes {operation(node).lstrip('_')}{other}")
+
+
+def _keep_beside_constant(
+    node: fx.Node, own: Sequence[int], labels: Tensor, result: Tensor, classes: ChannelClasses
+) -> None:
+    """Keep channels that meet a foreign tensor with one value per channel (a scale, slopes), which cannot be cut."""
+    foreign = labels < ZERO
+    if not bool(foreign.any()):
+        return
+    strides, rank = compact(result).stride(), result.dim()
+    varying = [dim - rank for dim in range(rank) if strides[dim] and result.shape[dim] > 1]
+    if any(-dim <= len(own) and own[dim] > 1 for dim in varying):
+        source = classes.source(int(labels[foreign].max()))
+        classes.keep(result[foreign], f"passes {operation(node).lstrip('_')} with a value per channel ({source})")
+
+
+ChannelRule = Callable[[fx.Node, dict[fx.Node, Labels], ChannelClasses], Labels]
+
+
+RULES: tuple[tuple[Callable[[fx.Node, str], bool], ChannelRule], ...] = (
     (lambda node, name: name in SAME, _same),
     (lambda node, name: name in MOVES and len(node.all_input_nodes) >= 1, _move),
     (lambda node, name: name == "cat", _concatenate),

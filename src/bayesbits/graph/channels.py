@@ -1,8 +1,9 @@
 """Which channels belong together, and which of them can be removed exactly.
 
-Every layer makes fresh channels. They are followed through the network in running order (see `labels` and `rules`)
-until they reach the input channels of other layers. A class of channels can be removed exactly when zeros from all of
-its producers stay zeros on every way to layers; otherwise the first obstacle that was met is the reason why not.
+Every layer makes fresh channels. They are followed through the network in running order until they reach the input
+channels of other layers (`channel_labels` says how they are named, `channel_rules` how operations pass them on). A
+class of channels can be removed exactly if zeros from all of its producers are still zeros at every layer that reads
+them; otherwise the first obstacle on a path is the reason why not.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from torch import Tensor, fx
 
 from bayesbits.graph import channel_rules
 from bayesbits.graph.channel_labels import ChannelClasses, Labels, filled, one
-from bayesbits.graph.elementwise_rules import keeps_zero
 from bayesbits.graph.exported_program import Program, operation
 from bayesbits.graph.layers import BATCH_NORMS, FoundLayer
+from bayesbits.graph.pointwise import keeps_zero
 from bayesbits.records.topology import ChannelGroup, Unsupported
 
 
@@ -25,31 +26,34 @@ class Channels:
     """The channel classes of every layer's inputs and outputs, by the layer's name, and their groups."""
 
     inputs: Mapping[str, tuple[int, ...]]
+    """The class of every input channel."""
     outputs: Mapping[str, tuple[int, ...]]
+    """The class of every output channel."""
     groups: tuple[ChannelGroup, ...]
+    """The groups of classes; see `ChannelGroup`."""
     class_of: Mapping[int, int]
-    """The channel class of every atom (see `labels`)."""
+    """The channel class of every atom (see `channel_labels`)."""
     labels: Mapping[fx.Node, Labels] = field(default_factory=dict)
     """The labels of every node's output."""
 
 
-def follow(
+def follow_channels(
     program: Program,
     layers: tuple[FoundLayer, ...],
     unsupported: Mapping[fx.Node, Unsupported],
     output_layers: tuple[str, ...],
 ) -> Channels:
     """Follow the channels of all layers through the network."""
-    walk = Walk(program, layers, unsupported)
-    walk.go()
+    walk = ChannelWalk(program, layers, unsupported)
+    walk.run()
     for layer in layers:
         if layer.name in output_layers:
             walk.classes.keep(walk.outputs[layer.name], "output layer")
-    return replace(number(walk.classes, walk.inputs, walk.outputs), labels=walk.labels)
+    return replace(number_classes(walk.classes, walk.inputs, walk.outputs), labels=walk.labels)
 
 
-class Walk:
-    """Following channels: the labels of every node, and the atoms at both ends of every layer."""
+class ChannelWalk:
+    """Labels every node of a network, and collects the atoms of the input and output channels of every layer."""
 
     def __init__(
         self, program: Program, layers: tuple[FoundLayer, ...], unsupported: Mapping[fx.Node, Unsupported]
@@ -67,8 +71,8 @@ class Walk:
     def tensor(self, node: fx.Node) -> Tensor:
         return one(self.labels[node])
 
-    def go(self) -> None:
-        """Through the whole network; what reaches its output stays."""
+    def run(self) -> None:
+        """Label all nodes; channels that reach the network's output stay."""
         for node in self.program.nodes:
             try:
                 self.step(node)
@@ -98,7 +102,7 @@ class Walk:
             self.labels[node] = channel_rules.apply(node, self.labels, self.classes, self.passes)
 
     def _pass_norm(self, node: fx.Node) -> Labels:
-        """A layer's own batch norm is scaled and shifted together with the layer; any other one shifts zeros."""
+        """A layer's own batch norm is removed with the layer's channels; any other batch norm shifts zeros."""
         labels, norm = self.tensor(node.all_input_nodes[0]), self.program.path(node)
         if norm not in self._own_norms:
             self.classes.keep(labels, f"passes batch norm {norm}, which is not one layer's own")
@@ -125,11 +129,11 @@ class Walk:
         return self._read[node, dim]
 
     def passes(self, node: fx.Node, operands: Sequence[fx.Node], foreign: Sequence[bool]) -> bool:
-        """Whether an operation on every element by itself lets channels pass."""
+        """Whether a pointwise operation passes channels on."""
         return keeps_zero(node, operands, foreign)
 
     def couple(self, layer: FoundLayer, arrived: Tensor, made: Tensor) -> None:
-        """Say which of a layer's channels belong together or stay because of the layer itself."""
+        """Unite or keep the channels of a layer where the layer itself demands it."""
         if layer.depthwise:
             self.classes.unite(arrived, made)
         elif layer.groups > 1:  # cutting single channels would leave groups of unequal size
@@ -140,8 +144,8 @@ class Walk:
                 self.classes.keep(atoms, f"tied weights ({layer.parameter})")
 
 
-def number(classes: ChannelClasses, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> Channels:
-    """Number the classes so that those with the same producers, consumers and fate follow each other."""
+def number_classes(classes: ChannelClasses, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> Channels:
+    """Number the classes so that those with the same producers, consumers and reason follow each other."""
     roots = {
         side: {name: [classes.find(atom) for atom in atoms.tolist()] for name, atoms in ends.items()}
         for side, ends in (("in", inputs), ("out", outputs))
@@ -170,7 +174,7 @@ def number(classes: ChannelClasses, inputs: Mapping[str, Tensor], outputs: Mappi
 
 
 def _names_by_root(ends: Mapping[str, list[int]]) -> dict[int, dict[str, None]]:
-    """For every class the layers that have it at this end, in running order and once each."""
+    """For every class the layers that have it among these channels, in running order and once each."""
     names: dict[int, dict[str, None]] = {}
     for name, roots in ends.items():
         for root in roots:

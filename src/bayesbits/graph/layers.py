@@ -1,4 +1,4 @@
-"""Finding the weighted layers of an exported network, and what else in it multiplies."""
+"""Finding the weighted layers of an exported network, and the other operations with multiply-accumulates."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class FoundLayer:
     parameter: str
     norm: str | None
     shared_weight: bool
-    """Something else reads the same weight."""
+    """Whether another operation reads the same weight."""
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
@@ -82,9 +82,9 @@ class FoundLayer:
 
 
 def other_parameters(model: nn.Module, layers: Iterable[Layer], used: Collection[str] | None = None) -> int:
-    """How many elements of parameters belong neither to a layer nor to its batch norm, which is folded into it.
+    """The number of elements of parameters that belong neither to a layer nor to the batch norm folded into it.
 
-    `used` are the names of the parameters that the network reads at all; None: it is not known, and all count.
+    `used` holds the names of the parameters that the network reads; None: they are not known, and all parameters count.
     """
     owners = [model.get_submodule(name) for layer in layers for name in (layer.name, layer.norm) if name is not None]
     known = {id(parameter) for owner in owners for parameter in owner.parameters(recurse=False)}
@@ -131,7 +131,7 @@ def find_layers(program: Program) -> tuple[FoundLayer, ...]:
 
 
 def layer_input(program: Program, call: fx.Node) -> fx.Node:
-    """The tensor that a layer's module is called with; a circular convolution pads it inside of the module."""
+    """The tensor that a layer's module is called with, before a circular convolution pads it inside of the module."""
     inside = program.calls(call)[-1:]
     node = _operand(call)
     while inside and program.calls(node)[-1:] == inside and node.all_input_nodes:
@@ -140,7 +140,7 @@ def layer_input(program: Program, call: fx.Node) -> fx.Node:
 
 
 def find_unsupported(program: Program, layers: tuple[FoundLayer, ...]) -> dict[fx.Node, Unsupported]:
-    """Every operation that multiplies and is no layer, or that nobody knows; and embeddings, which multiply nothing."""
+    """Every operation with MACs that is not a layer's, every custom operation, and embeddings, which have no MACs."""
     of_layers = {call for layer in layers for call in layer.calls}
     found = {}
     for node in program.nodes:
@@ -160,7 +160,7 @@ def _operand(call: fx.Node) -> fx.Node:
 
 
 def _runs_layer(program: Program, node: fx.Node) -> bool:
-    """Whether a node is the work of a stock layer with a weight of its own, not of a function or a computed weight."""
+    """Whether a node runs a layer of torch.nn with that layer's own weight, and not a function or a computed weight."""
     if node.op != "call_function" or operation(node) not in (*CONVOLUTIONS, "linear"):
         return False
     module, weight = program.module(node), node.args[1]
@@ -170,7 +170,7 @@ def _runs_layer(program: Program, node: fx.Node) -> bool:
 
 
 def _own_norm(program: Program, kind: str, calls: list[fx.Node]) -> str | None:
-    """The batch norm that alone reads a layer's output, along its channels and with statistics that can be folded."""
+    """The batch norm that is the only reader of a layer's output, over its channels, with statistics to fold."""
     readers = [user for user in calls[0].users if user.users or user in program.outputs]
     if len(calls) != 1 or len(readers) != 1 or calls[0] in program.outputs:
         return None
@@ -185,7 +185,7 @@ def _own_norm(program: Program, kind: str, calls: list[fx.Node]) -> str | None:
 
 
 def _describe(program: Program, node: fx.Node) -> tuple[str, str]:
-    """What an operation that is no layer should be called, and why it is not handled."""
+    """The name for an operation that is not a layer's, and the reason why it is not handled."""
     name = operation(node)
     origins = [_origin(used) for used in node.all_input_nodes]
     weights = [program.parameters[origin] for origin in origins if origin in program.parameters]
@@ -207,14 +207,14 @@ def _describe(program: Program, node: fx.Node) -> tuple[str, str]:
 
 
 def _origin(node: fx.Node) -> fx.Node:
-    """What a tensor was made of, back to where it first was one thing: a transposed parameter is that parameter."""
+    """The tensor that another one was computed from by operations on one tensor: of a transposed parameter itself."""
     while len(node.all_input_nodes) == 1:
         node = node.all_input_nodes[0]
     return node
 
 
 def _node_macs(node: fx.Node) -> int:
-    """MACs of a node that is no layer; only operations on several tensors can have any."""
+    """The MACs of a node that is not a layer's; pointwise operations have none."""
     if len(node.all_input_nodes) < 1 or not isinstance(node.target, OpOverload):
         return 0
     if torch.Tag.pointwise in node.target.tags:

@@ -1,7 +1,7 @@
 """Finding the residual additions, and the modules at whose outputs their operands can be quantized.
 
-What a max-pool reads whose indices are used (for unpooling, mostly) is such an operand, too: sums that are equal as
-integers differ in the last place as floats, and would decide where the largest value stood.
+The input of a max-pool whose indices are used (mostly for unpooling) is such an operand, too: sums that are equal as
+integers may differ in the last bit as floats, which would change the index of the largest value.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Collection
 from torch import fx
 
 from bayesbits.graph.channel_rules import SAME
-from bayesbits.graph.elementwise_rules import is_elementwise
 from bayesbits.graph.exported_program import Program, is_float, operation, shape
+from bayesbits.graph.pointwise import is_pointwise
 from bayesbits.records.topology import Addition, Unsupported
 
 INDEXED = re.compile(r"max_pool\dd_with_indices|(adaptive|fractional)_max_pool\dd")
@@ -22,12 +22,12 @@ INDEXED = re.compile(r"max_pool\dd_with_indices|(adaptive|fractional)_max_pool\d
 def find_additions(
     program: Program, weighted: Collection[fx.Node], lookups: Collection[fx.Node]
 ) -> tuple[tuple[Addition, ...], tuple[Unsupported, ...], dict[str, fx.Node]]:
-    """The additions, an entry for each operand that no module's output stands for, and the nodes of the others.
+    """The additions, an entry for each operand that is not a module's output, and the nodes of the other operands.
 
-    An addition is residual when two float tensors of equal shape meet that come by different ways from weighted
-    operations (`weighted`), embeddings (`lookups`) or network inputs, one of them at least from a weighted operation.
-    Sums of one tensor's own functions (a rotation of positions, a written-out GELU), biases, positions and masks are
-    none.
+    An addition is residual if it adds two float tensors of equal shape that are computed from different sets of
+    weighted operations (`weighted`), embeddings (`lookups`) and network inputs, at least one of them a weighted
+    operation. A sum of functions of one tensor (a rotary embedding, a GELU written as a formula) is not residual, and
+    neither is the addition of a bias, a position or a mask.
     """
     sources = _sources(program, weighted, lookups)
     additions, missing = [], []
@@ -50,10 +50,10 @@ def find_additions(
         additions.append(Addition(name, operands))
         for index, operand in enumerate(operands):
             if operand is None:
-                what = "what is pooled" if pools else f"side {index + 1} of the addition"
+                what = "the input of the max-pool" if pools else f"operand {index + 1} of the addition"
                 reason = (
-                    f"{what} stays in float: it is not what a module returns that runs once "
-                    "(a functional operation made it, or a module that is used several times)"
+                    f"{what} stays in float: it is not the output of a module that runs once "
+                    "(a functional operation computes it, or a module that is used several times)"
                 )
                 reason += "; the indices of equal values may then differ when deployed" if pools else ""
                 missing.append(Unsupported(name, "residual operand", 0, reason))
@@ -63,7 +63,7 @@ def find_additions(
 def _sources(
     program: Program, weighted: Collection[fx.Node], lookups: Collection[fx.Node]
 ) -> dict[fx.Node, frozenset[fx.Node]]:
-    """For every node the nearest weighted operations, embeddings and float inputs that its value comes from."""
+    """For every node the nearest weighted operations, embeddings and float inputs that its value is computed from."""
     sources: dict[fx.Node, frozenset[fx.Node]] = {}
     for node in program.nodes:
         if node in weighted or node in lookups or (node in program.inputs and is_float(node)):
@@ -90,9 +90,9 @@ def _is_residual(node: fx.Node, sources: dict[fx.Node, frozenset[fx.Node]], weig
 
 
 def _module_output(program: Program, node: fx.Node, *, through_functions: bool = False) -> tuple[str, fx.Node] | None:
-    """The outermost module that runs once and whose one output is exactly this tensor, and its node.
+    """The outermost module that runs once and whose only output is this tensor, and the tensor's node.
 
-    `through_functions`: or the tensor that this one is a function of, element by element, so that equal stays equal.
+    With `through_functions`, the tensor may also be a pointwise function of the module's output.
     """
     for key, path in program.calls(node):
         if not path or program.calls_of[path] != 1 or program.tensor_outputs.get(path) != shape(node):
@@ -105,7 +105,7 @@ def _module_output(program: Program, node: fx.Node, *, through_functions: bool =
     (source,) = node.all_input_nodes
     # A copy (dropout in evaluation, a cast that changes nothing) has the value of what it copies.
     passes = operation(node) in SAME and node.meta["val"].dtype == source.meta["val"].dtype
-    passes = passes or (through_functions and is_float(source) and is_elementwise(node, operation(node)))
+    passes = passes or (through_functions and is_float(source) and is_pointwise(node))
     return _module_output(program, source, through_functions=through_functions) if passes else None
 
 

@@ -1,33 +1,59 @@
-"""Reading a live network into a `Topology`.
+"""Reading a network into a `Topology`.
 
-`trace` lets torch.export read the network, finds the weighted layers, follows their channels, and writes down what it
-could not handle. Where torch.export cannot take the network, a plain run with hooks takes its place (see `fallback`).
+`trace` exports the network, finds the weighted layers, follows their channels, and lists what it could not handle with
+the reason. Where torch.export cannot take the network, it is read by a plain run with hooks (see `hook_trace`).
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, fx, nn
 
 from bayesbits.graph.channel_rules import MOVES, PADS, SAME
-from bayesbits.graph.channels import Channels, follow
+from bayesbits.graph.channels import Channels, follow_channels
 from bayesbits.graph.exported_program import Program, export, is_float, operation
-from bayesbits.graph.fallback import trace_with_hooks
+from bayesbits.graph.hook_trace import trace_with_hooks
 from bayesbits.graph.layers import FoundLayer, find_layers, find_unsupported, layer_input, layer_kind, other_parameters
 from bayesbits.graph.residual import find_additions
 from bayesbits.records.topology import Activation, Layer, Topology, Unsupported
+from bayesbits.utils.batches import split_inputs
 
 UNTRACED = "Its layers can be quantized, but no channels can be removed, and it cannot be deployed"
 
 
-def trace(model: nn.Module, example_inputs: Tensor | tuple[Any, ...] | Mapping[str, Any]) -> Topology:
-    """What a network is, for these inputs: a tensor, a tuple of positional inputs, or a mapping of keyword inputs.
+def trace(model: nn.Module, example_inputs: Tensor | Sequence[Any] | Mapping[str, Any]) -> Topology:
+    """Read the topology of a network: its layers, their MACs and tensors, and which channels can be removed.
 
-    The network is only read. Raises a ValueError where no weighted layer runs.
+    The network is only read: its parameters, buffers, training flags and the random state stay as they are. Where
+    torch.export cannot take the network, it is run once with hooks, and a warning says what is not known then.
+
+    Args:
+        model: The network.
+        example_inputs: The inputs of one call: a tensor, a tuple or list of positional inputs, or a dict of keyword
+            inputs. MACs are counted for their sizes, batch included.
+
+    Returns:
+        The topology; `print` shows it as a table.
+
+    Raises:
+        TypeError: If `example_inputs` has none of these forms.
+        ValueError: If no convolution or linear layer runs for these inputs.
+
+    Example::
+
+        >>> import bayesbits as bb
+        >>> import torch
+        >>> from torch import nn
+        >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 6 * 6, 10))
+        >>> topology = bb.trace(model, torch.zeros(1, 3, 8, 8))
+        >>> [(layer.name, layer.macs) for layer in topology.layers]
+        [('0', 7776), ('3', 2880)]
+        >>> [group.name for group in topology.removable_groups]
+        ['0']
     """
     args, kwargs = split_inputs(example_inputs)
     try:
@@ -46,25 +72,9 @@ def trace(model: nn.Module, example_inputs: Tensor | tuple[Any, ...] | Mapping[s
     return topology
 
 
-def split_inputs(
-    example_inputs: Tensor | tuple[Any, ...] | Mapping[str, Any],
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword inputs, from the three forms that users may give."""
-    if isinstance(example_inputs, Tensor):
-        return (example_inputs,), {}
-    if isinstance(example_inputs, tuple):
-        return example_inputs, {}
-    if isinstance(example_inputs, Mapping):
-        return (), dict(example_inputs)
-    raise TypeError(
-        f"example_inputs is a {type(example_inputs).__name__}; give a tensor, a tuple of positional inputs, "
-        "or a dict of keyword inputs"
-    )
-
-
 @dataclass(frozen=True)
 class Reading:
-    """What was found in an exported network: the record, and the nodes behind it."""
+    """The topology of an exported network, and the nodes that it was read from."""
 
     topology: Topology
     layers: tuple[FoundLayer, ...]
@@ -81,7 +91,7 @@ def read(program: Program) -> Reading:
         node for node, entry in unsupported.items() if entry.macs
     }
     outputs = _output_layers(program, found, weighted)
-    channels = follow(program, found, unsupported, outputs)
+    channels = follow_channels(program, found, unsupported, outputs)
     additions, missing, operands = find_additions(program, weighted, unsupported)
     activations, reads = _activations(program, found)
     layers = tuple(_layer(layer, channels, reads[layer.name]) for layer in found)
@@ -99,7 +109,7 @@ def read(program: Program) -> Reading:
 
 
 def _read_parameters(program: Program) -> set[str]:
-    """The first names of the parameters that something reads; modules that never run have none of them."""
+    """The first names of the parameters that an operation reads; modules that never run have none of them."""
     first = {id(parameter): name for name, parameter in program.model.named_parameters()}
     return {first[id(program.model.get_parameter(name))] for node, name in program.parameters.items() if node.users}
 
@@ -107,7 +117,7 @@ def _read_parameters(program: Program) -> set[str]:
 def _unused_layers(
     program: Program, found: tuple[FoundLayer, ...], unsupported: Mapping[fx.Node, Unsupported]
 ) -> list[Unsupported]:
-    """Layers that ran, but that torch.export left out because nothing reads their output."""
+    """Layers that run, but that torch.export leaves out because nothing reads their output."""
     known = {layer.name for layer in found} | {entry.name for entry in unsupported.values()}
     read = {program.parameters[node] for node in program.parameters if node.users}
     reason = "nothing that the network returns depends on its output; its MACs are not counted"
@@ -139,7 +149,8 @@ def _layer(found: FoundLayer, channels: Channels, activation: str) -> Layer:
 def _activations(program: Program, layers: tuple[FoundLayer, ...]) -> tuple[tuple[Activation, ...], dict[str, str]]:
     """The tensors that layers read, and the name of the one that each layer reads.
 
-    Layers are joined when they read one tensor in any of their calls, because a layer has one input quantizer.
+    Layers share an activation if they read the same tensor in any of their calls, because a layer has one input
+    quantizer.
     """
     tensors = {layer.name: [layer_input(program, call) for call in layer.calls] for layer in layers}
     first = {name: name for name in tensors}  # the first of the layers that each is joined with
@@ -157,14 +168,14 @@ def _activations(program: Program, layers: tuple[FoundLayer, ...]) -> tuple[tupl
 
 
 def _is_network_input(program: Program, node: fx.Node) -> bool:
-    """Whether a tensor is a float input of the network, perhaps moved, padded or cast."""
+    """Whether a tensor is a float input of the network, which may have been moved, padded or cast."""
     while operation(node) in (*MOVES, *SAME, *PADS) and len(node.all_input_nodes) == 1:
         node = node.all_input_nodes[0]
     return node in program.inputs and is_float(node)
 
 
 def _output_layers(program: Program, layers: tuple[FoundLayer, ...], weighted: set[fx.Node]) -> tuple[str, ...]:
-    """The layers from which the network's output can be reached without passing another weighted operation."""
+    """The layers from which a path without another weighted operation leads to the network's output."""
     reached: set[fx.Node] = set()
     waiting = list(program.outputs)
     while waiting:

@@ -1,4 +1,4 @@
-"""Modules that learn: the gated quantizer, the channel gate, and the bank that draws all gates at once."""
+"""Modules: the gated quantizer, gates and channel gates, and the live modules that they are attached to."""
 
 from bayesbits.nn.channel_gate import ChannelFollower, ChannelGate
 from bayesbits.nn.gated_quantizer import GatedQuantizer

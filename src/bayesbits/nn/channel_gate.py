@@ -81,8 +81,9 @@ class ChannelGate(nn.Module):
 class ChannelFollower(nn.Module):
     """The gate of a depthwise layer, which has none of its own: a channel is on where any of its producers' is.
 
-    `producers` holds, for each producer, its gate (None: it is never pruned) and which of its channels each channel
-    here comes from; -1 where the producer does not make that channel. What nobody's gate makes is always on.
+    `producers` holds, for each producer, its gate (None: it is never pruned) and the index of the producer's channel
+    that each channel here comes from; -1 where the producer does not make that channel. A channel without a producer is
+    always on.
     """
 
     index: Tensor

@@ -2,9 +2,9 @@
 
     x_q = z_2 (x_2 + z_4 (eps_4 + z_8 (eps_8 + z_16 (eps_16 + z_32 eps_32))))
 
-x_2 is x rounded to the grid of 2 bits, and each eps_b is what doubling the width to b adds. A gate z_b that closes
-takes all wider ones with it, so that the open gates say how many bits there are. The gates and the end of the range,
-beta, learn by gradient descent together with the weights.
+x_2 is x rounded to the grid of 2 bits, and each eps_b is the residual that b bits add. A gate z_b that closes switches
+all wider ones off, so that the number of open gates is the number of bits. The gates and the end of the range, beta,
+learn by gradient descent together with the weights. `functional.reference` computes the equation and its gradients.
 """
 
 from collections.abc import Sequence
@@ -50,9 +50,9 @@ class GatedQuantizer(nn.Module):
         self.enter("learning", None)
 
     def enter(self, mode: str, fixed_bits: int | None) -> None:
-        """Go into a mode. What does not learn in it asks for no gradient, which parallel training would wait for.
+        """Go into a mode. Parameters that do not learn in it require no gradient, as parallel training waits for those.
 
-        What could learn in the mode before, and was frozen by `requires_grad_(False)`, stays frozen.
+        A parameter that could learn in the mode before, and was frozen by `requires_grad_(False)`, stays frozen.
         """
         frozen = [learns and not parameter.requires_grad for parameter, learns in self._learns()]
         self.mode, self.fixed_bits = mode, fixed_bits
@@ -69,11 +69,11 @@ class GatedQuantizer(nn.Module):
 
     @property
     def beta(self) -> Tensor:
-        """The end of the range; positive and finite wherever an optimizer sends its logarithm."""
+        """The end of the range; positive and finite for any value of its logarithm, which is the parameter."""
         return self.log_beta.float().clamp(-_LARGEST_LOGARITHM, _LARGEST_LOGARITHM).exp()
 
     def set_range(self, beta: float | Sequence[float] | Tensor, *, signed: bool | None = None) -> None:
-        """Put the end of the range (and the sign) where data or a person wants it."""
+        """Set the end of the range, and the sign where one is given."""
         with torch.no_grad():
             self.log_beta.copy_(_checked_logarithm(beta))
         self.signed = self.signed if signed is None else signed

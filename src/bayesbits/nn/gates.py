@@ -1,4 +1,7 @@
-"""A vector of learnable gates, and the bank that draws the noise of many such vectors at once."""
+"""Learnable gates, and the bank that draws the noise of all gates of a network at once.
+
+The noise comes from `functional.noise`, a hash of a counter; `GateBank.draw` is where a network uses it.
+"""
 
 import math
 from collections.abc import Iterable
@@ -15,15 +18,16 @@ from bayesbits.utils.torch_private import in_backward
 
 
 class Pass:
-    """A forward pass of the network that a bank draws for; its values are not for use outside of it."""
+    """The forward pass that a bank has drawn for; gates use the drawn values only while it runs."""
 
     def __init__(self) -> None:
         self.running = False
 
 
 # What a bank drew for one of its members: whether in training, the values of all members, where its own start and stop,
-# its own while the pass runs, and the pass. Afterwards the whole is enough: a compiled pass returns what is kept, and
-# every tensor that it returns costs a gradient. A plain tuple, as torch 2.11 does not compile one with names here.
+# its own while the pass runs, and the pass. After the pass only the values of all members are kept: a compiled pass
+# returns what is kept, and every tensor that it returns costs a gradient. A plain tuple, as torch 2.11 does not compile
+# one with names here.
 Drawn = tuple[bool, Tensor, int, int, Tensor | None, Pass]
 
 
@@ -63,7 +67,7 @@ class Gates(nn.Module):
         return decide(self.logits.detach())
 
     def probability_on(self) -> Tensor:
-        """P(z > 0) of every gate that learns: what a penalty charges for."""
+        """P(z > 0) of every gate that learns, for which the penalties charge."""
         return probability_on(self.logits)
 
     def extra_repr(self) -> str:
@@ -75,10 +79,10 @@ class Gates(nn.Module):
 
 
 class GateBank(nn.Module):
-    """Draws all gates of a network in one go; call `draw()` before each forward pass and `end_pass()` behind it.
+    """Draws all gates of a network in one go; call `draw()` before each forward pass and `end_pass()` after it.
 
-    What checkpointing repeats of a forward pass during backward has the values of the latest draw: with several passes
-    before one backward, checkpointed parts of the earlier ones would be repeated with the wrong gates.
+    Parts of a forward pass that checkpointing repeats during backward use the values of the latest draw: with several
+    passes before one backward, checkpointed parts of the earlier ones would be repeated with the wrong gates.
 
     The noise is a function of the seed and of a counter, both in the buffer `counter`: equal on all ranks once the
     buffer is, and continued exactly by a state_dict.
@@ -117,7 +121,7 @@ class GateBank(nn.Module):
                 start = stop
 
     def end_pass(self) -> None:
-        """The forward pass is over: members that are used outside of one draw for themselves."""
+        """End the forward pass: members that are used outside of one draw for themselves."""
         self.present_pass.running = False
         for member in self.members:
             if member._drawn is not None:

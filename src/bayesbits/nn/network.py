@@ -1,46 +1,36 @@
 """The root of a network with quantizers attached: it draws the gates before each forward pass, and owns what learns.
 
-What is attached is one module, under the name `bayesbits`. It belongs to the network wherever torch takes all of a
-network: `modules`, `parameters`, `buffers`, `state_dict`, `load_state_dict`, `train`, `to` and whatever rests on them.
-It is not among the `children`: code that walks over those, in a forward pass or to take a network apart, finds the
-float network's. Tools that save states walk over `named_children`, which have it outside of a forward pass. And it is
-in no part of the network, so that freezing a part, or setting it to evaluation, leaves the gates and ranges alone. A
-state_dict without any of its keys is one of the float network, and leaves it as it is.
+Everything that is attached belongs to one module, `nn.network_quantizers`, under the name `bayesbits`. Operations on
+the whole network include it: `modules`, `parameters`, `buffers`, `state_dict`, `load_state_dict`, `train`, `to` and all
+that rests on them. It is not among the `children`: code that walks over those, in a forward pass or to take a network
+apart, finds the float network's. Tools that save states walk over `named_children`, which have it outside of a forward
+pass. And it is in no part of the network, so that freezing a part, or setting it to evaluation, leaves the gates and
+ranges alone. A state_dict without any of its keys is one of the float network, and leaves it as it is.
 """
 
 import functools
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 
-from bayesbits.nn.exchange import Exchanged, exchange_class
+from bayesbits.nn.class_exchange import AttachedModule, exchange_class
+from bayesbits.nn.network_quantizers import NetworkQuantizers
 
 NAME = "bayesbits"
 
 
-class Passes(Protocol):
-    """What is told of every forward pass of the network."""
-
-    @property
-    def in_pass(self) -> bool: ...
-
-    def before_forward(self) -> None: ...
-
-    def after_forward(self) -> None: ...
-
-
-class AttachedNetwork(Exchanged):
+class AttachedNetwork(AttachedModule):
     """Mixed into the class of the whole network; a forward pre-hook would stay outside of what is compiled."""
 
-    bayesbits: Any
+    bayesbits: NetworkQuantizers
 
     @classmethod
     def members(cls, original: type[nn.Module]) -> dict[str, Any]:
         @functools.wraps(original.forward)
         def forward(self: Any, *arguments: Any, **keywords: Any) -> Any:
-            attached: Passes = self.bayesbits
+            attached: NetworkQuantizers = self.bayesbits
             attached.before_forward()
             if torch.compiler.is_dynamo_compiling():  # one graph, without blocks that have an end of their own
                 output = original.forward(self, *arguments, **keywords)
@@ -62,8 +52,7 @@ class AttachedNetwork(Exchanged):
 
     def named_children(self) -> Iterator[tuple[str, nn.Module]]:
         yield from super().named_children()
-        attached: Passes = self.bayesbits
-        if not attached.in_pass:
+        if not self.bayesbits.in_pass:
             yield NAME, self._attached
 
     def children(self) -> Iterator[nn.Module]:
@@ -88,13 +77,20 @@ class AttachedNetwork(Exchanged):
         return super().train(mode)
 
     @property
-    def _attached(self) -> nn.Module:
-        attached: nn.Module = self.__dict__[NAME]
+    def _attached(self) -> NetworkQuantizers:
+        attached: NetworkQuantizers = self.__dict__[NAME]
         return attached
+
+    def release(self) -> None:
+        for module in self.modules():
+            hooks = module._forward_pre_hooks
+            for identifier in [identifier for identifier, hook in hooks.items() if isinstance(hook, _PlainPath)]:
+                del hooks[identifier]
+        del self.__dict__[NAME]
 
     def _apply(self, function: Any, recurse: bool = True) -> Any:
         if recurse:
-            self._attached._apply(function)  # type: ignore[no-untyped-call]
+            self._attached._apply(function)
         return super()._apply(function, recurse)  # type: ignore[no-untyped-call]
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
@@ -122,7 +118,22 @@ class AttachedNetwork(Exchanged):
             unexpected += [start + key for key in found.unexpected_keys]
 
 
-def attach_to_network(model: nn.Module, attached: nn.Module) -> None:
-    """Hang what is attached under its name."""
+class _PlainPath:
+    """A forward pre-hook that does nothing: where one is, torch's fused transformer layer calls its modules.
+
+    The fused one reads their weights and runs without them, and so without what is attached.
+    """
+
+    def __call__(self, module: nn.Module, arguments: Any) -> None:
+        return None
+
+
+def attach_to_network(model: nn.Module, attached: NetworkQuantizers) -> None:
+    """Make a network the owner of the quantizers and gates that are attached to its modules, in place."""
+    attached.to(next(model.parameters()).device)
+    attached.train(model.training)
     model.__dict__[NAME] = attached  # beside the children
     exchange_class(model, AttachedNetwork)
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoderLayer):
+            module.register_forward_pre_hook(_PlainPath())

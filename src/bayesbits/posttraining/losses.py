@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bayesbits.compression.compressor import Compressor
-from bayesbits.compression.observation import run_on
-from bayesbits.nn.attached import observe_output
+from bayesbits.nn.quantized_output import observe_output
 from bayesbits.posttraining.modes import in_float
+from bayesbits.utils.batches import call_model
 
 LossFunction = Callable[[Any, Any], Tensor]
 BatchLoss = Callable[[int], Tensor]
@@ -38,13 +38,13 @@ def batch_loss(
         compare: LossFunction = divergence
     else:
         targets, compare = labels, loss_fn or F.cross_entropy
-    return lambda index: compare(run_on(model, inputs[index]), targets[index])
+    return lambda index: compare(call_model(model, inputs[index]), targets[index])
 
 
 def float_log_probabilities(compressor: Compressor, inputs: list[Any]) -> list[Tensor]:
     """The logarithms of the float network's probabilities, batch by batch."""
     with in_float(compressor.attachment), torch.no_grad():
-        return [_logits(run_on(compressor.model, batch)).log_softmax(-1) for batch in inputs]
+        return [_logits(call_model(compressor.model, batch)).log_softmax(-1) for batch in inputs]
 
 
 def divergence(output: Any, target: Tensor) -> Tensor:
@@ -58,9 +58,9 @@ def layers_loss(compressor: Compressor, batch: Any) -> Tensor:
     layers = compressor.topology.layers
     modules = [compressor.model.get_submodule(layer.norm or layer.name) for layer in layers]
     with in_float(compressor.attachment), torch.no_grad(), _outputs(modules) as wanted:
-        run_on(compressor.model, batch)
+        call_model(compressor.model, batch)
     with _outputs(modules) as given:
-        run_on(compressor.model, batch)
+        call_model(compressor.model, batch)
     errors = [
         (ours - theirs).square().sum() / theirs.square().sum().clamp_min(torch.finfo(theirs.dtype).tiny)
         for ours, theirs in zip(given, wanted, strict=True)

@@ -3,6 +3,7 @@
 import torch
 
 from bayesbits.compression.compressor import Compressor, check_compressor
+from bayesbits.posttraining.starting import forget
 from bayesbits.records.front import Point, Range
 from bayesbits.records.plan import Plan
 
@@ -46,4 +47,4 @@ def restore(compressor: Compressor, point: Point) -> None:
             quantizer.log_beta.copy_(values.reshape(quantizer.log_beta.shape))
         quantizer.signed = point.ranges[name].signed
     compressor.attachment.calibrated = True
-    compressor.attachment.swept_ranges = None  # a sweep behind this starts from the point's ranges
+    forget(compressor.attachment)  # a sweep behind this starts from the point's ranges

@@ -11,6 +11,8 @@ from bayesbits.compression.attachment import Attachment
 
 Ranges = dict[str, Tensor]
 
+_SWEPT = "ranges before and after a sweep"
+
 
 @torch.no_grad()
 def start_afresh(attachment: Attachment) -> Ranges:
@@ -22,7 +24,7 @@ def start_afresh(attachment: Attachment) -> Ranges:
         if not gate.fixed:
             gate.gates.reopen()
     present = _ranges(attachment)
-    started, left = attachment.swept_ranges or (present, present)
+    started, left = attachment.notes.get(_SWEPT, (present, present))
     if all(torch.equal(value, left[name].to(value)) for name, value in present.items()):
         for name, quantizer in attachment.quantizers.items():
             quantizer.log_beta.copy_(started[name])
@@ -31,7 +33,12 @@ def start_afresh(attachment: Attachment) -> Ranges:
 
 def end_point(attachment: Attachment, started: Ranges) -> None:
     """Remember what a sweep has made of the ranges that it started from."""
-    attachment.swept_ranges = (started, _ranges(attachment))
+    attachment.notes[_SWEPT] = (started, _ranges(attachment))
+
+
+def forget(attachment: Attachment) -> None:
+    """Let the next sweep start from the present ranges."""
+    attachment.notes.pop(_SWEPT, None)
 
 
 def _ranges(attachment: Attachment) -> Ranges:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bayesbits.compression.compressor import Compressor, attach
+from bayesbits.compression.attach import attach
+from bayesbits.compression.compressor import Compressor
 from bayesbits.recipes import folder as files
 from bayesbits.recipes.loaders import Loaders, open_data
 from bayesbits.recipes.machine import Machine, find_machine, versions

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from torch import nn
 
-from bayesbits.compression.compressor import Compressor, attach
+from bayesbits.compression.attach import attach
+from bayesbits.compression.compressor import Compressor
 from bayesbits.compression.spec import Spec
 from bayesbits.recipes import advice
 from bayesbits.recipes import folder as files

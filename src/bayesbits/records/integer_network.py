@@ -1,9 +1,9 @@
-"""What is deployed: the third of the three records that the rest of the library reads.
+"""The `IntegerNetwork`: the final integers of a deployed network.
 
-An `IntegerNetwork` holds the final integers of a network: the codes of every weight with their steps, biases as int32
-on the grid of their layer, the grid of every activation, and what stays float and why. `deploy` writes it; the torch
-executor, the packer, the ONNX writer and `verify` only read it, so that equality is proven integer for integer. Its
-`Structure` is plain data with a versioned JSON form; the tensors lie beside it, by name.
+It holds the codes of every weight with their steps, biases as int32 on the grid of their layer, the grid of every
+activation, and what stays in float and why. `deploy` writes it; the torch executor, the packer, the ONNX writer and
+`verify` only read it, so that equality is proven integer for integer. Its `Structure` is plain data with a versioned
+JSON form; the tensors are stored beside it, by name.
 
 Codes are centered here: the code 0 is the number 0, and signed codes of 4 bits are -7..7. A runtime carries an
 activation as an unsigned integer of 8 or 16 bits, which is the code plus the zero point of its grid.
@@ -14,14 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 from torch import Tensor
 
-from bayesbits.records.serialization import Record
+from bayesbits.records.serialization import Record, find_by_name
 from bayesbits.utils.pytree import Tree
-
-Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -41,16 +39,16 @@ class Grid:
     high: int
     """The largest code."""
     beta: float
-    """The end of the range, of which `step` is a part; needed where the tensor stays float and is only clipped."""
+    """The end of the range; needed where the tensor stays in float and is only clipped."""
 
     @property
     def carrier(self) -> str | None:
-        """The integers that a runtime carries codes in: "uint8", "uint16", or None where the tensor stays float."""
+        """The integer type in which a runtime stores codes: "uint8" or "uint16"; None where the tensor stays float."""
         return "uint8" if self.bits <= 8 else "uint16" if self.bits <= 16 else None
 
     @property
     def zero_point(self) -> int:
-        """What a carrier adds to a code, so that signed codes are unsigned integers: 128, or 32768 for 16 bits."""
+        """The number that is added to signed codes to store them as unsigned integers: 128, or 32768 for 16 bits."""
         return 0 if not self.signed else 2 ** (15 if self.carrier == "uint16" else 7)
 
 
@@ -132,11 +130,11 @@ class Structure(Record):
     removed: tuple[int, ...]
     """The channel classes of the user's network that are gone."""
     other_macs: int
-    """Multiply-accumulates outside of the layers, which are left in float."""
+    """Multiply-accumulates outside of the layers, which stay in float."""
     other_parameters: int
-    """Elements of parameters outside of the layers, which are left in float."""
+    """Elements of parameters outside of the layers, which stay in float."""
     notes: tuple[str, ...]
-    """What is left in float although it was to be quantized, and the like."""
+    """Remarks, such as what stays in float although it was to be quantized."""
     version: int = VERSION
     """The version of the JSON form."""
 
@@ -148,9 +146,30 @@ class Structure(Record):
 
 @dataclass(frozen=True)
 class IntegerNetwork:
-    """The final integers of a network; see the head of this file."""
+    """The final integers of a deployed network.
+
+    `DeployedNetwork.integer` is one; `bb.load` reads it from a file.
+
+    Args:
+        structure: Everything but the tensors: layers, grids, inputs and outputs, with a versioned JSON form.
+        tensors: The codes, steps and biases of the layers, by name.
+
+    Example::
+
+        >>> import bayesbits as bb
+        >>> import torch
+        >>> compressor = bb.attach(torch.nn.Linear(4, 2), torch.zeros(1, 4), bb.Spec(bits=(4, 8)))
+        >>> compressor.calibrate([torch.rand(8, 4)])
+        >>> compressor.fix(bb.Plan.uniform(compressor.topology, weights=4))
+        >>> network = bb.deploy(compressor).integer
+        >>> [(layer.bits, layer.arithmetic) for layer in network.layers]
+        [(4, 'integer')]
+        >>> network.codes("").dtype, int(network.codes("").abs().max())
+        (torch.int8, 7)
+    """
 
     structure: Structure
+    """Everything but the tensors."""
     tensors: Mapping[str, Tensor]
     """For every layer "<name>.codes" (int8, or int16 above 8 bits) and "<name>.steps" (float32: one, or one for each
     output channel), or "<name>.weight" (float32) where there are no codes; and "<name>.bias", where there is one."""
@@ -165,11 +184,11 @@ class IntegerNetwork:
 
     def layer(self, name: str) -> IntegerLayer:
         """The layer of this name; a KeyError that says which names there are."""
-        return _find(self._layers, name, "layer")
+        return find_by_name(self._layers, name, "layer")
 
     def grid(self, name: str) -> Grid:
         """The grid of the tensor of this name; a KeyError that says which names there are."""
-        return _find(self._grids, name, "quantized tensor")
+        return find_by_name(self._grids, name, "quantized tensor")
 
     def codes(self, layer: str) -> Tensor:
         """The codes of a layer's weight."""
@@ -185,7 +204,7 @@ class IntegerNetwork:
 
     @property
     def parameter_count(self) -> int:
-        """The elements of weights and biases, and of whatever else stays in float; a tied weight counts once."""
+        """The elements of weights, biases and parameters that stay in float; a tied weight counts once."""
         weights = {layer.parameter: _weight(self, layer).numel() for layer in reversed(self.layers)}
         biases = sum(self.tensors[f"{layer.name}.bias"].numel() for layer in self.layers if layer.bias)
         return sum(weights.values()) + biases + self.structure.other_parameters
@@ -207,10 +226,3 @@ class IntegerNetwork:
 def _weight(network: IntegerNetwork, layer: IntegerLayer) -> Tensor:
     codes = network.tensors.get(f"{layer.name}.codes")
     return network.tensors[f"{layer.name}.weight"] if codes is None else codes
-
-
-def _find(records: Mapping[str, Part], name: str, what: str) -> Part:
-    try:
-        return records[name]
-    except KeyError:
-        raise KeyError(f"no {what} is called {name!r}; there are: {', '.join(records)}") from None

@@ -1,10 +1,9 @@
-"""What was decided for a network: the second of the three records that the rest of the library reads.
+"""The `Plan`: the decision about a network, which is the width of every tensor and the channels of every layer.
 
-A `Plan` holds the width of every weight and activation tensor, and the output channels that every layer keeps. Every
-method ends in one; cost, fine-tuning and deployment only read it. It is plain data with a versioned JSON form.
+Every method ends in a plan; cost, fine-tuning and deployment only read it. It is plain data with a versioned JSON form.
 
-Channels. A plan names the channels that a layer itself emits. A channel class of the network is removed where every
-layer that makes it drops it; a depthwise layer makes no channels of its own, follows its producers, and is not named.
+Channels. A plan names the output channels that a layer keeps. A channel class of the network is removed if every layer
+that makes it drops it. A depthwise layer makes no channels of its own: it follows its producers, and is not named.
 """
 
 from __future__ import annotations
@@ -12,24 +11,55 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from bayesbits.records.serialization import Record
 from bayesbits.records.topology import POOLED_BITS, Layer, Topology
+from bayesbits.utils.checks import is_integer
 
 WIDTHS = (0, *range(2, 33))
 
 
 @dataclass(frozen=True)
 class Plan(Record):
-    """What was decided; see the head of this file."""
+    """The widths of all tensors of a network, and the output channels that its layers keep.
+
+    Every method, Bayesian Bits and the baselines, ends in a plan. `Compressor.fix` makes it final; `save` writes it to
+    a file and `Plan.load` reads it.
+
+    Args:
+        bits: The width of every weight, activation and quantized operand of an addition, by the tensor's name. 32 is
+            float. 0 is the weight of a layer that is gone, because other layers make the same channels.
+        kept: The indices of the output channels that a layer keeps, increasing, by the layer's name. A layer that is
+            not named keeps all of its channels.
+        version: The version of the JSON form.
+
+    Raises:
+        ValueError: If a width is not an integer from 2 to 32 or 0, or if indices are not increasing.
+
+    Example::
+
+        >>> import bayesbits as bb
+        >>> import torch
+        >>> from torch import nn
+        >>> model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+        >>> topology = bb.trace(model, torch.zeros(1, 4))
+        >>> plan = bb.Plan.uniform(topology, weights=4, activations=8)
+        >>> plan.bits
+        {'0.weight': 4, '2.weight': 4, '0.input': 8, '2.input': 8}
+        >>> smaller = plan.without(topology, topology.group("0").channels[:4])
+        >>> smaller.kept
+        {'0': (4, 5)}
+        >>> bb.Plan.from_json(smaller.to_json()) == smaller
+        True
+    """
 
     VERSION: ClassVar[int] = 1
 
     bits: Mapping[str, int]
     """The width of every weight, every activation and every quantized operand, by the tensor's name.
 
-    32 is float. 0 is the weight of a layer that emits nothing any more, where another layer makes the same channels.
+    32 is float. 0 is the weight of a layer that is gone, because other layers make the same channels.
     """
     kept: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """The indices of the output channels that a layer keeps, increasing; a layer that is not named keeps all."""
@@ -38,10 +68,10 @@ class Plan(Record):
 
     def __post_init__(self) -> None:
         for tensor, width in self.bits.items():
-            if not _is_integer(width) or width not in WIDTHS:
+            if not is_integer(width) or width not in WIDTHS:
                 raise ValueError(f"Plan.bits[{tensor!r}] is {width!r}; it is an integer from 2 to 32, or 0")
         for layer, channels in self.kept.items():
-            if not all(map(_is_integer, channels)) or any(left >= right for left, right in pairwise((-1, *channels))):
+            if not all(map(is_integer, channels)) or any(left >= right for left, right in pairwise((-1, *channels))):
                 raise ValueError(f"Plan.kept[{layer!r}] is {channels!r}; it lists increasing indices of channels")
         object.__setattr__(self, "kept", {layer: tuple(channels) for layer, channels in self.kept.items()})
         super().__post_init__()
@@ -55,7 +85,15 @@ class Plan(Record):
         input_bits: int = 8,
         residual_bits: int | None = None,
     ) -> Plan:
-        """The same width for all weights, and for all activations but the network's inputs; all channels stay."""
+        """The plan with one width for all weights and one for all activations; all channels stay.
+
+        Args:
+            topology: The network.
+            weights: The width of every weight.
+            activations: The width of every activation that is not an input of the network.
+            input_bits: The width of the network's inputs.
+            residual_bits: The width of the operands of residual additions; None: they are not quantized.
+        """
         bits = dict.fromkeys(topology.weight_tensors, weights)
         bits.update({entry.name: input_bits if entry.network_input else activations for entry in topology.activations})
         operands = topology.pooled_tensors if residual_bits is None else topology.operand_tensors
@@ -63,7 +101,7 @@ class Plan(Record):
         return cls(bits)
 
     def without(self, topology: Topology, channels: Iterable[int]) -> Plan:
-        """The same plan with these channel classes removed: every layer that makes one of them drops it."""
+        """The same plan with these channel classes removed: every layer that makes one of them drops its channel."""
         gone = frozenset(channels)
         kept = {
             layer.name: tuple(index for index in sorted(self._keeps(layer)) if layer.out_channels[index] not in gone)
@@ -73,7 +111,7 @@ class Plan(Record):
         return replace(self, kept={**self.kept, **kept})
 
     def removed(self, topology: Topology) -> frozenset[int]:
-        """The channel classes that are removed: those that can be, and that no layer which makes them keeps."""
+        """The channel classes that are removed: those that can be, and that every layer which makes them drops."""
         dropped: set[int] = set()
         made: set[int] = set()
         for layer in topology.layers:
@@ -84,7 +122,7 @@ class Plan(Record):
         return frozenset(channel for channel in dropped - made if topology.group_of(channel).removable)
 
     def check(self, topology: Topology) -> None:
-        """Raise a ValueError that names the first thing in which this plan does not fit the network."""
+        """Raise a ValueError that names the first difference if this plan does not fit the network."""
         required = [*topology.weight_tensors, *(activation.name for activation in topology.activations)]
         for tensor in required:
             if tensor not in self.bits:
@@ -121,11 +159,7 @@ class Plan(Record):
                 raise ValueError(f"the plan gives {layer.parameter!r} 0 bits, but {layer.name!r} keeps channels")
         for tensor, width in self.bits.items():
             if width == 0 and tensor not in topology.weight_tensors:
-                raise ValueError(f"the plan gives {tensor!r} 0 bits; only a weight can vanish")
+                raise ValueError(f"the plan gives {tensor!r} 0 bits; only a weight can have 0 bits")
 
     def _keeps(self, layer: Layer) -> frozenset[int]:
         return frozenset(self.kept.get(layer.name, range(len(layer.out_channels))))
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,8 +1,8 @@
 """The JSON form that the records share: written from dataclasses, and checked field by field when it is read.
 
 A record is a frozen dataclass of plain values, optional ones, tuples, mappings from names, and other such dataclasses.
-It carries a version, and text of any other version is refused. A file holds a checksum as well, so that a damaged one
-is refused and not taken for another record. Mappings cannot be changed any more than the records that hold them.
+It has a version, and text of another version is refused. A file has a checksum as well, so that a damaged file is
+refused. The mappings of a record cannot be changed, as the record itself cannot.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class FrozenMapping(dict[str, Any]):
 
 
 def freeze_mappings(part: Any) -> None:
-    """Put mappings that cannot be changed in place of those that a frozen dataclass was given."""
+    """Replace the mappings of a frozen dataclass by mappings that cannot be changed."""
     for field in fields(part):
         value = getattr(part, field.name)
         if isinstance(value, Mapping):
@@ -44,7 +44,7 @@ def freeze_mappings(part: Any) -> None:
 
 @dataclass(frozen=True)
 class Record:
-    """What every record can do; a subclass has a field `version` whose default is `VERSION`."""
+    """The JSON form of a record, as text and in a file; a subclass has a field `version` whose default is `VERSION`."""
 
     VERSION: ClassVar[int]
 
@@ -71,11 +71,14 @@ class Record:
                 f"edited on purpose is read without its field {CHECKSUM!r}"
             )
         if data.get("version") != cls.VERSION:
-            raise ValueError(f"{name} version {data.get('version')!r} cannot be read; this library reads {cls.VERSION}")
+            raise ValueError(
+                f"{name} version {data.get('version')!r} cannot be read; this library reads {cls.VERSION}. "
+                "Make it anew with this version of the library, or read it with the version that wrote it"
+            )
         return _read_fields(cls, data, name)
 
     def save(self, path: str | Path) -> None:
-        """Write the JSON form to a file; whatever happens meanwhile, the file is the old one or the new one."""
+        """Write the JSON form to a file, at once: an interrupted process leaves the old file or the new one."""
         data = json.loads(self.to_json())
         write_atomically(path, json.dumps({**data, CHECKSUM: _checksum(data)}).encode())
 
@@ -89,8 +92,16 @@ class Record:
         return cls.from_json(text)
 
 
+def find_by_name(parts: Mapping[str, Part], name: str, what: str) -> Part:
+    """The part of this name; otherwise a KeyError that lists the names. `what` says what the parts are."""
+    try:
+        return parts[name]
+    except KeyError:
+        raise KeyError(f"no {what} is called {name!r}; there are: {', '.join(parts)}") from None
+
+
 def _checksum(data: Mapping[str, Any]) -> str:
-    """Of the content, whatever the order of its fields and the space between them."""
+    """The checksum of the content; the order of the fields and white space do not matter."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
@@ -107,7 +118,7 @@ def _read_fields(cls: type[Part], data: Any, where: str) -> Part:
 
 
 def _read_value(expected: Any, value: Any, where: str) -> Any:
-    """A field's value, checked against its annotation: one of the kinds named at the head of this file."""
+    """A field's value, checked against its annotation, which is one of the types named at the head of this file."""
     if get_origin(expected) is tuple:
         if not isinstance(value, list):
             raise ValueError(f"{where}: expected a list, found {type(value).__name__}")

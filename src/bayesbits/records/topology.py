@@ -1,27 +1,37 @@
-"""What a network is: the first of the three records that the rest of the library reads.
+"""The `Topology`: the weighted layers of a network, the tensors and channels between them, and what is not supported.
 
-A `Topology` lists the weighted layers of a network with their MACs, the tensors that feed them, the residual additions,
-the channels that are coupled to each other, and everything that could not be handled, with the reason. `graph.trace`
-writes it; attaching, cost and plans only read it. It is plain data with a versioned JSON form, and holds no tensors.
+`graph.trace` writes it; attaching, cost and plans only read it. It is plain data with a versioned JSON form, and holds
+no tensors.
 
-Channels. Every channel of every tensor belongs to a *channel class*, an integer; two channels have the same class when
+Channels. Every channel of every tensor belongs to a *channel class*, an integer. Two channels have the same class if
 they can only be removed together (the two sides of a residual addition, the input and output of a depthwise
-convolution). A `ChannelGroup` is a run of consecutive classes with the same producers, readers and fate.
+convolution). A `ChannelGroup` is a run of consecutive classes with the same producers, the same consumers, and the same
+reason why they cannot be removed, if there is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
-from bayesbits.records.serialization import Record
-
-Part = TypeVar("Part")
+from bayesbits.records.serialization import Record, find_by_name
+from bayesbits.utils.tables import text_table
 
 POOLED_BITS = 8
-"""The width of what is pooled with indices, where nothing is said about operands."""
+"""The width of the input of a max-pool with indices, where no width of operands is chosen."""
+
+MOST_NAMES = 3
+"""The most names of layers in one cell of a table."""
+
+
+def output_axis(kind: str, groups: int) -> int:
+    """The axis of a layer's weight that holds its output channels; `kind` and `groups` are those of a `Layer`.
+
+    A transposed convolution has its inputs on axis 0. With groups its outputs are spread over both axes, but for a
+    depthwise one, whose axis 0 holds both.
+    """
+    return 1 if kind == "conv_transpose" and groups == 1 else 0
 
 
 @dataclass(frozen=True)
@@ -41,11 +51,11 @@ class Layer:
     bias: bool
     """Whether the layer has a bias."""
     calls: int
-    """How often the layer runs in one forward."""
+    """The number of times that the layer runs in one forward pass."""
     macs: int
-    """Multiply-accumulates for the example inputs, batch included, all calls together."""
+    """The multiply-accumulates of all of its calls for the example inputs, batch included."""
     norm: str | None
-    """The BatchNorm that alone reads this layer's output, and reads nothing else; None where there is none."""
+    """The batch norm that alone reads this layer's output, and reads nothing else; None where there is none."""
     activation: str
     """The name of the Activation that this layer reads."""
     in_channels: tuple[int, ...]
@@ -53,7 +63,7 @@ class Layer:
     out_channels: tuple[int, ...]
     """The channel class of every output channel or feature."""
     depthwise: bool
-    """One filter per channel: groups equals both the input and the output channels."""
+    """Whether there is one filter per channel: as many groups as input channels and as output channels."""
 
 
 @dataclass(frozen=True)
@@ -65,29 +75,29 @@ class Activation:
     consumers: tuple[str, ...]
     """The layers that read it. Tensors that one layer reads in several calls are one Activation."""
     network_input: bool
-    """It is a float input of the network, perhaps moved or reshaped, and nothing computed."""
+    """Whether it is a float input of the network, which may have been moved or reshaped, and not a computed tensor."""
 
 
 @dataclass(frozen=True)
 class Addition:
-    """A residual addition of two computed tensors; or, with one operand, a max-pool whose indices are read."""
+    """A residual addition of two tensors; with one operand, a max-pool whose indices are read."""
 
     name: str
     """The graph's name of the addition, with the path of the module that performs it."""
     operands: tuple[str | None, ...]
-    """For each operand the outermost module whose output is exactly that tensor; None where no module's is."""
+    """For each operand the outermost module whose output is that tensor; None where there is no such module."""
 
 
 @dataclass(frozen=True)
 class ChannelGroup:
-    """Channel classes `first` to `first + size - 1`, which share producers, consumers and fate."""
+    """Channel classes `first` to `first + size - 1`, with the same producers, consumers and reason."""
 
     name: str
     """The first producing layer's name, or "input" and the like; unique in the topology."""
     first: int
     """The first channel class."""
     size: int
-    """How many channel classes there are."""
+    """The number of channel classes."""
     producers: tuple[str, ...]
     """The layers with these classes among their output channels."""
     consumers: tuple[str, ...]
@@ -108,12 +118,12 @@ class ChannelGroup:
 
 @dataclass(frozen=True)
 class Unsupported:
-    """Something in the network that is left in float and counted at 32 bits."""
+    """A part of the network that stays in float and is counted at 32 bits."""
 
     name: str
-    """Where: a module path or a node of the graph."""
+    """The path of a module, or the name of a node of the graph."""
     what: str
-    """What it is, such as "attention product", "functional linear" or "embedding"."""
+    """The kind of operation, such as "attention product", "functional linear" or "embedding"."""
     macs: int
     """Its multiply-accumulates for the example inputs; 0 where it has none."""
     reason: str
@@ -122,40 +132,72 @@ class Unsupported:
 
 @dataclass(frozen=True)
 class Topology(Record):
-    """What a network is; see the head of this file."""
+    """The weighted layers of a network, its tensors, its channels, and what is not supported; `print` shows a table.
+
+    `bb.trace` reads it from a network, and `Compressor.topology` is one. `save` writes it to a file and `Topology.load`
+    reads it.
+
+    Args:
+        layers: The convolutions and linear layers, in the order in which they first run.
+        activations: The tensors that they read. Each gets one quantizer, which its consumers share.
+        additions: The residual additions, in running order.
+        groups: All channels of all layers, in groups that say which layers make and read them, and why they cannot be
+            removed, if they cannot.
+        unsupported: The parts of the network that stay in float, with the reason.
+        output_layers: The layers whose output reaches the network's output without another weighted layer between.
+        other_parameters: The number of elements of parameters outside of the layers and their batch norms.
+        traced: Whether torch.export could read the network. Otherwise it was read by a run with hooks, and no channels
+            can be removed.
+        version: The version of the JSON form.
+
+    Example::
+
+        >>> import bayesbits as bb
+        >>> import torch
+        >>> from torch import nn
+        >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 6 * 6, 10))
+        >>> topology = bb.trace(model, torch.zeros(1, 3, 8, 8))
+        >>> print(topology)
+        layer  kind    weight    MACs  removable  channels feed
+        0      conv    8x3x3x3  7,776     8 of 8  3
+        3      linear  10x288   2,880    0 of 10  output
+        10,656 MACs in 2 layers
+        >>> topology.layer("0").macs, topology.group("0").consumers
+        (7776, ('3',))
+    """
 
     VERSION: ClassVar[int] = 1
 
     layers: tuple[Layer, ...]
     """The weighted layers, in the order in which they first run."""
     activations: tuple[Activation, ...]
-    """The tensors that feed them, in the order of their first consumers."""
+    """The tensors that the layers read, in the order of their first consumers."""
     additions: tuple[Addition, ...]
     """The residual additions, in the order in which they run."""
     groups: tuple[ChannelGroup, ...]
     """All channels of all layers; the classes of the groups are 0, 1, 2, ... without gaps."""
     unsupported: tuple[Unsupported, ...]
-    """What could not be handled, and why."""
+    """The parts of the network that stay in float, with the reason."""
     output_layers: tuple[str, ...]
-    """The layers whose output reaches the network's output without passing another weighted layer."""
+    """The layers whose output reaches the network's output without another weighted layer between."""
     other_parameters: int
     """Elements of parameters that belong to no layer here and to no layer's batch norm; they stay in float."""
     traced: bool
-    """False where torch.export could not read the network and a run with hooks took its place."""
+    """Whether torch.export could read the network; otherwise it was read by a run with hooks."""
     version: int = VERSION
     """The version of the JSON form."""
 
     def layer(self, name: str) -> Layer:
-        """The layer of this name; a KeyError that says which names there are."""
-        return _find(self._layers, name, "layer")
+        """The layer of this name; otherwise a KeyError that lists the names."""
+        return find_by_name(self._layers, name, "layer")
 
     def activation(self, name: str) -> Activation:
-        """The activation of this name; a KeyError that says which names there are."""
-        return _find(self._activations, name, "activation")
+        """The activation of this name; otherwise a KeyError that lists the names."""
+        return find_by_name(self._activations, name, "activation")
 
     def group(self, name: str) -> ChannelGroup:
-        """The channel group of this name; a KeyError that says which names there are."""
-        return _find(self._groups, name, "channel group")
+        """The channel group of this name; otherwise a KeyError that lists the names."""
+        return find_by_name(self._groups, name, "channel group")
 
     def group_of(self, channel: int) -> ChannelGroup:
         """The group that a channel class belongs to."""
@@ -168,17 +210,17 @@ class Topology(Record):
 
     @property
     def channels(self) -> int:
-        """How many channel classes there are."""
+        """The number of channel classes."""
         return sum(group.size for group in self.groups)
 
     @property
     def macs(self) -> int:
-        """All multiply-accumulates that were counted, those of unsupported parts included."""
+        """The multiply-accumulates of the network, those of unsupported parts included."""
         return sum(layer.macs for layer in self.layers) + sum(entry.macs for entry in self.unsupported)
 
     @cached_property
     def weight_tensors(self) -> dict[str, tuple[str, ...]]:
-        """The weight tensors by the parameter's name, with the layers that have them: several where they are tied."""
+        """The layers of every weight tensor, by the parameter's name: several layers where weights are tied."""
         tensors: dict[str, tuple[str, ...]] = {}
         for layer in self.layers:
             tensors[layer.parameter] = (*tensors.get(layer.parameter, ()), layer.name)
@@ -186,15 +228,42 @@ class Topology(Record):
 
     @cached_property
     def operand_tensors(self) -> dict[str, str]:
-        """The operands of residual additions, named "module.output", with the module whose output each of them is."""
+        """The operands of additions, named "module.output", with the module whose output each of them is."""
         operands = (operand for addition in self.additions for operand in addition.operands)
         return {f"{operand}.output": operand for operand in operands if operand is not None}
 
     @cached_property
     def pooled_tensors(self) -> frozenset[str]:
-        """The operands among them that max-pools read whose indices are used: these always have a quantizer."""
+        """The operands that are inputs of max-pools with indices, which always have a quantizer."""
         pools = (addition.operands for addition in self.additions if len(addition.operands) == 1)
         return frozenset(f"{operand}.output" for (operand,) in pools if operand is not None)
+
+    def __str__(self) -> str:
+        head = ("layer", "kind", "weight", "MACs", "removable", "channels feed")
+        lines = [text_table(head, map(self._cells, self.layers), left=(0, 1, 2, 5))]
+        macs = sum(entry.macs for entry in self.unsupported)
+        lines.append(f"{self.macs - macs:,} MACs in {len(self.layers)} layers")
+        if self.unsupported:
+            lines.append(f"not supported, {macs:,} MACs at 32 bits:")
+        for entry in self.unsupported:
+            size = f" of {entry.macs:,} MACs" if entry.macs else ""
+            lines.append(f"  {entry.name or 'the network'}: {entry.what}{size}: {entry.reason}")
+        return "\n".join(lines)
+
+    def _cells(self, layer: Layer) -> tuple[str, ...]:
+        """A layer's row in the table of `print`."""
+        groups = [self.group_of(channel) for channel in layer.out_channels]
+        behind = set(list(self._layers)[list(self._layers).index(layer.name) + 1 :])
+        feeds = list(dict.fromkeys(name for group in groups for name in group.consumers if name in behind))
+        feeds += ["output"] if layer.name in self.output_layers else []
+        return (
+            layer.name,
+            "depthwise conv" if layer.depthwise else layer.kind,
+            "x".join(map(str, layer.weight_shape)),
+            f"{layer.macs:,}",
+            f"{sum(group.removable for group in groups)} of {len(groups)}",
+            ", ".join(feeds[:MOST_NAMES]) + (f" and {len(feeds) - MOST_NAMES} more" if len(feeds) > MOST_NAMES else ""),
+        )
 
     @cached_property
     def _layers(self) -> dict[str, Layer]:
@@ -211,10 +280,3 @@ class Topology(Record):
     @cached_property
     def _group_of_channel(self) -> dict[int, ChannelGroup]:
         return {channel: group for group in self.groups for channel in group.channels}
-
-
-def _find(records: Mapping[str, Part], name: str, what: str) -> Part:
-    try:
-        return records[name]
-    except KeyError:
-        raise KeyError(f"no {what} is called {name!r}; there are: {', '.join(records)}") from None

@@ -1,12 +1,13 @@
-"""The report: one page about a finished run, which can be sent to anybody as it is.
+"""The report: one HTML page about a finished run, which needs no other file.
 
     from bayesbits.report import write_report
 
     write_report("runs/demo")  # runs/demo/report.html
 
-`reading` gathers what the run's folder holds, `figures` and `page` turn it into text; they are pure functions of it.
+`run_folder` reads the files of the run, `page_tables`, `layer_figure` and `training_figure` make tables and figures
+from them, and `page` fills the template in `templates/`.
 """
 
-from bayesbits.report.writing import write_report
+from bayesbits.report.page import write_report
 
 __all__ = ["write_report"]

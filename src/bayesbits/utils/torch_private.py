@@ -1,7 +1,7 @@
 """Every private name of torch that this package uses, why, and what happens when it is gone.
 
 No other module of the package touches a private name of torch (`tests/utils/test_torch_private.py` reads them all).
-Two uses cannot live here. `nn/network.py` and `compression/attachment.py` override `nn.Module._apply`: `Module.to` and
+Two uses cannot live here. `nn/network.py` and `nn/network_quantizers.py` override `nn.Module._apply`: `Module.to` and
 its relatives move tensors through it, and torch has no public hook for that. If it went, an attached network moved to
 another device would leave its quantizers behind, and `tests/nn/test_network.py` would fail.
 """
@@ -9,6 +9,8 @@ another device would leave its quantizers behind, and `tests/nn/test_network.py`
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -39,6 +41,7 @@ __all__ = [
     "compiler_failed",
     "conv_forward",
     "find_cpp_compiler",
+    "ignore_autocast",
     "in_backward",
     "is_compiled",
     "mark_dynamic",
@@ -66,6 +69,33 @@ def is_compiled(module: nn.Module) -> bool:
     """
     compiler = sys.modules.get("torch._dynamo.eval_frame")
     return compiler is not None and isinstance(module, getattr(compiler, "OptimizedModule", ()))
+
+
+@contextmanager
+def ignore_autocast() -> Iterator[None]:
+    """Autocast has no effect on this thread inside of the block, even where torch.export enters it anew.
+
+    torch.export puts an autocast region into a graph of its own, and making that functional loses the names of the
+    modules in it. torch.autocast tells the outermost mode of the class below that it was entered. Gone: a network with
+    such regions is read by a run with hooks.
+    """
+    # Imported here, as it imports sympy: half a second.
+    from torch.fx.experimental.proxy_tensor import PreDispatchTorchFunctionMode
+
+    class AutocastIgnored(PreDispatchTorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is torch.amp._enter_autocast:  # type: ignore[attr-defined]
+                torch.set_autocast_enabled(args[0], False)  # torch.autocast itself restores it when it is left
+                return None
+            return None if func is torch.amp._exit_autocast else func(*args, **(kwargs or {}))  # type: ignore[attr-defined]
+
+    with ExitStack() as stack:
+        accelerator = torch.accelerator.current_accelerator()
+        for device in ("cpu", *([] if accelerator is None else [accelerator.type])):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        stack.enter_context(AutocastIgnored(None))  # type: ignore[arg-type]
+        yield
 
 
 def find_cpp_compiler() -> str:

@@ -11,7 +11,9 @@ from onnx import TensorProto
 from torch import Tensor, nn
 
 import bayesbits as bb
+from bayesbits.deploy.onnx import standard_nodes
 from bayesbits.utils import optional_packages
+from tests.deploy.calls import deploy_uniformly, rows
 from tests.deploy.exported import exported
 
 
@@ -95,3 +97,14 @@ def test_missing_packages_are_named(monkeypatch, mixture, tmp_path):
     message = r'export_onnx needs onnxscript; install with: pip install "bayesbits\[onnx\]"'
     with pytest.raises(ImportError, match=message):
         mixture.write(tmp_path / "network.onnx")
+
+
+def test_a_file_that_does_not_load_is_not_written(tmp_path, monkeypatch):
+    _, small = deploy_uniformly(nn.Sequential(nn.Linear(4, 2)), rows())
+    bb.export_onnx(small, rows(), tmp_path / "small.onnx")
+    before = (tmp_path / "small.onnx").read_bytes()
+    monkeypatch.setattr(standard_nodes, "auxiliary_node", lambda name: "the same")
+    with pytest.raises(RuntimeError, match=r"onnxruntime cannot load what was exported.*the same"):
+        bb.export_onnx(small, rows(), tmp_path / "small.onnx")
+    assert (tmp_path / "small.onnx").read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 1

@@ -1,12 +1,20 @@
-"""Latencies with a clock that a session turns: what is measured, in which order, on which inputs."""
+"""Latencies are measured of files with any inputs, by their names, in batches that the network takes."""
 
 from types import SimpleNamespace
+from typing import Any
 
+import onnxruntime
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
+import bayesbits as bb
 from bayesbits.deploy.onnx import latency
+from bayesbits.deploy.onnx.export import export_float_onnx
 from bayesbits.deploy.onnx.latency import Latency, measure_latencies
+from bayesbits.deploy.onnx.runtime import Session
+from tests.deploy.calls import BATCH, FixedBatch, Positions, Taking, check_close, deploy_uniformly, rows, run
 
 RUNS: list[tuple[str, int, tuple[int, ...]]] = []
 SECONDS = {"a": [100.0, 5.0, 3.0, 4.0], "b": [100.0, 2.0, 2.5, 1.5]}
@@ -25,7 +33,7 @@ class Clock:
 def files(monkeypatch, tmp_path):
     clock = Clock()
 
-    class Session:
+    class FakeSession:
         def __init__(self, path, *, threads):
             self.name, self.threads, self.runs = path.stem, threads, 0
 
@@ -37,7 +45,7 @@ def files(monkeypatch, tmp_path):
             self.runs += 1
 
     RUNS.clear()
-    monkeypatch.setattr(latency, "Session", Session)
+    monkeypatch.setattr(latency, "Session", FakeSession)
     monkeypatch.setattr(latency, "time", clock)
     for name, size in (("a", 3), ("b", 5)):
         (tmp_path / f"{name}.onnx").write_bytes(bytes(size))
@@ -70,3 +78,57 @@ def test_a_network_of_a_fixed_size_is_called_with_the_examples_as_they_are(files
     found = measure_latencies(files, network(False), fixed, threads=(1,), batches=(1, 32), rounds=3)
     assert [(one.name, one.batch) for one in found] == [("a", 1), ("b", 1)]
     assert {shape for _, _, shape in RUNS} == {(2, 1)}
+
+
+def test_times_of_files_with_nested_inputs(tmp_path):
+    inputs = {"zeta": rows(3), "batch": BATCH, "alpha": rows(4)}
+    model = Taking()
+    compressor, small = deploy_uniformly(model, inputs)
+    bb.export_onnx(small, inputs, tmp_path / "small.onnx")
+    export_float_onnx(compressor.detach(), inputs, tmp_path / "float.onnx")
+    files = {name: tmp_path / f"{name}.onnx" for name in ("small", "float")}
+    found = measure_latencies(files, small, inputs, threads=(1,), batches=(2,), rounds=1)
+    assert [one.name for one in found] == ["small", "float"]
+    session = onnxruntime.InferenceSession(str(files["float"]), providers=["CPUExecutionProvider"])
+    feeds = {"batch.image": rows(1), "batch.others.0": rows(2), "zeta": rows(3), "alpha": rows(4)}
+    (output,) = session.run(None, {name: x.numpy() for name, x in feeds.items()})
+    check_close(torch.from_numpy(output), run(model, inputs))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_batch_is_found_behind_what_is_none(count, tmp_path):
+    inputs = (torch.randn(6), {"x": torch.randn(count, 6, 4), "y": torch.randn(count, 6, 4)})
+    compressor, small = deploy_uniformly(Positions(), inputs)
+    assert small.integer.structure.batched == (False, True, True)
+    assert (
+        run(small, tree_map_only(Tensor, lambda x: x if x.dim() == 1 else x[:1].expand(5, 6, 4), inputs)).shape[0] == 5
+    )
+    bb.export_onnx(small, inputs, tmp_path / "small.onnx")
+    export_float_onnx(compressor.detach(), inputs, tmp_path / "float.onnx")
+    files = {name: tmp_path / f"{name}.onnx" for name in ("small", "float")}
+    found = measure_latencies(files, small, inputs, threads=(1,), batches=(1, 3), rounds=1)
+    assert [(one.name, one.batch) for one in found] == [("small", 1), ("float", 1), ("small", 3), ("float", 3)]
+
+
+def test_times_are_taken_of_inputs_by_their_names(tmp_path, monkeypatch):
+    inputs = (torch.randn(6), {"x": torch.randn(2, 6, 4), "y": torch.randn(2, 6, 4)})
+    _, small = deploy_uniformly(Positions(), inputs)
+    bb.export_onnx(small, inputs, tmp_path / "small.onnx")
+    fed: list[dict[str, Any]] = []
+    monkeypatch.setattr(Session, "run", lambda self, feeds: fed.append(feeds))
+    turned = (inputs[0], dict(reversed(inputs[1].items())))
+    measure_latencies({"small": tmp_path / "small.onnx"}, small, turned, threads=(1,), batches=(1,), rounds=1)
+    assert set(fed[0]) == {"positions", "batch.x", "batch.y"}
+    assert torch.equal(torch.from_numpy(fed[0]["batch.x"]), inputs[1]["x"][:1])
+
+
+@pytest.mark.parametrize("image", [True, False])
+def test_times_of_networks_that_take_one_size_alone(image, tmp_path):
+    model, example = (nn.Sequential(nn.Conv2d(3, 4, 3)), torch.randn(3, 8, 8)) if image else (FixedBatch(), None)
+    example = torch.randn(3, 2, 4) if example is None else example
+    compressor, small = deploy_uniformly(model, example)
+    bb.export_onnx(small, example, tmp_path / "small.onnx")
+    export_float_onnx(compressor.detach(), example, tmp_path / "float.onnx")
+    files = {name: tmp_path / f"{name}.onnx" for name in ("small", "float")}
+    found = measure_latencies(files, small, example, threads=(1,), rounds=1)
+    assert [one.batch for one in found] == [1, 1]

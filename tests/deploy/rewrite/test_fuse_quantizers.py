@@ -7,8 +7,11 @@ import pytest
 import torch
 from torch import fx
 
-from bayesbits.deploy.rewrite.fuse_quantizers import Emission, fuse
+from bayesbits.deploy.rewrite.fuse_quantizers import fuse_quantizers
+from bayesbits.deploy.rewrite.program import EmittedCodes, Geometry, LayerNode
 from bayesbits.records.integer_network import Grid
+from tests.deploy.networks import deployed
+from tests.deploy.rewrite.programs import program_of
 
 aten = torch.ops.aten
 GRID = Grid("b.input", 4, True, 0.5, -7, 7, 3.75)
@@ -32,18 +35,20 @@ class Chain:
         """What the layers emit, and the operations that are left."""
         quantized = self.graph.call_module("quantizers./b/input", (self.last,))
         self.graph.output(self.graph.call_module("layers./b", (quantized,)))
-        entries: Any = [
-            SimpleNamespace(layer=SimpleNamespace(name=name), calls=[node] * calls)
-            for name, node in zip("ac", self.layers, strict=False)
-        ]
-        emissions = fuse(self.graph, entries, {"b.input": grid}, integer_layers)
+        program = program_of(self.graph, grids=[grid])
+        for name, node in zip("ac", self.layers, strict=False):
+            layer: Any = SimpleNamespace(name=name)
+            reason = None if name in integer_layers else "asked for"
+            program.layers.append(LayerNode(layer, Geometry(), [node] * calls, reason))
+        fuse_quantizers(program)
         self.graph.lint()
-        return emissions, [str(node.target) for node in self.graph.nodes if node.op.startswith("call")]
+        emitted = {entry.layer.name: entry.emits for entry in program.layers if entry.emits is not None}
+        return emitted, [str(node.target) for node in self.graph.nodes if node.op.startswith("call")]
 
 
 def test_a_quantizer_goes_into_the_layer_before_it():
-    emissions, left = Chain().fuse()
-    assert emissions == {"a": Emission("b.input", -7, 7)}
+    emitted, left = Chain().fuse()
+    assert emitted == {"a": EmittedCodes("b.input", -7, 7)}
     assert left == ["layers./a", "layers./b"]
 
 
@@ -78,24 +83,24 @@ def test_what_does_not_emit_codes():
     ],
 )
 def test_clipping_around_zero_becomes_bounds_of_the_codes(target, more, bounds):
-    emissions, left = Chain().then(target, *more).fuse()
+    emitted, left = Chain().then(target, *more).fuse()
     if bounds is None:
-        assert emissions == {}
+        assert emitted == {}
         assert left[-2:] == ["quantizers./b/input", "layers./b"]
     else:
-        assert emissions == {"a": Emission("b.input", *bounds)}
+        assert emitted == {"a": EmittedCodes("b.input", *bounds)}
         assert left == ["layers./a", "layers./b"]
 
 
 def test_a_bound_of_six_is_a_code_where_the_grid_goes_further():
     fine = Grid("b.input", 8, False, 0.05, 0, 255, 12.75)
-    assert Chain().then(aten.relu6.default).fuse(fine)[0] == {"a": Emission("b.input", 0, 120)}
-    assert Chain().then(aten.relu.default).fuse(fine)[0] == {"a": Emission("b.input", 0, 255)}
+    assert Chain().then(aten.relu6.default).fuse(fine)[0] == {"a": EmittedCodes("b.input", 0, 120)}
+    assert Chain().then(aten.relu.default).fuse(fine)[0] == {"a": EmittedCodes("b.input", 0, 255)}
 
 
 def test_two_bounds_are_both_kept():
-    emissions, _ = Chain().then(aten.clamp.default, -1.0, 3.0).then(aten.clamp.default, -2.0, 1.0).fuse()
-    assert emissions == {"a": Emission("b.input", -2, 2)}
+    emitted, _ = Chain().then(aten.clamp.default, -1.0, 3.0).then(aten.clamp.default, -2.0, 1.0).fuse()
+    assert emitted == {"a": EmittedCodes("b.input", -2, 2)}
 
 
 def test_a_computed_bound_stays():
@@ -123,8 +128,8 @@ def test_a_computed_bound_stays():
     ],
 )
 def test_what_moves_data_or_takes_maxima_lets_a_quantizer_pass(target, more, passes):
-    emissions, left = Chain().then(target, *more).fuse()
-    assert bool(emissions) == passes
+    emitted, left = Chain().then(target, *more).fuse()
+    assert bool(emitted) == passes
     assert ("quantizers./b/input" in left) != passes
     assert str(target) in left
 
@@ -151,11 +156,11 @@ def test_a_concatenation_passes_it_to_all_of_its_parts_or_to_none():
         chain = Chain(layers=2)
         chain.then(aten.relu.default, source=chain.layers[1])
         chain.last = chain.graph.call_function(aten.cat.default, ([chain.layers[0], chain.last], 1))
-        emissions, left = chain.fuse(integer_layers=integer_layers)
-        assert emissions.keys() == expected
+        emitted, left = chain.fuse(integer_layers=integer_layers)
+        assert emitted.keys() == expected
         assert any("relu" in name for name in left) != bool(expected)
         if expected:
-            assert emissions == {"a": Emission("b.input", -7, 7), "c": Emission("b.input", 0, 7)}
+            assert emitted == {"a": EmittedCodes("b.input", -7, 7), "c": EmittedCodes("b.input", 0, 7)}
 
 
 @pytest.mark.parametrize("averages", [True, False])
@@ -166,7 +171,7 @@ def test_averages_are_taken_of_codes(averages):
     target = aten.mean.dim if averages else aten.sum.dim_IntList
     first = graph.call_function(target, (numbers, [2]))
     graph.output((graph.call_function(aten.neg.default, (first,)), graph.call_function(aten.exp.default, (numbers,))))
-    fuse(graph, [], {}, ())
+    fuse_quantizers(program_of(graph))
     graph.lint()
     assert first.args[0] is (codes if averages else numbers)
     (reader,) = first.users
@@ -176,6 +181,16 @@ def test_averages_are_taken_of_codes(averages):
 
 def test_averages_of_numbers_stay_behind_the_layer_that_made_them():
     chain = Chain().then(aten.mean.dim, [2])
-    emissions, left = chain.fuse()
-    assert emissions == {}
+    emitted, left = chain.fuse()
+    assert emitted == {}
     assert left == ["layers./a", "aten.mean.dim", "quantizers./b/input", "layers./b"]
+
+
+def test_one_relu_becomes_a_bound_and_max_pool_works_on_codes():
+    _, small, _ = deployed("lenet5")
+    operations = {str(node.target) for node in small.program.graph.nodes if node.op == "call_function"}
+    assert not any("relu" in name for name in operations)
+    assert any("max_pool2d" in name for name in operations)
+    assert [layer.output for layer in small.integer.layers] == [
+        "features.3.input", "classifier.1.input", "classifier.3.input", None
+    ]  # fmt: skip

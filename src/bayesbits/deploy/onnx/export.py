@@ -15,12 +15,13 @@ from torch import nn
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.onnx.custom_nodes import IR_VERSION, OPSET, export_with_custom_nodes, quiet_exporter
 from bayesbits.deploy.onnx.runtime import check_loads
-from bayesbits.deploy.signature import in_order, name_tensors, read_arguments
-from bayesbits.graph.exported_program import evaluation_form, export_flat
-from bayesbits.graph.flattened import FlatNetwork, export_any_batch
+from bayesbits.deploy.signature import name_tensors, read_arguments, sort_keyword_inputs
+from bayesbits.graph.export import export_dynamic_batch, export_flat
+from bayesbits.graph.flat_network import FlatNetwork
 from bayesbits.records.integer_network import IntegerNetwork
 from bayesbits.utils.batches import split_inputs
 from bayesbits.utils.files import write_atomically
+from bayesbits.utils.modes import evaluation_mode
 from bayesbits.utils.optional_packages import require_extras
 
 if TYPE_CHECKING:
@@ -92,11 +93,11 @@ def export_float_onnx(model: nn.Module, example_inputs: Any, path: str | Path) -
     from bayesbits.deploy.onnx.tensor_names import name_inputs_and_outputs
 
     args, kwargs = split_inputs(example_inputs)
-    kwargs = in_order(model, args, kwargs)
+    kwargs = sort_keyword_inputs(model, args, kwargs)
     flat = FlatNetwork(model, args, kwargs)
-    with quiet_exporter(), evaluation_form(flat), torch.no_grad():
+    with quiet_exporter(), evaluation_mode(flat), torch.no_grad():
         returns = flat.returns()
-        exported = export_any_batch(flat, lambda examples, marks: export_flat(flat, examples, marks)[0])
+        exported = export_dynamic_batch(flat, lambda examples, marks: export_flat(flat, examples, marks)[0])
         translated = torch.onnx.export(exported, dynamo=True, opset_version=OPSET, verbose=False)
     assert translated is not None
     proto = translated.model_proto  # torch builds a new one at every access

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
+from bayesbits.records.topology import output_axis
 
 Array = NDArray[Any]
 
@@ -175,7 +176,7 @@ class NodeWriter:
         if f"{layer.name}.codes" in self.network.tensors:
             codes = self.add("Cast", [self._weight(layer)], f"{name}/codes", to=TensorProto.FLOAT)
             steps = self._tensor(layer, "steps")
-            axis = 1 if layer.kind == "conv_transpose" and layer.groups == 1 else 0
+            axis = output_axis(layer.kind, layer.groups)
             sizes = [1] * len(layer.weight_shape)
             sizes[axis] = -1
             steps = steps.reshape(sizes if steps.size > 1 else ())

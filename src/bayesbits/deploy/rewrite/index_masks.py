@@ -1,54 +1,54 @@
-"""What is left of a tensor when channels are gone: along every dimension the indices that stay."""
+"""Index masks: for each dimension of a tensor, which of its indices remain when channels are removed."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from bayesbits.graph.channel_labels import collapse
 
-Kept = tuple[Tensor | None, ...]
-"""For each dimension a mask of the indices that stay; None where all do, and () where all of everything stays."""
+IndexMasks = tuple[Tensor | None, ...]
+"""For each dimension a mask that is True for the indices that remain; None where all of them do.
+
+The empty tuple stands for a tensor of any rank from which nothing is removed."""
 
 
-def kept_of(labels: Tensor, gone: Tensor) -> Kept | None:
-    """What is left of a tensor with these labels; None where it is not a grid of indices.
+def masks_from_labels(labels: Tensor, removed: Tensor) -> IndexMasks | None:
+    """The masks of a tensor with these channel labels; None where what remains is not a grid of indices.
 
-    `gone` says of every atom whether it is removed; its last element stands for labels that are no atoms.
+    `removed` says for every atom whether it is removed; its last element stands for the labels that are not atoms.
     """
     small = collapse(labels)
-    stays = ~gone[torch.where(small >= 0, small, len(gone) - 1)]
-    if bool(stays.all()):
+    remains = ~removed[torch.where(small >= 0, small, len(removed) - 1)]
+    if bool(remains.all()):
         return (None,) * labels.dim()
     masks: list[Tensor | None] = []
-    together = torch.ones((), dtype=torch.bool)
+    grid = torch.ones((), dtype=torch.bool)
     for dim in range(small.dim()):
         others = [other for other in range(small.dim()) if other != dim]
-        mask = stays.any(dim=others) if others else stays
-        together = together & mask.reshape(-1, *[1] * (small.dim() - dim - 1))
-        masks.append(some(mask))
-    return tuple(masks) if torch.equal(together.expand_as(stays), stays) else None
+        mask = remains.any(dim=others) if others else remains
+        grid = grid & mask.reshape(-1, *[1] * (small.dim() - dim - 1))
+        masks.append(none_if_full(mask))
+    return tuple(masks) if torch.equal(grid.expand_as(remains), remains) else None
 
 
-def some(mask: Tensor | None) -> Tensor | None:
-    """A mask, or None where it lets everything stay."""
+def none_if_full(mask: Tensor | None) -> Tensor | None:
+    """A mask, or None where all of its indices remain."""
     return None if mask is None or bool(mask.all()) else mask
 
 
-def any_gone(kept: Kept) -> bool:
-    """Whether anything is gone."""
-    return any(mask is not None for mask in kept)
+def removes_any(masks: IndexMasks) -> bool:
+    """Whether the masks remove any index."""
+    return any(mask is not None for mask in masks)
 
 
-def count(size: int, mask: Tensor | None) -> int:
-    """How many of `size` indices stay."""
+def remaining_size(size: int, mask: Tensor | None) -> int:
+    """How many of `size` indices remain."""
     return size if mask is None else int(mask.sum())
 
 
-def same(left: Sequence[Tensor | None], right: Sequence[Tensor | None]) -> bool:
-    """Whether the same is left of two tensors."""
+def same_masks(left: IndexMasks, right: IndexMasks) -> bool:
+    """Whether two tensors have the same masks."""
     left, right = left or (None,) * len(right), right or (None,) * len(left)
     return all(
         (a is None and b is None) or (a is not None and b is not None and torch.equal(a, b))

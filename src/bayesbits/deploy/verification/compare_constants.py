@@ -20,10 +20,12 @@ from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.verification.derived_constants import LayerConstants
 from bayesbits.deploy.verification.differences import LAYER_ROUNDOFF, ArrayComparison
 from bayesbits.deploy.verification.result import ConstantCounts, VerificationError
-from bayesbits.nn.attached import AttachedLayer, AttachedNorm, on_grid
+from bayesbits.nn.batch_norm import AttachedBatchNorm
+from bayesbits.nn.folding import fold_factor, folded_bias, round_bias
+from bayesbits.nn.layer import AttachedLayer
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
 from bayesbits.records.plan import Plan
-from bayesbits.records.topology import Layer
+from bayesbits.records.topology import Layer, output_axis
 from bayesbits.utils.naming import key_of
 from bayesbits.utils.torch_private import BatchNorm
 
@@ -50,8 +52,8 @@ def _check_simulated_layer(
     layer: Layer, module: AttachedLayer, norm: BatchNorm | None, constants: LayerConstants
 ) -> None:
     channels = len(layer.out_channels)
-    factor = torch.ones(channels, dtype=torch.float64) if norm is None else _factor(norm)
-    assert isinstance(norm, AttachedNorm | None)
+    factor = torch.ones(channels, dtype=torch.float64) if norm is None else fold_factor(norm, torch.float64)
+    assert isinstance(norm, AttachedBatchNorm | None)
     gate = module.parts.gate if norm is None else norm.parts.gate
     gated = factor if gate is None else factor * gate.values().double()
     weight = module.effective_weight().double() * module.along_outputs(gated)
@@ -61,26 +63,19 @@ def _check_simulated_layer(
     step = module.bias_step()
     if norm is None:
         assert module.bias is not None
-        bias: Tensor = module.bias if step is None else on_grid(module.bias, step)
+        bias: Tensor = module.bias if step is None else round_bias(module.bias, step)
         size = bias.abs().double()
     else:
-        assert norm.running_mean is not None
         shift = norm.effective_shift()
         wide = torch.zeros(channels, dtype=torch.float64) if shift is None else shift.double()
-        mean = (norm.running_mean if module.bias is None else norm.running_mean - module.bias).double() * factor
-        bias, size = wide - mean, wide.abs() + mean.abs()
+        bias = folded_bias(norm, factor, module.bias, wide)
+        size = wide.abs() + (wide - bias).abs()
         size = size if norm.bias is None else size + norm.bias.abs()  # the shift before it was rounded to the grid
     bias = bias.double() if gate is None else bias * gate.values().double()
     tolerance = FOLDING_ROUNDOFF * size
     if step is not None and not constants.integer:  # a float layer is deployed with its bias unrounded
         tolerance = tolerance + 0.5 * step.double()
     _check_close(layer.name, "bias", bias, torch.from_numpy(constants.bias), tolerance)
-
-
-def _factor(norm: BatchNorm) -> Tensor:
-    assert norm.running_var is not None
-    factor = torch.rsqrt(norm.running_var.double() + norm.eps)
-    return factor if norm.weight is None else factor * norm.weight.double()
 
 
 def _check_close(layer: str, what: str, simulated: Tensor, derived: Tensor, tolerance: Tensor) -> None:
@@ -210,7 +205,7 @@ def _float_weight(network: IntegerNetwork, layer: IntegerLayer) -> Array:
     if f"{layer.name}.weight" in network.tensors:
         return _array(network.tensors[f"{layer.name}.weight"])
     sizes = [1] * len(layer.weight_shape)
-    sizes[1 if layer.kind == "conv_transpose" and layer.groups == 1 else 0] = -1
+    sizes[output_axis(layer.kind, layer.groups)] = -1
     steps = network.steps(layer.name).numpy()
     codes = network.codes(layer.name).numpy().astype(np.float32)
     weight: Array = codes * steps.reshape(sizes if steps.size > 1 else ())

@@ -20,7 +20,8 @@ from bayesbits.compression.compressor import Compressor
 from bayesbits.deploy.verification.derived_constants import LayerConstants
 from bayesbits.deploy.verification.float64_mode import Float64Mode
 from bayesbits.deploy.verification.inputs import Batch
-from bayesbits.nn.attached import AttachedLayer, AttachedNorm, Parts
+from bayesbits.nn.batch_norm import AttachedBatchNorm, BatchNormParts
+from bayesbits.nn.layer import AttachedLayer, LayerParts
 from bayesbits.records.plan import Plan
 from bayesbits.utils.pytree import Tree, describe
 from bayesbits.utils.torch_private import BatchNorm, tree_map_only
@@ -110,7 +111,7 @@ class Float64Simulation(Simulation):
         for layer in self.fixed.topology.layers:
             module = model.get_submodule(layer.name)
             if isinstance(module, AttachedLayer):
-                module.parts = Parts(input=module.parts.input)
+                module.parts = LayerParts(input=module.parts.input)
                 _set_constants(module, constants[layer.name].weight, constants[layer.name].bias)
                 if layer.norm is not None:
                     norm = model.get_submodule(layer.norm)
@@ -149,8 +150,8 @@ def _make_identity(norm: BatchNorm) -> None:
     """Make a batch norm the identity."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
-    if isinstance(norm, AttachedNorm):
-        norm.parts = Parts()
+    if isinstance(norm, AttachedBatchNorm):
+        norm.parts = BatchNormParts()
     norm.eps = 0.0
     norm.running_mean.zero_()
     norm.running_var.fill_(1.0)

@@ -1,0 +1,232 @@
+"""Every command with its options and its help. A command imports its implementation when it runs, not before."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bayesbits.cli import options
+from bayesbits.cli.options import RecipeOptions
+
+
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")] = Path("runs/demo"),
+) -> None:
+    """Compress LeNet-5 on scikit-learn's handwritten digits: two minutes on a CPU, no download.
+
+    The float network is trained, bits and channels are learned, and the result is fine-tuned and tested. The integer
+    network is written as ONNX files and proven equal. A demo that was interrupted continues; one that was finished
+    starts again.
+    """
+    from bayesbits.cli.search import run_demo
+
+    run_demo(output)
+
+
+def recipes() -> None:
+    """List the recipes of the package."""
+    from bayesbits.cli.show import show_recipes
+
+    show_recipes()
+
+
+def inspect(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A network of the zoo, or your MODULE:FUNCTION.")],
+    input_shape: Annotated[
+        str | None,
+        typer.Option("--input-shape", metavar="CxHxW", help="The shape of one example, such as 3x224x224."),
+    ] = None,
+    overrides: options.Overrides = None,
+) -> None:
+    """Show the layers and costs of a network, its removable channels, and what stays in float.
+
+    `--set` gives options of the network, such as stem=cifar. Your function may return a network, or a pair of the
+    network and example inputs; then no shape is needed.
+    """
+    from bayesbits.cli.show import show_network
+
+    show_network(model, input_shape, overrides or ())
+
+
+def search(
+    recipe: options.RecipeArgument = None,
+    overrides: options.Overrides = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The folder to write to; runs/RECIPE by default.")
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Continue the run in the folder; DIR/recipe.toml as the recipe names the folder, too."
+        ),
+    ] = False,
+    model: options.ModelOption = None,
+    data: options.DataOption = None,
+    task: options.TaskOption = None,
+    loss: options.LossOption = None,
+    metric: options.MetricOption = None,
+    device: options.DeviceOption = None,
+) -> None:
+    """Learn the bits and channels of a network as a recipe says, and test the result.
+
+    Examples:
+
+      bayesbits search digits-lenet5 --set search.mu=0.02
+
+      bayesbits search cifar10-vgg7 --set data.folder=/data -o runs/vgg7
+
+      bayesbits search --model mine:network --data mine:loaders
+
+      bayesbits search --model mine:unet --data mine:loaders --task segmentation
+
+      bayesbits search runs/vgg7/recipe.toml --resume
+    """
+    chosen = RecipeOptions(recipe, overrides, model, data, task, loss, metric)
+    from bayesbits.cli.search import run_search
+
+    run_search(chosen, output, resume=resume, device=device)
+
+
+def plan(folder: options.RunFolder) -> None:
+    """Show the bits and channels of every layer of a run, and their cost."""
+    from bayesbits.cli.show import show_plan
+
+    show_plan(folder)
+
+
+def report(folder: options.RunFolder) -> None:
+    """Write DIR/report.html: one page about the run, without other files, to read or to send."""
+    from bayesbits.cli.show import print_report
+
+    print_report(folder)
+
+
+def posttrain(
+    recipe: options.RecipeArgument = None,
+    overrides: options.Overrides = None,
+    checkpoint: options.CheckpointOption = None,
+    model: options.ModelOption = None,
+    data: options.DataOption = None,
+    task: options.TaskOption = None,
+    loss: options.LossOption = None,
+    metric: options.MetricOption = None,
+    labels: options.LabelsOption = "given",
+    learn: Annotated[options.Learn, typer.Option("--learn", help="The parameters that are learned.")] = "gates+ranges",
+    num_examples: options.NumExamplesOption = 1024,
+    steps: Annotated[
+        int,
+        typer.Option(
+            "--steps",
+            min=1,
+            help="Steps for each point. With too few no gate closes: its logit starts at 6, closes below -0.9, and a "
+            f"step moves it by about {options.POSTTRAIN_GATE_LR:g}.",
+        ),
+    ] = options.POSTTRAIN_STEPS,
+    mus: Annotated[
+        str | None,
+        typer.Option(
+            "--mus",
+            metavar="MU,MU,...",
+            help="The weights of the penalty, in increasing order: one point for each. Eight by default.",
+        ),
+    ] = None,
+    gates: Annotated[options.Gates, typer.Option("--gates", help="The kind of gates.")] = "hard_sigmoid",
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            "--budget",
+            metavar="PERCENT",
+            min=0,
+            help="Make final the most expensive point that costs at most this percentage of the bit operations at "
+            "32 x 32 bits.",
+        ),
+    ] = None,
+    output: options.PosttrainOutput = None,
+    device: options.DeviceOption = None,
+) -> None:
+    """Learn the bits of a trained network on a few examples, as a front of points; no weight changes.
+
+    With --budget one of the points becomes the final network in the folder, as after `bayesbits search`.
+
+    Examples:
+
+      bayesbits posttrain digits-lenet5 --budget 2
+
+      bayesbits posttrain my.toml --checkpoint trained.pth --labels none
+    """
+    chosen = RecipeOptions(recipe, overrides, model, data, task, loss, metric)
+    from bayesbits.cli.posttrain import run_posttrain
+
+    run_posttrain(
+        chosen, checkpoint, output, labels=labels, learn=learn, num_examples=num_examples, steps=steps, mus=mus,
+        gates=gates, budget=budget, device=device,
+    )  # fmt: skip
+
+
+def sensitivity(
+    recipe: options.RecipeArgument = None,
+    overrides: options.Overrides = None,
+    checkpoint: options.CheckpointOption = None,
+    model: options.ModelOption = None,
+    data: options.DataOption = None,
+    task: options.TaskOption = None,
+    loss: options.LossOption = None,
+    metric: options.MetricOption = None,
+    labels: options.LabelsOption = "given",
+    bits: Annotated[
+        str, typer.Option("--bits", metavar="BITS,BITS,...", help="The bit widths below 16 that are tried.")
+    ] = "8,4,2",
+    num_examples: options.NumExamplesOption = 1024,
+    output: options.PosttrainOutput = None,
+    device: options.DeviceOption = None,
+) -> None:
+    """Measure the sensitivity of every tensor of a trained network, and lower the bits in that order.
+
+    A run that was stopped continues when it is started again.
+
+    Examples:
+
+      bayesbits sensitivity digits-lenet5 --bits 4,2
+    """
+    if not all(width.strip().isdigit() for width in bits.split(",")):
+        raise typer.BadParameter(f"{bits!r} are no bit widths; write them as 8,4,2", param_hint="--bits")
+    chosen = RecipeOptions(recipe, overrides, model, data, task, loss, metric)
+    from bayesbits.cli.sensitivity import run_sensitivity
+
+    run_sensitivity(
+        chosen, checkpoint, output, labels=labels, bits=tuple(map(int, bits.split(","))), num_examples=num_examples,
+        device=device,
+    )  # fmt: skip
+
+
+def export(folder: options.RunFolder) -> None:
+    """Write the integer network of a run: DIR/deployed, DIR/fast.onnx and DIR/compact.onnx."""
+    from bayesbits.cli.deploy import run_export
+
+    run_export(folder)
+
+
+def verify(
+    folder: options.RunFolder,
+    num_examples: Annotated[
+        int, typer.Option("--num-examples", min=1, help="The number of test examples that are compared.")
+    ] = 1000,
+) -> None:
+    """Prove on test examples that the trained network, the integer network and both ONNX files agree.
+
+    The command fails with the name of the first place that differs. The findings are in DIR/verification.json in both
+    cases.
+    """
+    from bayesbits.cli.deploy import run_verify
+
+    run_verify(folder, num_examples)
+
+
+def bench(
+    folder: options.RunFolder,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How many times every file runs.")] = 20,
+) -> None:
+    """Measure time and size of the float network and of both ONNX files of a run in onnxruntime."""
+    from bayesbits.cli.deploy import run_bench
+
+    run_bench(folder, rounds)

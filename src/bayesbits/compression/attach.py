@@ -1,0 +1,120 @@
+"""`bb.attach`: quantizers and gates are put into the user's live network, in place.
+
+The way of a network, in the order of the calls below: `graph.trace` reads its topology, `compression.attachment` makes
+quantizers and gates for it, and the classes of its layers, batch norms, outputs and root are exchanged for ones that
+use them (`nn.layer`, `nn.batch_norm`, `nn.quantized_output`, `nn.network`). At last every weight gets its range.
+"""
+
+from typing import Any
+
+from torch import nn
+
+from bayesbits.compression.attachment import Attachment, detach_from, find_attachment
+from bayesbits.compression.calibration import calibrate_weights
+from bayesbits.compression.compressor import Compressor
+from bayesbits.compression.spec import Spec
+from bayesbits.graph.trace import trace
+from bayesbits.nn.batch_norm import BatchNormParts, attach_batch_norm
+from bayesbits.nn.class_exchange import AttachedModule
+from bayesbits.nn.layer import LayerParts, attach_layer
+from bayesbits.nn.network import NAME, attach_to_network
+from bayesbits.nn.quantized_output import Output, attach_output
+from bayesbits.records.topology import Layer
+from bayesbits.utils.torch_private import BatchNorm, is_compiled
+
+
+def attach(model: nn.Module, example_inputs: Any, spec: Spec | None = None) -> Compressor:
+    """Make every layer of a network learn its bit widths and channels, in place.
+
+    The network keeps its structure, its parameters and their names; it computes with quantized weights and activations
+    from now on, as soon as `Compressor.calibrate` has set the ranges. Where attaching fails, the network is left as it
+    was.
+
+    Args:
+        model: The float network, not compiled.
+        example_inputs: What the network is called with: a tensor, a tuple of positional inputs or a dict of keyword
+            inputs, on the model's device. The network is read with them, and costs are counted for their shape.
+        spec: How the network is to be compressed; `Spec()` by default.
+
+    Returns:
+        The handle to the network.
+
+    Raises:
+        TypeError: `model` is no `nn.Module`, or `spec` no `Spec`.
+        ValueError: The network has quantizers attached already, is compiled, or has no layer to attach to, or a rule of
+            the spec does not fit it.
+
+    Example::
+
+        >>> import torch, bayesbits as bb
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+        >>> compressor = bb.attach(model, torch.randn(2, 8), bb.Spec(bits=(2, 4, 8)))
+        >>> compressor.calibrate([torch.randn(32, 8)])
+        >>> model(torch.randn(2, 8)).shape
+        torch.Size([2, 4])
+    """
+    check_free(model)
+    spec = Spec() if spec is None else spec
+    if not isinstance(spec, Spec):
+        raise TypeError(f"the spec is a {type(spec).__name__}; it is a bayesbits.Spec, such as Spec(bits=(2, 4, 8))")
+    attachment = Attachment(trace(model, example_inputs), spec, example_inputs)
+    try:
+        _attach_to_modules(model, attachment)
+        attach_to_network(model, attachment)
+        calibrate_weights(model, attachment)
+    except BaseException:
+        detach_from(model)
+        raise
+    return Compressor(model)
+
+
+def check_free(model: nn.Module) -> None:
+    """Raise unless quantizers can be attached to the network."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"quantizers are attached to an nn.Module, and this is a {type(model).__name__}")
+    if is_compiled(model):
+        raise ValueError("attach to the network itself and compile it afterwards: torch.compile(model) behind attach")
+    if find_attachment(model) is not None:
+        raise ValueError(
+            "this network, or a part of it, has quantizers attached already: call compressor.detach() first"
+        )
+    if any(isinstance(module, AttachedModule) for module in model.modules()):
+        raise ValueError(
+            "this is a part of a network that has quantizers attached: attach to the whole network, or call "
+            "compressor.detach() first"
+        )
+    if hasattr(model, NAME):
+        raise ValueError(f"the network has an attribute {NAME!r}, and that name is needed for what is attached")
+
+
+def _attach_to_modules(model: nn.Module, attachment: Attachment) -> None:
+    """Make layers, their batch norms, and the modules that emit operands use their quantizers and gates."""
+    layers = [layer for layer in attachment.topology.layers if layer.name not in attachment.search_space.skipped]
+    if not layers:
+        raise ValueError("the rules skip every layer of this network: there is nothing to attach to")
+    for layer in layers:
+        _attach_to_layer(model, layer, attachment)
+    for tensor, name in attachment.topology.operand_tensors.items():
+        if tensor in attachment.quantizers:
+            output = Output(attachment.quantizers[tensor], name, attachment.calibration)
+            attach_output(model.get_submodule(name), output)
+
+
+def _attach_to_layer(model: nn.Module, layer: Layer, attachment: Attachment) -> None:
+    norm = None if layer.norm is None else model.get_submodule(layer.norm)
+    assert norm is None or isinstance(norm, BatchNorm)
+    # Tied weights have one grid, and may have several batch norms; transposed groups have no axis to fold along.
+    tied = len(attachment.topology.weight_tensors[layer.parameter]) > 1
+    folded = norm is not None and not tied and (layer.kind != "conv_transpose" or layer.groups == 1)
+    gate = attachment.gate_of(layer.name)
+    parts = LayerParts(
+        weight=attachment.quantizers.get(layer.parameter),
+        input=attachment.quantizers.get(layer.activation),
+        gate=gate if norm is None else None,
+        norm=norm if folded else None,
+        rounds_bias=norm is None,
+        calibration=attachment.calibration,
+    )
+    module = attach_layer(model.get_submodule(layer.name), parts)
+    if norm is not None:
+        attach_batch_norm(norm, BatchNormParts(gate=gate, layer=module))

@@ -1,0 +1,75 @@
+"""Observing a live network: hooks on its quantizers, first statistics of batch norms, and the restored network."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from bayesbits.nn import GatedQuantizer
+from bayesbits.utils.modes import gradient_flags_restored, modes_restored
+from bayesbits.utils.torch_private import BatchNorm
+
+Hook = Callable[[nn.Module, tuple[Tensor, ...]], None]
+
+
+@contextmanager
+def network_restored(model: nn.Module) -> Iterator[None]:
+    """Afterwards training flags, buffers, and modes and gradient flags of quantizers are what they were before."""
+    quantizers = [module for module in model.modules() if isinstance(module, GatedQuantizer)]
+    modes = [(quantizer, quantizer.mode, quantizer.fixed_bits) for quantizer in quantizers]
+    parameters = [parameter for quantizer in quantizers for parameter in quantizer.parameters()]
+    buffers = [(buffer, buffer._version, buffer.detach().clone()) for buffer in model.buffers()]
+    with modes_restored(model), gradient_flags_restored(parameters):
+        try:
+            yield
+        finally:
+            for quantizer, mode, fixed_bits in modes:
+                quantizer.enter(mode, fixed_bits)
+            with torch.no_grad():
+                for buffer, version, value in buffers:
+                    if buffer._version != version:  # others may be part of a user's graph, which writing would break
+                        buffer.copy_(value)
+
+
+@contextmanager
+def first_statistics_taken(model: nn.Module) -> Iterator[list[BatchNorm]]:
+    """The model in evaluation, but for batch norms that have never run: these average over the batches that pass.
+
+    Such a norm starts with a mean of 0 and a variance of 1, which were not measured. Under them activations shrink from
+    layer to layer, and ranges that fit those would clip nearly everything as soon as training begins.
+    """
+
+    def train_on_several_values(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        norm.training = inputs[0].numel() > inputs[0].shape[1]  # one value for each channel has no variance
+
+    model.eval()
+    fresh = [norm for norm in model.modules() if isinstance(norm, BatchNorm) and _has_never_run(norm)]
+    momenta = [norm.momentum for norm in fresh]
+    handles = [norm.register_forward_pre_hook(train_on_several_values) for norm in fresh]
+    for norm in fresh:
+        norm.momentum = None
+    try:
+        yield fresh
+    finally:
+        for norm, momentum, handle in zip(fresh, momenta, handles, strict=True):
+            norm.momentum = momentum
+            handle.remove()
+
+
+def _has_never_run(norm: BatchNorm) -> bool:
+    """Whether a batch norm still has its initial statistics. Its counter alone does not say so: old files lack it."""
+    if norm.num_batches_tracked is None or norm.running_mean is None or norm.running_var is None:
+        return False
+    return not (norm.num_batches_tracked.any() or norm.running_mean.any() or (norm.running_var != 1).any())
+
+
+@contextmanager
+def observing(quantizers: Mapping[str, GatedQuantizer], observers: Mapping[str, Hook]) -> Iterator[None]:
+    """Inside of the block every observer is called with its quantizer's inputs."""
+    handles = [quantizer.register_forward_pre_hook(observers[name]) for name, quantizer in quantizers.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

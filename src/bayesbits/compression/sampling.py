@@ -1,0 +1,27 @@
+"""A bounded sample of a tensor's values, for estimates that need not read all of them; the same in every run."""
+
+import math
+
+from torch import Tensor
+
+from bayesbits.functional.grid import arithmetic_dtype
+
+SAMPLE = 2**16  # values of one tensor from which errors are computed
+
+
+def in_rows(x: Tensor, count: int) -> Tensor:
+    """x without its graph, as a matrix with one row for each of `count` ranges, in the arithmetic's precision."""
+    return x.detach().reshape(count, -1).to(arithmetic_dtype(x.dtype))
+
+
+def evenly_spaced(rows: Tensor, limit: int) -> Tensor:
+    """Evenly spaced columns, with about `limit` values in all and at least one in each row.
+
+    The spacing has no factor in common with the number of columns: otherwise it could fall in step with the rows of an
+    image or with channels, and some of them would never be seen.
+    """
+    columns = rows.shape[1]
+    spacing = max(1, math.ceil(rows.numel() / limit))
+    while math.gcd(spacing, columns) > 1:
+        spacing += 1
+    return rows[:, ::spacing]

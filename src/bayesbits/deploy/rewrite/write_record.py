@@ -1,0 +1,118 @@
+"""The last pass: the `IntegerNetwork` of the rewritten graph, which every runtime reads."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bayesbits.cost.macs import layer_macs
+from bayesbits.deploy.layer_weights import LayerWeights
+from bayesbits.deploy.rewrite.program import LayerNode, RewrittenProgram
+from bayesbits.deploy.signature import name_tensors
+from bayesbits.graph.exported_program import shape
+from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, Structure
+
+
+def write_record(program: RewrittenProgram) -> None:
+    """Write the record, and remove the float tensors that nothing reads any more."""
+    program.floats.remove_unread({str(node.target) for node in program.graph.nodes if node.op == "get_attr"})
+    decision, topology = program.decision, program.reading.topology
+    layers: list[IntegerLayer] = []
+    tensors: dict[str, Tensor] = {}
+    for entry in program.layers:
+        weights, grid = decision.weights[entry.layer.name], decision.grids.get(entry.layer.activation)
+        layers.append(_layer(program, entry, weights, grid))
+        tensors |= _tensors(entry, weights, grid)
+    inputs, outputs = name_tensors(program.takes, program.returns)
+    structure = Structure(
+        layers=tuple(layers),
+        grids=tuple(decision.grids.values()),
+        takes=program.takes,
+        returns=program.returns,
+        inputs=inputs,
+        input_shapes=tuple(tuple(example.shape) for example in program.examples),
+        input_types=tuple(str(example.dtype).removeprefix("torch.") for example in program.examples),
+        batched=program.batched,
+        outputs=outputs,
+        removed=tuple(sorted(decision.removed)),
+        other_macs=sum(entry.macs for entry in topology.unsupported),
+        other_parameters=topology.other_parameters,
+        notes=_notes(program),
+    )
+    program.record = IntegerNetwork(structure, tensors)
+
+
+def _layer(program: RewrittenProgram, entry: LayerNode, weights: LayerWeights, grid: Grid | None) -> IntegerLayer:
+    layer, geometry, emits = entry.layer, entry.geometry, entry.emits
+    return IntegerLayer(
+        name=layer.name,
+        kind=layer.kind,
+        parameter=layer.parameter,
+        arithmetic="integer" if entry.float_reason is None else "float",
+        reason=entry.float_reason,
+        bits=weights.bits,
+        weight_shape=weights.shape,
+        bias=weights.bias is not None,
+        input=grid.name if grid is not None and grid.carrier is not None else None,
+        output=None if emits is None else emits.grid,
+        output_low=0 if emits is None else emits.low,
+        output_high=0 if emits is None else emits.high,
+        stride=geometry.stride,
+        padding=geometry.padding,
+        dilation=geometry.dilation,
+        output_padding=geometry.output_padding,
+        groups=weights.shape[0] if layer.depthwise else layer.groups,
+        macs=_macs(program, entry, weights),
+    )
+
+
+def _macs(program: RewrittenProgram, entry: LayerNode, weights: LayerWeights) -> int:
+    """MACs of all calls for the example inputs, with the channels that remain."""
+    layer, removed = entry.layer, program.decision.removed
+    found = next(found for found in program.reading.layers if found.name == layer.name)
+    inputs, outputs = (
+        sum(channel not in removed for channel in channels) for channels in (layer.in_channels, layer.out_channels)
+    )
+    spatial = 0 if layer.kind == "linear" else len(layer.weight_shape) - 2
+    total = 0
+    for call in found.calls:
+        sizes = [list(shape(call.all_input_nodes[0])), list(shape(call))]
+        for size, channels in zip(sizes, (inputs, outputs), strict=True):
+            size[len(size) - 1 - spatial] = channels
+        total += layer_macs(layer.kind, weights.shape, *sizes)
+    return total
+
+
+def _tensors(entry: LayerNode, weights: LayerWeights, grid: Grid | None) -> dict[str, Tensor]:
+    """The tensors of a layer by their names in the record."""
+    tensors: dict[str, Tensor] = {}
+    if weights.codes is None:
+        assert weights.weight is not None
+        tensors["weight"] = weights.weight
+    else:
+        assert weights.steps is not None
+        tensors["codes"], tensors["steps"] = weights.codes, weights.steps
+    if weights.bias is not None:
+        tensors["bias"] = weights.bias
+        if entry.float_reason is None:
+            assert grid is not None
+            tensors["bias"] = weights.bias_codes(grid).to(torch.int32)
+    return {f"{entry.layer.name}.{name}": tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
+
+
+def _notes(program: RewrittenProgram) -> tuple[str, ...]:
+    grids = program.decision.grids
+    notes = [
+        f"{entry.layer.name} computes in float: {entry.float_reason}"
+        for entry in program.layers
+        if entry.float_reason is not None
+    ]
+    notes += [f"{grid.name} stays in float: it has {grid.bits} bits" for grid in grids.values() if grid.carrier is None]
+    notes += [
+        f"{name} stays in float, and indices of a max-pool are taken from it: where values are equal up to rounding "
+        "they may be others than in training. Way out: give it bits in the plan"
+        for name in sorted(program.reading.topology.pooled_tensors - set(grids))
+    ]
+    if not any(program.batched):
+        notes.append("the network takes only batches of the size that it was attached with: its code fixes it")
+    return tuple(notes)

@@ -1,0 +1,153 @@
+"""Reading a network that torch.export cannot take, by a plain run with hooks.
+
+Such a run sees the weighted layers, their MACs, and which of them read the same tensor. It does not see the operations
+between layers. So no batch norm is paired with a layer, no channel is removable, the output layers are not known, and
+all other MACs are one number; the topology says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesbits.cost.macs import MacCounter, layer_macs
+from bayesbits.graph.flat_network import returned_tensors
+from bayesbits.graph.layers import layer_kind, other_parameters, weight_of
+from bayesbits.records.topology import Activation, ChannelGroup, Layer, Topology, Unsupported
+from bayesbits.utils.modes import evaluation_mode
+from bayesbits.utils.pytree import tensors_in
+
+REASON = "the network could not be traced, so the paths of its channels are not known"
+
+
+@dataclass
+class _Seen:
+    """One layer, as the hooks saw it."""
+
+    module: nn.Module
+    kind: str
+    calls: int = 0
+    macs: int = 0
+    tensors: list[Tensor] = field(default_factory=list)
+    """The inputs, held until the run is over, so that equal ids mean the same tensor."""
+
+
+def trace_with_hooks(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Topology:
+    """The topology of a network for which torch.export raised `error`; raises what the network itself raises."""
+    parameters = {id(parameter): name for name, parameter in model.named_parameters()}
+    seen, macs = _run(model, args, kwargs)
+    computed = [name for name, record in seen.items() if id(weight_of(record.module)) not in parameters]
+    for name in computed:  # weight and spectral norm: the weight is computed anew in every run
+        del seen[name]
+    floats = [tensor for tensor in tensors_in((args, kwargs)) if tensor.is_floating_point()]
+    activations = _activations(seen, floats)
+    reads = {name: activation.name for activation in activations for name in activation.consumers}
+    layers: list[Layer] = []
+    groups: list[ChannelGroup] = []
+    for name, record in seen.items():
+        layer = _layer(name, record, parameters[id(weight_of(record.module))], reads[name], sum(g.size for g in groups))
+        layers.append(layer)
+        groups += [
+            ChannelGroup(f"input of {name}", layer.in_channels[0], len(layer.in_channels), (), (name,), REASON),
+            ChannelGroup(name, layer.out_channels[0], len(layer.out_channels), (name,), (), REASON),
+        ]
+    return Topology(
+        layers=tuple(layers),
+        activations=activations,
+        additions=(),
+        groups=tuple(groups),
+        unsupported=(
+            _unsupported(error, macs - sum(layer.macs for layer in layers)),
+            *(Unsupported(name, "computed weight", 0, "its weight is computed, and no parameter") for name in computed),
+        ),
+        output_layers=(),
+        other_parameters=other_parameters(model, layers),
+        traced=False,
+    )
+
+
+def _run(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, _Seen], int]:
+    """Run the network once in evaluation mode; returns its layers in running order, and all MACs that torch counts."""
+    seen: dict[str, _Seen] = {}
+    handles = []
+    for name, module in model.named_modules():
+        kind = layer_kind(module)
+        if kind is None:
+            continue
+
+        def record(
+            module: nn.Module, args: Any, kwargs: Any, output: Tensor, name: str = name, kind: str = kind
+        ) -> None:
+            (data,) = (*args, *kwargs.values())[:1]
+            entry = seen.setdefault(name, _Seen(module, kind))
+            entry.calls += 1
+            entry.macs += layer_macs(kind, weight_of(module).shape, data.shape, output.shape)
+            entry.tensors.append(data)
+
+        handles.append(module.register_forward_hook(record, with_kwargs=True))
+    devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
+    try:
+        with (
+            evaluation_mode(model),
+            torch.random.fork_rng(devices=list(devices)),
+            torch.no_grad(),
+            MacCounter() as counter,
+        ):
+            returned_tensors(model(*args, **kwargs))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen, counter.macs
+
+
+def _activations(seen: dict[str, _Seen], inputs: list[Tensor]) -> tuple[Activation, ...]:
+    """One activation per layer; layers that read the same tensor share one."""
+    members: list[tuple[list[str], set[int]]] = []
+    for name, record in seen.items():
+        names, tensors = [name], {id(tensor) for tensor in record.tensors}
+        for other in [entry for entry in members if entry[1] & tensors]:
+            members.remove(other)
+            names, tensors = other[0] + names, other[1] | tensors
+        members.append((names, tensors))
+    order = {name: index for index, name in enumerate(seen)}
+    members.sort(key=lambda entry: min(order[name] for name in entry[0]))
+    given = {id(tensor) for tensor in inputs}
+    return tuple(
+        Activation(
+            f"{min(names, key=order.__getitem__)}.input", tuple(sorted(names, key=order.__getitem__)), tensors <= given
+        )
+        for names, tensors in members
+    )
+
+
+def _layer(name: str, record: _Seen, parameter: str, activation: str, first: int) -> Layer:
+    weight_shape = tuple(weight_of(record.module).shape)
+    groups = int(getattr(record.module, "groups", 1))
+    transposed = record.kind == "conv_transpose"
+    inputs = weight_shape[0] if transposed else weight_shape[1] * groups
+    outputs = weight_shape[1] * groups if transposed else weight_shape[0]
+    return Layer(
+        name=name,
+        kind=record.kind,
+        parameter=parameter,
+        weight_shape=weight_shape,
+        groups=groups,
+        bias=record.module.bias is not None,
+        calls=record.calls,
+        macs=record.macs,
+        norm=None,
+        activation=activation,
+        in_channels=tuple(range(first, first + inputs)),
+        out_channels=tuple(range(first + inputs, first + inputs + outputs)),
+        depthwise=groups > 1 and groups == inputs == outputs,
+    )
+
+
+def _unsupported(error: Exception, macs: int) -> Unsupported:
+    """The message of torch.export, shortened, with the MACs that no layer accounts for."""
+    text = str(error).strip().partition("\n")[0]
+    reason = f"torch.export cannot take it ({type(error).__name__}: {text[:300]}); read by a run with hooks"
+    return Unsupported("", "untraced network", max(macs, 0), reason)

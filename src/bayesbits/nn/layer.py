@@ -1,0 +1,157 @@
+"""The attached layer: the user's own convolution or linear layer, which computes with quantized input and weight.
+
+Its class is exchanged (see `nn.class_exchange`). What it computes with lies in its attribute `parts`, beside and not
+among its parameters and children; the network owns the quantizers and gates themselves (see `nn.network_quantizers`).
+
+A batch norm behind the layer is folded for rounding only: w_eff = Q(w f) / f, where f is the fold factor of
+`nn.folding`. The batch norm stays where it is, and folding it at deployment is exact. Q(w f) / f is w rounded on a grid
+that is stretched by 1 / |f|, channel by channel, so that folding needs no pass over the weight. A factor of 0 hides the
+weight from the output, but not from gamma, which recovers only if batch norm has something to scale: there the weight
+is rounded as if f were 1.
+
+Once widths are final, biases are too: an integer layer adds its bias as a whole number of input step times weight
+step, which is a coarse grid at few bits. The network that is evaluated and fine-tuned rounds its biases in the same
+way: here the layer's own bias, in `nn.batch_norm` the shift of a batch norm that is folded into the layer.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bayesbits.functional.grid import INTEGER_BITS
+from bayesbits.nn.calibration import CalibrationState
+from bayesbits.nn.channel_gate import ChannelFollower, ChannelGate
+from bayesbits.nn.class_exchange import AttachedModule, exchange_class
+from bayesbits.nn.folding import fold_factor, round_bias
+from bayesbits.nn.gated_quantizer import GatedQuantizer
+from bayesbits.utils.torch_private import BatchNorm, ConvNd, ConvTransposeNd, conv_forward, output_padding
+
+_CONV_TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+
+
+@dataclass
+class LayerParts:
+    """What is attached to a layer; any of it may be missing."""
+
+    weight: GatedQuantizer | None = None
+    """Quantizes the weight."""
+    input: GatedQuantizer | None = None
+    """Quantizes the input."""
+    gate: ChannelGate | ChannelFollower | None = None
+    """Gates the output channels; where a batch norm follows, the batch norm has the gate instead."""
+    norm: BatchNorm | None = None
+    """The batch norm whose factor is folded into the weight for rounding."""
+    rounds_bias: bool = False
+    """The bias is deployed as it is, with no batch norm behind it."""
+    calibration: CalibrationState = field(default_factory=lambda: CalibrationState(known=True))
+    """Shared by all that is attached to the network."""
+
+
+class AttachedLayer(AttachedModule):
+    """Mixed into the class of a convolution, a transposed convolution or a linear layer."""
+
+    parts: LayerParts
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:  # noqa: A002 (torch's name)
+        parts = self.parts
+        parts.calibration.check()
+        if parts.input is not None:
+            input = parts.input(input, dtype=_autocast_dtype(input))  # noqa: A001
+        # Where the weight is multiplied by gates next, it keeps its precision until then.
+        weight = self.effective_weight(_autocast_dtype(self.weight) if parts.gate is None else None)
+        bias: Tensor | None = self.bias
+        if bias is not None and parts.rounds_bias and (step := self.bias_step()) is not None:
+            bias = round_bias(bias, step)
+        if parts.gate is not None:
+            values = parts.gate.values().to(weight.dtype)
+            weight = weight * self.along_outputs(values)
+            bias = None if bias is None else bias * values
+        return self.compute(input, weight, bias, output_size)
+
+    def compute(self, x: Tensor, weight: Tensor, bias: Tensor | None, output_size: list[int] | None = None) -> Tensor:
+        """The layer's output for the weight and bias that are given."""
+        if isinstance(self, ConvTransposeNd):
+            axes = self.weight.dim() - 2
+            padding = output_padding(self, x, output_size)
+            return _CONV_TRANSPOSE[axes](
+                x, weight, bias, self.stride, self.padding, padding, self.groups, self.dilation
+            )
+        if isinstance(self, ConvNd):
+            return conv_forward(self, x, weight, bias)
+        return F.linear(x, weight, bias)
+
+    def along_outputs(self, values: Tensor) -> Tensor:
+        """A vector over the output channels in a shape that broadcasts against the weight."""
+        spatial = [1] * (self.weight.dim() - 2)
+        if not isinstance(self, ConvTransposeNd):
+            return values.reshape(-1, 1, *spatial)
+        # Axis 0 holds the inputs of all groups, axis 1 the outputs of one.
+        inputs, outputs = self.weight.shape[0] // self.groups, self.weight.shape[1]
+        spread = values.reshape(self.groups, 1, outputs).expand(self.groups, inputs, outputs)
+        return spread.reshape(-1, outputs, *spatial)
+
+    def fold_factor(self) -> Tensor | None:
+        """gamma / sqrt(var + eps) of every output channel; None without a batch norm to fold."""
+        norm = self.parts.norm
+        return None if norm is None or norm.running_var is None else fold_factor(norm)
+
+    def bias_step(self) -> Tensor | None:
+        """The step of the deployed bias, of all output channels or of each; None where it is not an integer."""
+        for quantizer in (self.parts.weight, self.parts.input):
+            if quantizer is None or quantizer.mode != "fixed" or not 0 < (quantizer.fixed_bits or 0) <= INTEGER_BITS:
+                return None
+        assert self.parts.weight is not None
+        assert self.parts.input is not None
+        return self.parts.input.step() * self.parts.weight.step()
+
+    def folded_weight(self) -> Tensor:
+        """The weight as it is deployed, before rounding."""
+        factor = self.fold_factor()
+        return self.weight if factor is None else self.weight * self.along_outputs(factor)
+
+    def effective_weight(self, dtype: torch.dtype | None = None) -> Tensor:
+        """Q(w f) / f: the quantized weight, with the fold factor divided out again; in its own or another dtype."""
+        if self.parts.weight is None:
+            return self.weight
+        weight, stretch = self._for_rounding()
+        quantized: Tensor = self.parts.weight(weight, stretch, dtype)
+        return quantized.transpose(0, 1) if weight is not self.weight else quantized
+
+    def folded_codes(self) -> Tensor:
+        """The integer codes of the folded weight: those of the effective weight, with the signs of the factors."""
+        assert self.parts.weight is not None
+        weight, stretch = self._for_rounding()
+        codes = self.parts.weight.codes(weight.detach(), stretch)
+        codes = codes.transpose(0, 1) if weight is not self.weight else codes
+        factor = self.fold_factor()
+        return codes if factor is None else codes * self.along_outputs(factor.sign()).to(codes.dtype)
+
+    def _for_rounding(self) -> tuple[Tensor, Tensor | None]:
+        """The weight with its output channels on axis 0, and by how much the grid of each is stretched."""
+        factor = self.fold_factor()
+        if factor is None:
+            return self.weight, None
+        stretch = torch.where(factor == 0, 1.0, factor.abs()).reciprocal()
+        return (self.weight.transpose(0, 1) if isinstance(self, ConvTransposeNd) else self.weight), stretch
+
+    def release(self) -> None:
+        del self.parts
+
+
+def attach_layer(module: nn.Module, parts: LayerParts) -> AttachedLayer:
+    """Attach parts to a layer, in place; returns the layer."""
+    module.parts = parts  # type: ignore[assignment]
+    exchange_class(module, AttachedLayer)
+    assert isinstance(module, AttachedLayer)
+    return module
+
+
+def _autocast_dtype(x: Tensor) -> torch.dtype | None:
+    """The dtype that autocast would cast x to in front of a layer: quantizers write it at once, instead of twice."""
+    if x.dtype != torch.float32 or x.is_meta or not torch.is_autocast_enabled(x.device.type):
+        return None
+    return torch.get_autocast_dtype(x.device.type)

@@ -1,0 +1,102 @@
+"""All quantizers and gates of a network: one module, which hangs at the network's root under the name `bayesbits`.
+
+It owns everything that learns, by the names of tensors and layers, and says what runs before and after each forward
+pass. `nn.network` puts it into the network; `compression.attachment` decides which quantizers and gates there are.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesbits.nn.calibration import CalibrationState
+from bayesbits.nn.channel_gate import ChannelFollower, ChannelGate
+from bayesbits.nn.gated_quantizer import GatedQuantizer
+from bayesbits.nn.gates import GateBank
+from bayesbits.utils.naming import key_of, name_of
+
+
+class NetworkQuantizers(nn.Module):
+    """The quantizers by tensor, the channel gates and followers by layer, and the bank that draws all gates."""
+
+    def __init__(
+        self,
+        quantizers: Mapping[str, GatedQuantizer],
+        channel_gates: Mapping[str, ChannelGate],
+        followers: Mapping[str, ChannelFollower],
+    ) -> None:
+        super().__init__()
+        self.calibration = CalibrationState()
+        self.tensors = nn.ModuleDict({key_of(name): quantizer for name, quantizer in quantizers.items()})
+        self.channels = nn.ModuleDict({key_of(name): gate for name, gate in channel_gates.items()})
+        self.followers = nn.ModuleDict({key_of(name): gate for name, gate in followers.items()})
+        learning = [q.gates for q in self.quantizers.values() if q.mode == "learning"]
+        # Channels first: a compiler reads their values with large tensors, several at once where they are aligned.
+        self.bank = GateBank([*(gate.gates for gate in self.channel_gates.values()), *learning])
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the ranges of the activations are known."""
+        return self.calibration.known
+
+    @calibrated.setter
+    def calibrated(self, known: bool) -> None:
+        self.calibration.known = known
+
+    @property
+    def quantizers(self) -> Mapping[str, GatedQuantizer]:
+        """Tensor name -> quantizer; tensors that stay in float are not there."""
+        return {name_of(key): module for key, module in self.tensors.items()}  # type: ignore[misc]
+
+    @property
+    def channel_gates(self) -> Mapping[str, ChannelGate]:
+        """Layer name -> gate of its output channels."""
+        return {name_of(key): module for key, module in self.channels.items()}  # type: ignore[misc]
+
+    def gate_of(self, layer: str) -> ChannelGate | ChannelFollower | None:
+        """The gate of a layer's output channels: its own gate, or for a depthwise layer its producers'."""
+        if layer in self.channel_gates:
+            return self.channel_gates[layer]
+        followers = {name_of(key): module for key, module in self.followers.items()}
+        return followers.get(layer)  # type: ignore[return-value]
+
+    def learnable(self) -> dict[str, dict[str, nn.Parameter]]:
+        """The groups "gates" and "ranges": the parameters that learn in the present modes, by name, frozen or not."""
+        learning = {name: q.gates.logits for name, q in self.quantizers.items() if q.mode == "learning"}
+        channels = {name: gate.gates.logits for name, gate in self.channel_gates.items() if not gate.fixed}
+        return {
+            "gates": learning | {f"the channels of {name}": logits for name, logits in channels.items()},
+            "ranges": {name: q.log_beta for name, q in self.quantizers.items() if q.mode != "off" and q.learn_range},
+        }
+
+    @property
+    def in_pass(self) -> bool:
+        """Whether the network is in a forward pass."""
+        return self.bank.present_pass.running
+
+    def before_forward(self) -> None:
+        """What the network does before each forward pass: draw all of its gates."""
+        self.calibration.check()
+        self.bank.draw()
+
+    def after_forward(self) -> None:
+        """What the network does after each forward pass."""
+        self.bank.end_pass()
+
+    def _apply(self, function: Any, recurse: bool = True) -> "NetworkQuantizers":
+        """Move with the network, but stay in single precision: gates, ranges and costs are too fine for half."""
+
+        def move(tensor: Tensor) -> Tensor:
+            moved: Tensor = function(tensor)
+            return tensor.to(moved.device) if tensor.is_floating_point() else moved
+
+        super()._apply(move, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def get_extra_state(self) -> Tensor:
+        """Whether ranges are known: a tensor, so that any checkpoint format can hold it."""
+        return torch.tensor(int(self.calibrated))
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.calibrated = bool(state.item())

@@ -1,0 +1,65 @@
+"""From the folder of a run to files that run in integers, on the command line."""
+
+import pytest
+
+import bayesbits as bb
+from bayesbits.cli import deploy
+from bayesbits.utils import optional_packages
+from tests.cli.invoke import SHORT, bayesbits
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A finished run of a few steps."""
+    place = tmp_path_factory.mktemp("run") / "digits"
+    bayesbits("search", "digits-lenet5", *SHORT, "--set", "spec.bits=[4, 8]", "--device", "cpu", "--output", place)
+    return place
+
+
+def test_a_run_is_exported_verified_and_measured(folder):
+    assert "parameters" in bayesbits("export", folder).output
+    assert (folder / "fast.onnx").stat().st_size >= (folder / "compact.onnx").stat().st_size
+    assert isinstance(bb.load(folder / "deployed"), bb.DeployedNetwork)
+    assert "integer kernels    4 of 4 layers" in bayesbits("verify", folder, "--num-examples", 32).output
+    assert bb.Verification.load(folder / "verification.json").simulated.inputs == 32
+    assert "times float" in bayesbits("bench", folder, "--rounds", 1).output
+
+
+def test_a_failed_verification_is_said_kept_and_shown(folder, monkeypatch):
+    def deploy_wrongly(compressor):
+        small = bb.deploy(compressor)
+        small.integer.tensors["classifier.3.bias"][0] += 1
+        return small
+
+    monkeypatch.setattr(deploy, "deploy", deploy_wrongly)
+    said = " ".join(bayesbits("verify", folder, "--num-examples", 32, code=1).output.split())
+    assert "not equal: classifier.3: bias differs in 1 of 10 places" in said
+    assert "unexpected" not in said
+    assert "fast.onnx is not proven equal; the findings are in" in said
+    found = bb.Verification.load(folder / "verification.json")
+    assert found.failure is not None
+    assert found.failure.startswith("classifier.3: bias differs")
+    bayesbits("report", folder)
+    assert "The verification failed" in (folder / "report.html").read_text()
+
+
+def test_an_old_verification_does_not_outlive_one_that_dies(folder, monkeypatch):
+    (folder / "verification.json").write_text("{}")
+    monkeypatch.setattr(deploy, "verify", lambda *_: (_ for _ in ()).throw(RuntimeError("no memory")))
+    assert "no memory" in bayesbits("verify", folder, "--num-examples", 2, code=1).output
+    assert not (folder / "verification.json").exists()
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    assert "holds no finished run" in bayesbits("verify", tmp_path, code=1).output
+
+
+def test_packages_that_the_end_needs_are_asked_for_at_the_start(here, monkeypatch):
+    monkeypatch.setattr(
+        optional_packages, "find_spec", lambda name: None if name in ("onnx", "onnxruntime", "sklearn") else name
+    )
+    told = bayesbits("demo", code=1).stderr.replace("\n", " ")
+    assert "bayesbits demo needs onnx, onnxruntime, scikit-learn" in told
+    assert 'install with: pip install "bayesbits[onnx,data]"' in told
+    assert not (here / "runs").exists()
+    assert 'pip install "bayesbits[onnx]"' in bayesbits("verify", "run", code=1).stderr

@@ -1,0 +1,69 @@
+"""Networks of all kinds with inputs for them, and what tests ask of an attached one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import bayesbits as bb
+from bayesbits.zoo import models
+from tests.graph.networks import OWN, TRANSFORMERS, randomize, transformer
+
+FLOAT = bb.Spec(input_bits=32, residual_bits=None)
+
+
+ZOO: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "lenet5": (lambda: models.create("lenet5"), (4, 1, 28, 28)),
+    "vgg7": (lambda: models.create("vgg7"), (4, 3, 32, 32)),
+    "resnet18": (lambda: models.create("resnet18", num_classes=10), (4, 3, 48, 48)),
+    "resnet50": (lambda: models.create("resnet50", num_classes=10), (8, 3, 64, 64)),
+    "mobilenetv2": (lambda: models.create("mobilenetv2", num_classes=10, width=0.35), (8, 3, 64, 64)),
+    "resnet20": (lambda: models.create("resnet20"), (4, 3, 32, 32)),
+}
+
+
+def make(name: str) -> tuple[nn.Module, Any]:
+    """A network with weights under which its activations are of ordinary size, and inputs for it."""
+    torch.manual_seed(0)
+    if name in ZOO:
+        create, shape = ZOO[name]
+        return create(), torch.randn(shape)
+    if name in TRANSFORMERS:
+        model, inputs = transformer(name)
+        # Several images: batch norm in training magnifies rounding where a channel has few values.
+        several = {key: torch.cat([x, x.flip(-1), x.flip(-2), -x, x**2, x.abs()]) for key, x in inputs.items()}
+        return randomize(model), several if "pixel_values" in inputs else inputs
+    create, inputs = OWN[name]
+    fresh = tuple(torch.randn_like(i) for i in inputs) if isinstance(inputs, tuple) else torch.randn_like(inputs)
+    return randomize(create()), fresh
+
+
+def output_of(model: nn.Module, inputs: Any) -> Tensor:
+    if isinstance(inputs, dict):
+        output = model(**inputs)
+        return output.logits if hasattr(output, "logits") else output[0]
+    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+
+
+def loss_of(model: nn.Module, inputs: Any) -> Tensor:
+    return (output_of(model, inputs).float() ** 2).mean()
+
+
+class Watch(TorchDispatchMode):
+    """Collects the names of all operations that run, and those that meet a tensor on the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.on_cpu: set[str] = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.__name__.split(".")[0]
+        result = function(*args, **(kwargs or {}))
+        self.names.add(name)
+        if any(isinstance(t, Tensor) and t.device.type == "cpu" for t in tree_leaves((args, kwargs, result))):
+            self.on_cpu.add(name)
+        return result

@@ -1,0 +1,86 @@
+"""The decision as a plan, and a plan as the final decision: all of it, or an error and no change."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import bayesbits as bb
+from bayesbits.zoo import models
+from tests.compression.networks import loss_of
+from tests.networks import dropping
+
+
+def test_fix_is_final_and_fine_tuning_still_learns_weights_and_ranges():
+    model, x = models.create("vgg7"), torch.randn(4, 3, 32, 32)
+    compressor = bb.attach(model, x, bb.Spec.paper())
+    compressor.calibrate([x])
+    plan = dropping(compressor.topology, 0.3, bits=4)
+    compressor.fix(plan)
+    assert compressor.plan() == plan
+    assert [group["name"] for group in compressor.parameter_groups()] == ["weights", "ranges"]
+    model.train()
+    assert torch.equal(
+        compressor.attachment.quantizers["features.3.weight"](x),
+        compressor.attachment.quantizers["features.3.weight"](x),
+    )
+    loss_of(model, x).backward()
+    assert all(p.grad is not None for group in compressor.parameter_groups() for p in group["params"])
+    layer = compressor.topology.layers[1]
+    dropped = sorted(set(range(len(layer.out_channels))) - set(plan.kept[layer.name]))
+    seen = []
+    model.get_submodule(layer.norm).register_forward_hook(lambda m, i, o: seen.append(o))
+    model.eval()(x)
+    assert not seen[0][:, dropped].any()
+
+
+def test_a_plan_that_does_not_fit_is_refused_by_name():
+    x = torch.randn(1, 1, 28, 28)
+    compressor = bb.attach(models.create("lenet5"), x, bb.Spec(input_bits=32, prune=False))
+    with pytest.raises(ValueError, match=r"features\.0\.input 8 bits, but it was left in float"):
+        compressor.fix(bb.Plan.uniform(compressor.topology))
+    with pytest.raises(ValueError, match="was not to be pruned"):
+        compressor.fix(bb.Plan(compressor.plan().bits, dropping(compressor.topology, 0.5).kept))
+    other = bb.attach(models.create("vgg7"), torch.randn(1, 3, 32, 32))
+    with pytest.raises(ValueError, match=r"no width for the tensor 'features"):
+        other.fix(compressor.plan())
+
+
+def test_a_network_never_loses_all_channels_and_backends_get_their_multiples():
+    x = torch.randn(2, 1, 28, 28)
+    for spec, least in ((bb.Spec(), 1), (bb.Spec.for_backend("onnxruntime"), 8)):
+        compressor = bb.attach(models.create("lenet5"), x, spec)
+        with torch.no_grad():
+            for gate in compressor.attachment.channel_gates.values():
+                gate.gates.logits.fill_(-6.0)
+                gate.gates.logits[5] = -5.0
+        plan = compressor.plan()
+        assert all(len(kept) == least and 5 in kept for kept in plan.kept.values())
+        plan.check(compressor.topology)
+
+
+def test_a_vanished_residual_branch_has_no_bits():
+    model, x = models.create("resnet20"), torch.randn(2, 3, 32, 32)
+    compressor = bb.attach(model, x)
+    compressor.calibrate([x])
+    with torch.no_grad():
+        compressor.attachment.channel_gates["layer1.0.conv2"].gates.logits.fill_(-6.0)
+    plan = compressor.plan()
+    assert plan.kept["layer1.0.conv2"] == ()
+    assert plan.bits["layer1.0.conv2.weight"] == 0
+    compressor.fix(plan)
+    assert model.eval()(x).isfinite().all()
+
+
+def test_fixing_changes_all_or_nothing():
+    model, x = models.create("lenet5"), torch.randn(2, 1, 28, 28)
+    compressor = bb.attach(model, x)
+    compressor.calibrate([x])
+    last = list(compressor.attachment.quantizers)[-1]
+    nn.init.constant_(compressor.attachment.quantizers[last].log_beta, float("nan"))
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match=f"{last}: a range must be a number"):
+        compressor.fix()
+    assert str(before) == str(model.state_dict())
+    assert all(q.mode == "learning" or q.bits == (8,) for q in compressor.attachment.quantizers.values())

@@ -1,0 +1,115 @@
+"""Where a range ends: by each method, for dead tensors and for values of any size."""
+
+import math
+import warnings
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from bayesbits.compression.calibration import calibrate_activations, calibrate_weight
+from bayesbits.compression.range_estimation import METHODS, round_to_bits
+from bayesbits.nn import GatedQuantizer
+from tests.compression.calibrated import Net, batch, values
+
+
+def squared_error(quantizer: GatedQuantizer, x: torch.Tensor, bits: int) -> float:
+    rows = x.reshape(quantizer.log_beta.numel(), -1)
+    rounded = round_to_bits(rows, quantizer.beta.detach(), bits, quantizer.signed)
+    return (rounded - rows).double().square().mean().item()
+
+
+def test_mse_gives_up_an_outlier_where_few_bits_make_it_dear():
+    net = Net()
+    x = torch.cat([torch.linspace(-1, 1, 4000).reshape(-1, 4), batch(4.0)])
+    calibrate_activations(net, net.quantizers(), [x], method="mse", reference_bits=4)
+    assert 0.9 < net.first.beta.item() < 2.0
+    calibrate_activations(net, net.quantizers(), [x], method="mse", reference_bits=16)
+    assert net.first.beta.item() == pytest.approx(4.0, rel=1e-5)
+
+
+def test_a_dead_tensor_is_named_and_gets_a_range_of_one():
+    net = Net()
+    with pytest.warns(UserWarning, match=r"^second\.input: all of its values are zero"):
+        calibrate_activations(net, net.quantizers(), [batch(-1.0, -2.0)], method="mse")
+    assert net.second.beta.item() == pytest.approx(1.0)
+
+
+def test_a_percentile_of_zero_falls_back_to_the_largest_magnitude():
+    net = Net()
+    with pytest.warns(UserWarning, match=r"^first\.input: its range would end at zero"):
+        calibrate_activations(
+            net, {"first.input": net.first}, [batch(*[0.0] * 9, 2.0)], method="percentile", percentile=50
+        )
+    assert net.first.beta.item() == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "median"}, "method must be one of minmax"),
+        ({"percentile": 0.0}, "percentile"),
+        ({"percentile": 100.1}, "percentile"),
+        ({"percentile": math.nan}, "percentile"),
+        ({"reference_bits": 1}, "width"),
+        ({"momentum": 1.0}, "momentum"),
+    ],
+)
+def test_options_are_checked_before_anything_runs(options, message):
+    net = Net()
+    with pytest.raises(ValueError, match=message):
+        calibrate_activations(net, net.quantizers(), [batch(1.0)], **options)
+    if "momentum" not in options:
+        with pytest.raises(ValueError, match=message):
+            calibrate_weight(net.first, torch.ones(2), "weight", **options)
+
+
+@settings(max_examples=60, deadline=None)
+@given(values, values, st.sampled_from([2, 3, 4, 8]))
+def test_minmax_clips_nothing_and_mse_is_never_worse(one, two, bits):
+    batches = [torch.tensor(one), torch.tensor(two)]
+    errors = []
+    for method in ("minmax", "mse"):
+        quantizer = GatedQuantizer(signed=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # dead tensors are among the examples
+            calibrate_activations(quantizer, {"x": quantizer}, batches, method=method, reference_bits=bits)
+        errors.append(squared_error(quantizer, torch.cat(batches), bits))
+        if method == "minmax":
+            assert all((x.abs() <= quantizer.beta).all() for x in batches)
+            assert quantizer.signed or all((x >= 0).all() for x in batches)
+    assert errors[1] <= errors[0] * (1 + 1e-4) + 1e-30
+
+
+@given(st.floats(-24, 24))
+def test_the_largest_value_is_inside_whatever_its_size(logarithm):
+    x = torch.tensor([10.0**logarithm])
+    quantizer = GatedQuantizer(signed=True)
+    calibrate_weight(quantizer, x, "weight")
+    assert x <= quantizer.beta
+    assert quantizer.beta.item() == pytest.approx(x.item(), rel=2e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_on_weights(method):
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.randn(4, 3, 5, 5))
+    largest = weight.detach().abs().amax(dim=(1, 2, 3))
+    quantizer = GatedQuantizer(signed=True, beta=[1.0] * 4)
+    calibrate_weight(quantizer, weight, "conv.weight", method=method, percentile=90, reference_bits=2)
+    assert (quantizer.beta > largest if method in ("minmax", "moving_average") else quantizer.beta < largest).all()
+    assert quantizer.log_beta.grad_fn is None
+    if method == "percentile":
+        expected = torch.quantile(weight.detach().abs().flatten(1), 0.9, dim=1)
+        assert torch.allclose(quantizer.beta, expected)
+
+
+def test_channels_of_zeros_and_weights_of_zeros_get_usable_ranges():
+    quantizer = GatedQuantizer(signed=True, beta=[7.0, 7.0])
+    calibrate_weight(quantizer, torch.tensor([[0.0, 0.0], [2.0, -1.0]]), "conv.weight", method="mse")
+    assert quantizer.beta.tolist() == pytest.approx([2.0, 2.0], rel=0.02)
+    with pytest.warns(UserWarning, match=r"^conv\.weight: all of its values are zero"):
+        calibrate_weight(quantizer, torch.zeros(2, 3), "conv.weight", method="percentile")
+    assert quantizer.beta.tolist() == pytest.approx([1.0, 1.0])

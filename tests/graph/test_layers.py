@@ -1,0 +1,129 @@
+"""The weighted layers of a network, their batch norms, and the operations that are not layers."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bayesbits.graph.exported_program import export
+from bayesbits.graph.layers import find_layers, layer_input, layer_kind, other_parameters
+from bayesbits.graph.trace import trace
+from tests.graph.networks import IMAGES, ROWS, Other
+
+
+def test_what_is_no_layer_is_listed_with_its_macs() -> None:
+    topology = trace(Other(), torch.zeros(2, 7, dtype=torch.int64))
+    assert [layer.name for layer in topology.layers] == ["layer"]
+    found = [(entry.name, entry.what, entry.macs) for entry in topology.unsupported if entry.what != "residual operand"]
+    rows = 2 * 7
+    assert found == [
+        ("table", "embedding", 0),
+        ("normed", "functional linear", rows * 16),
+        ("attention", "functional linear", rows * 48),
+        ("attention", "attention product", 2 * 2 * 7 * 7 * (2 + 2)),
+        ("attention", "functional linear", rows * 16),
+        ("linear_4", "functional linear", rows * 12),
+        ("matmul", "functional weights", rows * 12),
+        ("lstm", "LSTM", rows * (12 * 4 + 12 * 3)),
+        ("einsum", "attention product", 2 * 7 * 7 * 3),
+    ]
+    assert topology.group("layer").reason == "feeds functional linear in normed"
+
+
+@torch.library.custom_op("bayesbits_tests::halve", mutates_args=())
+def halve(x: Tensor) -> Tensor:
+    return x / 2
+
+
+@halve.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def test_an_operation_that_torch_does_not_know_is_listed() -> None:
+    class Custom(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(halve(self.first(x)))
+
+    topology = trace(Custom(), ROWS)
+    assert [(entry.what, entry.macs) for entry in topology.unsupported] == [("custom operation", 0)]
+    assert (topology.group("first").reason or "").startswith("feeds custom operation")
+
+
+def test_a_layer_with_a_forward_of_its_own_is_not_taken_for_a_stock_one() -> None:
+    class Standardized(nn.Conv2d):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.conv2d(x, self.weight - self.weight.mean(), self.bias)
+
+    class Renamed(nn.Conv2d):
+        pass
+
+    topology = trace(nn.Sequential(Standardized(3, 4, 1), Renamed(4, 2, 1)), IMAGES)
+    assert [layer.name for layer in topology.layers] == ["1"]
+    assert [(entry.name, entry.what, entry.macs) for entry in topology.unsupported] == [
+        ("0", "functional convolution", 2 * 64 * 12)
+    ]
+
+
+def test_a_batch_norm_that_is_not_alone_is_nobodys_own() -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm, self.last = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.first(x)
+            return self.last(x + self.norm(x))
+
+    topology = trace(Both(), IMAGES)
+    assert topology.layer("first").norm is None
+    assert topology.group("first").reason == "passes batch norm norm, which is not one layer's own"
+
+
+def test_batch_norm_over_positions_is_not_the_linear_layers_own() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(3), nn.Linear(8, 2))
+    assert trace(model, torch.ones(2, 3, 8)).layer("0").norm is None
+    flat = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    assert trace(flat, torch.ones(2, 8)).layer("0").norm == "1"
+
+
+def test_one_module_under_two_names_is_one_layer() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    model.append(model[0])
+    topology = trace(model, ROWS)
+    assert [(layer.name, layer.calls) for layer in topology.layers] == [("0", 2)]
+
+
+@pytest.mark.parametrize(
+    ("module", "kind", "inputs", "outputs", "depthwise"),
+    [
+        (nn.Linear(3, 5), "linear", 3, 5, False),
+        (nn.Conv2d(4, 6, 3, groups=2), "conv", 4, 6, False),
+        (nn.Conv1d(4, 4, 3, groups=4), "conv", 4, 4, True),
+        (nn.Conv1d(4, 8, 3, groups=4), "conv", 4, 8, False),
+        (nn.ConvTranspose2d(4, 6, 3, groups=2), "conv_transpose", 4, 6, False),
+    ],
+)
+def test_kinds_and_channels(module: nn.Module, kind: str, inputs: int, outputs: int, depthwise: bool) -> None:
+    x = torch.ones(2, inputs, *[5] * (module.weight.dim() - 2))
+    (found,) = find_layers(export(nn.Sequential(module), (x,), {}))
+    assert (found.kind, found.inputs, found.outputs, found.depthwise) == (kind, inputs, outputs, depthwise)
+    assert (layer_kind(module), layer_kind(nn.ReLU())) == (kind, None)
+
+
+def test_the_input_of_a_circular_convolution_is_what_its_module_is_called_with() -> None:
+    model = nn.Sequential(nn.ReLU(), nn.Conv1d(2, 2, 3, padding=1, padding_mode="circular"))
+    program = export(model, (torch.ones(1, 2, 4),), {})
+    (found,) = find_layers(program)
+    assert layer_input(program, found.calls[0]).name == "relu"
+
+
+def test_parameters_outside_of_layers_are_counted_where_they_are_used() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.LayerNorm(4), nn.LayerNorm(4))
+    layers = trace(model, ROWS).layers
+    assert other_parameters(model, layers) == 16
+    assert other_parameters(model, layers, {"2.weight"}) == 4
