@@ -1,9 +1,10 @@
-# Everything runs in .venv, made here from constraints.txt. `make test` is all that CI calls.
+# Everything runs in .venv, made here from constraints.txt. CI calls `make test` and then `make check`.
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+CHECK_STAMP := .venv/.installed-for-check
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup demo test lint check docs examples wheel bench clean
 
 setup: $(STAMP)
 
@@ -11,6 +12,11 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test]"
 	touch $(STAMP)
+
+# What the documentation and the examples need beside the tests.
+$(CHECK_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test,docs,examples]"
+	touch $(CHECK_STAMP)
 
 # One thread, so that the figures do not depend on the number of cores.
 demo: setup
@@ -24,8 +30,20 @@ lint: setup
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 8
 
+# What takes longer or needs more packages: the documentation, the examples, and the wheel in an empty environment.
+check: docs examples wheel
+
+docs: $(CHECK_STAMP)
+	$(BIN)/python -m sphinx -b html -W --keep-going -n -q docs build/docs
+
+examples: $(CHECK_STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m check --numprocesses auto --maxprocesses 8 tests/docs tests/examples
+
+wheel: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.wheel
+
 bench: setup
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build

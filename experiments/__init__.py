@@ -1,1 +1,1 @@
-"""Experiments on real data: each module is a command that writes a JSON file into `results/`."""
+"""Experiments on real data: commands that write JSON files into `results/`, and one that converts a data set."""

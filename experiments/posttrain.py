@@ -2,10 +2,10 @@
 
     python -m experiments.posttrain --data FOLDER --model resnet20 --device cuda
 
-FOLDER holds `cifar10` and `cifar10_resnets`. For every seed, 1,024 training images are drawn; each method sees these
-and nothing else, and what it decides is tested on the test images. `--held-out` tests on 4,096 other training images
-instead, which is what defaults are chosen by. The result is written whenever a part of it is found, and drawn at the
-end. With `--jobs` several parts run beside each other, on one device; then the seconds are not those of one alone.
+FOLDER holds `cifar10` and `cifar10_resnets`. For every seed, 1,024 training images are drawn; each method sees only
+these, and its decisions are tested on the test images. `--held-out` tests on 4,096 other training images instead:
+defaults are chosen by these. The result is written after each part, and drawn at the end. With `--jobs` several parts
+run in parallel on one device; then the seconds of a part are longer than those of one that runs alone.
 """
 
 import argparse
@@ -14,12 +14,11 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from math import log
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import torch
@@ -28,12 +27,12 @@ from torch.nn import functional as F
 
 import bayesbits as bb
 from bayesbits.baselines import AdaRoundConfig, adaround, sensitivity, uniform
-from bayesbits.posttraining.modes import kept
-from bayesbits.posttraining.points import read_point
-from bayesbits.recipes.accuracy import accuracy
+from bayesbits.posttraining.front_points import read_point
+from bayesbits.posttraining.quantizer_state import quantizers_restored
+from bayesbits.recipes.evaluation import accuracy
 from bayesbits.records.front import Point
 from bayesbits.zoo import data, models
-from experiments.drawing import draw
+from experiments.fronts import ROUNDED, compare, draw
 
 CHECKPOINTS = {
     "resnet20": "resnet20-12fca82f.th",
@@ -42,12 +41,10 @@ CHECKPOINTS = {
     "resnet56": "resnet56-4bfd9763.th",
 }
 METHODS = ("8/8 minmax", "8/8 mse", "gates", "gates+ranges", "sensitivity")
-ROUNDED = " adaround"
-COST_OF_8_8 = 6.25
 
 
 class ImageNetStatistics:
-    """What the pre-trained networks expect of their images."""
+    """The statistics with which the pre-trained networks expect their images normalized."""
 
     mean = (0.485, 0.456, 0.406)
     std = (0.229, 0.224, 0.225)
@@ -124,14 +121,14 @@ def front(bench: Bench, method: str, seed: int) -> tuple[list[Point], list[dict[
     points = thinned(points, options.points) if options.points else points
     rows = []
     for point in points:
-        with kept(compressor.attachment):
+        with quantizers_restored(compressor.attachment):
             bb.restore(compressor, point)
             rows.append(row_of(point, bench.accuracy(compressor.model)))
     return points, rows, seconds
 
 
 def rounded(bench: Bench, point: Point, seed: int) -> tuple[dict[str, Any], float]:
-    """A point with its test accuracy behind adaptive rounding, and the seconds of that."""
+    """A point with its test accuracy after adaptive rounding, and the seconds that this took."""
     images, _ = bench.examples(seed)
     compressor = attached(bench, images)
     start = time.perf_counter()
@@ -150,7 +147,7 @@ def row_of(point: Point, accuracy: float) -> dict[str, Any]:
 
 
 def thinned(points: list[Point], count: int) -> list[Point]:
-    """At most so many points, evenly spaced in their order; the dearest is kept."""
+    """At most so many points, evenly spaced in their order; the most expensive one is kept."""
     if len(points) <= count:
         return points
     if count == 1:
@@ -171,70 +168,8 @@ def negative_loss(output: Tensor, labels: Tensor) -> Tensor:
     return -F.cross_entropy(output, labels)
 
 
-def compare(result: dict[str, Any]) -> dict[str, Any]:
-    """By how many points learned fronts lie above the sensitivity front, above each other, and above 8/8.
-
-    A point is held against the best that the other front of the same seed has on the test images at the same cost or
-    below, and against the line between its neighbors in cost, whichever is higher: among many points that is a little
-    too good, by luck, and the comparison is the harder for it. Points cheaper than all of the other front are left out.
-    """
-    found: dict[str, Any] = {}
-    for better, worse in (("gates", "sensitivity"), ("gates+ranges", "sensitivity"), ("gates+ranges", "gates")):
-        for rounding in ("", ROUNDED):
-            rows = _over(result["methods"], better + rounding, worse + rounding)
-            if rows:
-                found[f"{better}{rounding} over {worse}{rounding}"] = {
-                    "points_better_by_on_average": mean(row["points_better_by"] for row in rows),
-                    "points_of_the_front_above": sum(row["points_better_by"] > 0 for row in rows),
-                    "points_of_the_front": len(rows),
-                    "points": rows,
-                }
-    for name in ("gates", "gates+ranges"):
-        within = [
-            run | {"points": [point for point in run["points"] if point["relative_bops"] <= COST_OF_8_8]}
-            for run in result["methods"].get(name, ())
-        ]
-        methods = result["methods"] | {name: within}
-        rows = _over(methods, "8/8 minmax", name) + _over(methods, "8/8 mse", name)
-        if rows:
-            found[f"{name} over 8/8 within {COST_OF_8_8}%"] = [-row["points_better_by"] for row in rows]
-    return found
-
-
-def _over(methods: dict[str, Any], better: str, worse: str) -> list[dict[str, Any]]:
-    """Every point of one method, and by how much it is better than the other method's front of the same seed."""
-    fronts = {run["seed"]: run["points"] for run in methods.get(worse, ())}
-    rows = []
-    for run in methods.get(better, ()):
-        for point in run["points"]:
-            other = _at(fronts.get(run["seed"], ()), point["relative_bops"])
-            if other is not None:
-                rows.append(
-                    {
-                        "seed": run["seed"],
-                        "relative_bops": point["relative_bops"],
-                        "points_better_by": point["accuracy"] - other,
-                    }
-                )
-    return rows
-
-
-def _at(points: Sequence[dict[str, Any]], cost: float) -> float | None:
-    """The accuracy of a front at a cost; None below its cheapest point."""
-    places = sorted((point["relative_bops"], point["accuracy"]) for point in points)
-    below = [place for place in places if place[0] <= cost + 1e-9]
-    above = places[len(below) :]
-    if not below:
-        return None
-    best = max(accuracy for _, accuracy in below)
-    if not above:
-        return best
-    (left, low), (right, high) = below[-1], above[0]
-    return max(best, low + (high - low) * (cost - left) / (right - left))
-
-
 def as_typed(arguments: list[str]) -> str:
-    """The arguments on a command line, without the places of this machine."""
+    """The arguments on a command line, without the paths of this machine."""
     words = [word for argument in arguments for word in argument.split("=", 1)]
     shown: list[str] = []
     for before, word in zip(["", *words], words, strict=False):
@@ -244,7 +179,7 @@ def as_typed(arguments: list[str]) -> str:
 
 
 def entry_of(methods: dict[str, list[dict[str, Any]]], name: str, seed: int) -> dict[str, Any]:
-    """What a method has found for a seed so far; made where there is nothing yet."""
+    """The entry of a method and a seed; made where there is none yet."""
     entries = {entry["seed"]: entry for entry in methods.get(name, ())}
     entries.setdefault(seed, {"seed": seed, "seconds": 0.0, "points": []})
     methods[name] = [entries[number] for number in sorted(entries)]
@@ -287,8 +222,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def outcomes(options: argparse.Namespace) -> Iterator[tuple[str, int, list[dict[str, Any]], float]]:
-    """Method, seed, tested points and seconds, as they come: fronts first, then rounded points one by one."""
-    # Those that take longest come last in METHODS, and start first.
+    """Method, seed, tested points and seconds as they finish: fronts first, then rounded points one by one."""
+    # The slowest methods are last in METHODS, and start first.
     tasks = [(method, seed) for method in reversed(options.methods) for seed in range(options.seeds)]
     with ProcessPoolExecutor(options.jobs, get_context("spawn"), initializer=_set_up, initargs=(options,)) as pool:
         waiting: dict[Future[Any], tuple[str, int]] = {pool.submit(_front, *task): task for task in tasks}

@@ -1,8 +1,9 @@
-"""What ranges are worth that fit the widths of a plan: plans of ResNet-20 near 2.2%, with ranges for 8 bits first.
+"""The accuracy of a plan with ranges for 8 bits, and with ranges calibrated again at the widths of the plan.
 
     python -m experiments.refitted_ranges --data FOLDER
 
-The plans are those of `results/posttrain-resnet20.json`, found with ranges for 8 bits; the first 2,000 test images.
+The plans are those of `results/posttrain-resnet20.json` near a cost of 2.2%, found with ranges for 8 bits. They are
+tested on the first 2,000 test images.
 """
 
 import json
@@ -30,7 +31,7 @@ def main(arguments: list[str]) -> None:
 
 
 def accuracy(bench: Bench, seed: int, point: dict[str, Any], *, refit: bool) -> float:
-    """Of the network with a point's widths, on the test images."""
+    """The accuracy of the network with a point's widths, on the test images."""
     images = list(bench.examples(seed)[0].split(512))
     compressor = attached(bench, images[0])
     quantizers = compressor.attachment.quantizers

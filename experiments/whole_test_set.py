@@ -1,6 +1,6 @@
-"""A run's network on its whole test set: as trained, as deployed, and as both ONNX files, image for image.
+"""The network of a run on its whole test set: as trained, as deployed, and as both ONNX files, image by image.
 
-python experiments/whole_test_set.py RUN_FOLDER RESULT.json
+python -m experiments.whole_test_set RUN_FOLDER RESULT.json
 """
 
 import json

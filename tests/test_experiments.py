@@ -1,8 +1,19 @@
-"""What the experiments conclude from their figures."""
+"""What the experiments conclude from their figures, and the conversion of CIFAR-10's mosaics."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
 
 from bayesbits.records.front import Point
 from bayesbits.records.plan import Plan
-from experiments.posttrain import as_typed, compare, parse, thinned, to_round
+from bayesbits.zoo import data
+from experiments import cifar10_mosaics
+from experiments.fronts import compare
+from experiments.posttrain import as_typed, parse, thinned, to_round
+from tests.zoo.data_files import Bytes, cifar_arrays, refused
 
 
 def runs(*points: tuple[float, float]) -> list:
@@ -60,3 +71,54 @@ def test_a_recorded_command_can_be_repeated_and_names_no_machine():
     typed = as_typed(["--data", "/some/where", "--out", "/else/where", "--adaround", "8/8 mse", "gates"])
     assert typed == "--data FOLDER --adaround '8/8 mse' gates"
     assert as_typed(["--data=/some/where", "--out=/else/where", "--seeds=1"]) == "--data FOLDER --seeds 1"
+
+
+def write_mosaics(folder: Path, arrays: Mapping[str, tuple[Bytes, Bytes]], columns: int, parts: bool) -> None:
+    """Each batch's images side by side, `columns` in a row; in part1 and part2, or all in one folder."""
+    for name, (images, _) in arrays.items():
+        place = folder / ("part1" if name <= "data_batch_3" else "part2") if parts else folder
+        place.mkdir(parents=True, exist_ok=True)
+        rows = [np.concatenate(list(images[start : start + columns]), 2) for start in range(0, len(images), columns)]
+        mosaic = np.concatenate(rows, 1).transpose(1, 2, 0)
+        Image.fromarray(mosaic).save(place / f"{name}.webp", lossless=True)
+    labels = np.concatenate([labels for _, labels in arrays.values()])
+    labels.tofile((folder / "part2" if parts else folder) / "labels.u8")
+
+
+@pytest.mark.parametrize(("columns", "parts"), [(3, True), (2, False)])
+def test_mosaics_become_the_batches_that_the_zoo_reads(tmp_path, capsys, columns, parts):
+    arrays = cifar_arrays()
+    write_mosaics(tmp_path / "mosaics", arrays, columns, parts)
+    cifar10_mosaics.main([str(tmp_path / "mosaics"), str(tmp_path / "out")])
+    assert capsys.readouterr().out.strip() == str(tmp_path / "out" / "cifar-10-batches-py")
+    cifar = data.load("cifar10", tmp_path / "out")
+    images, labels = (np.concatenate(part) for part in zip(*list(arrays.values())[:5], strict=True))
+    assert np.array_equal(cifar.train.images.numpy(), images)
+    assert np.array_equal(cifar.train.labels.numpy(), labels)
+    assert np.array_equal(cifar.test.images.numpy(), arrays["test_batch"][0])
+    assert np.array_equal(cifar.test.labels.numpy(), arrays["test_batch"][1])
+
+
+def test_wrong_mosaics_are_named_with_what_is_wrong(tmp_path):
+    arrays = cifar_arrays()
+    write_mosaics(tmp_path, arrays, columns=3, parts=False)
+    labels = np.fromfile(tmp_path / "labels.u8", np.uint8)
+    labels[:-1].tofile(tmp_path / "labels.u8")
+    with refused(ValueError, tmp_path / "labels.u8", "35 labels", "36 tiles"):
+        cifar10_mosaics.convert(tmp_path, tmp_path / "out")
+    (labels + 1).tofile(tmp_path / "labels.u8")
+    with refused(ValueError, tmp_path / "labels.u8", "the label 10", "0 to 9"):
+        cifar10_mosaics.convert(tmp_path, tmp_path / "out")
+    narrow = {name: (images[..., :31], numbers) for name, (images, numbers) in arrays.items()}
+    write_mosaics(tmp_path, narrow, columns=3, parts=False)
+    with refused(ValueError, tmp_path / "data_batch_1.webp", "64 x 93 pixels", "32 x 32 tiles"):
+        cifar10_mosaics.convert(tmp_path, tmp_path / "out")
+    for content in ((tmp_path / "data_batch_1.webp").read_bytes()[:-50], b"not a picture"):
+        (tmp_path / "data_batch_1.webp").write_bytes(content)
+        with refused(ValueError, tmp_path / "data_batch_1.webp", "cannot be read as a picture"):
+            cifar10_mosaics.convert(tmp_path, tmp_path / "out")
+    (tmp_path / "data_batch_2.webp").unlink()
+    write_mosaics(tmp_path, {"data_batch_1": arrays["data_batch_1"]}, columns=3, parts=False)
+    with refused(FileNotFoundError, "data_batch_2.webp", "part1 and part2"):
+        cifar10_mosaics.convert(tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from bayesbits.records.plan import Plan
     from bayesbits.records.topology import Topology
     from bayesbits.training import (
-        Feed,
+        DeviceLoader,
         FinetuneConfig,
         Interrupted,
         OptimizerConfig,
@@ -52,8 +52,8 @@ __all__ = [
     "Compressor",
     "Cost",
     "DeployedNetwork",
+    "DeviceLoader",
     "Diagnosis",
-    "Feed",
     "FinetuneConfig",
     "Front",
     "IntegerNetwork",
@@ -89,8 +89,8 @@ _SOURCES = {
     "Compressor": "bayesbits.compression.compressor:Compressor",
     "Cost": "bayesbits.cost:Cost",
     "DeployedNetwork": "bayesbits.deploy:DeployedNetwork",
+    "DeviceLoader": "bayesbits.training:DeviceLoader",
     "Diagnosis": "bayesbits.compression.diagnosis:Diagnosis",
-    "Feed": "bayesbits.training:Feed",
     "FinetuneConfig": "bayesbits.training:FinetuneConfig",
     "Front": "bayesbits.records.front:Front",
     "IntegerNetwork": "bayesbits.records.integer_network:IntegerNetwork",

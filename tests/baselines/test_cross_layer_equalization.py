@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import bayesbits as bb
 from bayesbits.baselines import equalize
-from bayesbits.baselines.cross_layer_equalization import equalising_factor
+from bayesbits.baselines.cross_layer_equalization import equalizing_factor
 from bayesbits.zoo import models
 from tests.graph.networks import Tied, randomize
 
@@ -24,7 +24,7 @@ def folded(layer: nn.Module, norm: nn.BatchNorm2d | None = None) -> Tensor:
 def test_the_factor_by_hand():
     first, second = torch.tensor([4.0, 1.0, 0.0, 2.0]), torch.tensor([1.0, 9.0, 1.0, 0.0])
     # sqrt(4 * 1) / 1 = 2; sqrt(1 * 9) / 9 = 1/3; a channel without a range on one side stays.
-    torch.testing.assert_close(equalising_factor(first, second), torch.tensor([2.0, 1 / 3, 1.0, 1.0]))
+    torch.testing.assert_close(equalizing_factor(first, second), torch.tensor([2.0, 1 / 3, 1.0, 1.0]))
 
 
 def test_two_linear_layers_by_hand():

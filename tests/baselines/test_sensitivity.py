@@ -6,21 +6,10 @@ from torch import nn
 
 import bayesbits as bb
 from bayesbits.baselines import Sensitivity, sensitivity
-from bayesbits.baselines.measurement import Measured, Measurement
 from bayesbits.baselines.sensitivity import accuracy, cumulative, likelihood
 from bayesbits.posttraining.losses import divergence
+from tests.baselines.networks import calibrated, pairs
 from tests.posttraining.networks import attached, examples, trained
-
-
-def pairs(count: int = 96) -> list:
-    x, y = examples(count)
-    return list(zip(x.split(40), y.split(40), strict=True))
-
-
-def calibrated(spec: bb.Spec | None = None) -> bb.Compressor:
-    compressor = attached(spec)
-    compressor.calibrate([x for x, _ in pairs()], "mse")
-    return compressor
 
 
 def negative_loss(output, labels):
@@ -121,46 +110,6 @@ def test_it_can_be_read():
     for before, point, change in zip(found.path, found.path[1:], found.changes, strict=False):
         assert point.plan.bits == {**before.plan.bits, change.tensor: change.bits}
     assert len(found.changes) == len(found.path) - 1
-
-
-def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch):
-    whole = sensitivity(calibrated(), pairs(), widths=(4,))
-    file = tmp_path / "measured.json"
-    original = Measurement._batch_scores
-    runs: list[int] = []
-
-    def stopping(self, number, settings, *, chain):
-        if len(runs) == 4:
-            raise KeyboardInterrupt
-        runs.append(number)
-        return original(self, number, settings, chain=chain)
-
-    monkeypatch.setattr(Measurement, "_batch_scores", stopping)
-    with pytest.raises(KeyboardInterrupt):
-        sensitivity(calibrated(), pairs(), widths=(4,), path=file)
-    assert (len(Measured.load(file).alone), len(Measured.load(file).path)) == (3, 1)
-    runs.clear()
-    lines: list[str] = []
-    assert sensitivity(calibrated(), pairs(), widths=(4,), path=file, progress=lines.append) == whole
-    assert runs == [1, 2]
-    assert lines == [f"one after the other: {done} of 3 batches, 6 settings each" for done in (2, 3)]
-
-
-def test_a_file_of_something_else_is_refused(tmp_path):
-    file = tmp_path / "measured.json"
-    sensitivity(calibrated(), pairs(), widths=(4,), path=file)
-    with pytest.raises(ValueError, match="holds measurements of another network, other examples or other widths"):
-        sensitivity(calibrated(), pairs(), widths=(2,), path=file)
-    with pytest.raises(ValueError, match="holds measurements of another"):
-        sensitivity(calibrated(), pairs(90), widths=(4,), path=file)
-    old = tmp_path / "old.json"
-    old.write_text('{"version": 1, "digest": "", "alone": [], "path": []}')
-    with pytest.raises(ValueError, match=r"old\.json: Measured version 1 cannot be read.*Delete it"):
-        sensitivity(calibrated(), pairs(), widths=(4,), path=old)
-    other = calibrated()
-    other.attachment.quantizers["head.weight"].set_range(3.0)
-    with pytest.raises(ValueError, match="holds measurements of another"):
-        sensitivity(other, pairs(), widths=(4,), path=file)
 
 
 def test_errors_say_what_to_do():

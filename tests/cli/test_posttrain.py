@@ -34,7 +34,7 @@ def test_a_point_within_a_cost_becomes_the_result_that_every_command_takes(here)
     assert "test accuracy" in shown.stderr
     points = bb.Front.load(here / "run/front.json").points
     assert points[0].relative_bops > points[1].relative_bops
-    assert "with --within PERCENT makes one of them final" in bayesbits("plan", "run", code=1).stderr
+    assert "with --budget PERCENT makes one of them final" in bayesbits("plan", "run", code=1).stderr
 
     within = points[0].relative_bops + 0.01
     final = bayesbits("posttrain", *RUN, "--steps", "30", "--mus", "0.001,0.01", "--budget", within)
@@ -86,7 +86,7 @@ def test_points_learned_in_another_way_are_not_overwritten(here):
     ):
         refused = bayesbits(*run, *changed, code=1).stderr
         assert difference in refused
-        assert "--out" in refused
+        assert "--output" in refused
     torch.save(models.create("lenet5").state_dict(), here / "trained.pth")
     assert "weights was" in bayesbits(*run, code=1).stderr
     (here / "run/posttrain.json").unlink()
@@ -200,4 +200,4 @@ def test_a_file_in_the_place_of_the_folder_is_named(here, output):
     (here / "a-file").write_text("")
     for command in (["posttrain", *RUN], ["search", "digits-lenet5"]):
         shown = bayesbits(*command, "--output", output, code=1).stderr
-        assert "a-file is a file; choose another by --out" in shown
+        assert "a-file is a file; choose another by --output" in shown

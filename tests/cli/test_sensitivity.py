@@ -4,7 +4,7 @@ import re
 
 import bayesbits as bb
 from bayesbits.baselines import Sensitivity
-from bayesbits.baselines.measurement import Measurement
+from bayesbits.baselines.sensitivity_scores import Measurement
 from tests.cli.invoke import SHORT, bayesbits
 
 RUN = ["sensitivity", "digits-lenet5", *SHORT, "--num-examples", "100", "--device", "cpu", "-o", "run"]

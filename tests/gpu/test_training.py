@@ -15,7 +15,7 @@ def noisy(images, generator):
 def handle_and_feed():
     handle = compressor()
     handle.model.cuda()
-    return handle, bb.Feed(data(), 12, device="cuda", transform=noisy)
+    return handle, bb.DeviceLoader(data(), 12, device="cuda", transform=noisy)
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 import bayesbits as bb
 
+FEW = bb.PosttrainConfig(mus=(0.001, 0.03, 0.3), steps=30, gate_lr=0.5)
+
 
 class Small(nn.Module):
     def __init__(self) -> None:
@@ -55,3 +57,9 @@ def accuracy(model: nn.Module) -> float:
     x, y = examples(512, seed=2)
     with torch.no_grad():
         return (model(x).argmax(1) == y).double().mean().item() * 100
+
+
+def pairs(size: int = 32) -> list[tuple[Tensor, Tensor]]:
+    """Batches of inputs and labels."""
+    x, y = examples(128)
+    return list(zip(x.split(size), y.split(size), strict=True))

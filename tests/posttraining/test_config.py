@@ -1,5 +1,8 @@
 """What a user may choose about post-training."""
 
+import dataclasses
+import re
+
 import pytest
 
 from bayesbits import PosttrainConfig
@@ -28,3 +31,9 @@ def test_a_list_of_mus_becomes_a_tuple():
 def test_wrong_choices_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         PosttrainConfig(**options)
+
+
+def test_help_explains_every_field():
+    arguments = PosttrainConfig.__doc__.partition("Args:")[2].partition("Raises:")[0]
+    explained = [line.split(":")[0].strip() for line in arguments.splitlines() if re.match(r" {8}\w+: \S", line)]
+    assert explained == [field.name for field in dataclasses.fields(PosttrainConfig)]

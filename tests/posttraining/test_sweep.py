@@ -1,6 +1,5 @@
 """Post-training: one step by hand, weights untouched, a front that goes down, and clear errors."""
 
-import copy
 import dataclasses
 import math
 
@@ -11,14 +10,7 @@ from torch import nn
 import bayesbits as bb
 from bayesbits.functional.gates import INITIAL_LOGIT, KINDS
 from bayesbits.posttraining.sweep import _order
-from tests.posttraining.networks import accuracy, attached, examples
-
-FEW = bb.PosttrainConfig(mus=(0.001, 0.03, 0.3), steps=30, gate_lr=0.5)
-
-
-def pairs(size: int = 32) -> list:
-    x, y = examples(128)
-    return list(zip(x.split(size), y.split(size), strict=True))
+from tests.posttraining.networks import FEW, accuracy, attached, examples, pairs
 
 
 def test_one_step_by_hand():
@@ -78,27 +70,6 @@ def test_the_front_so_far_is_given_out_after_each_point():
     fronts: list[bb.Front] = []
     front = bb.posttrain(attached(bb.Spec()), pairs(), "gates", FEW, keep=fronts.append)
     assert [one.points for one in fronts] == [front.points[: count + 1] for count in range(len(FEW.mus))]
-
-
-def test_every_point_can_be_restored_exactly_from_its_file(tmp_path):
-    compressor = attached(bb.Spec(residual_bits=8))
-    fresh = bb.attach(copy.deepcopy(compressor).detach(), torch.zeros(2, 4), bb.Spec(residual_bits=8))
-    x, _ = examples(16, seed=3)
-    outputs = []
-
-    def evaluate(model: nn.Module) -> float:
-        with torch.no_grad():
-            outputs.append(model(x))
-        return accuracy(model)
-
-    bb.posttrain(compressor, pairs(), "gates+ranges", FEW, evaluate=evaluate).save(tmp_path / "front.json")
-    front = bb.Front.load(tmp_path / "front.json")
-    assert len({point.plan.to_json() for point in front.points}) == 3
-    for point, output in zip(front.points, outputs, strict=True):
-        bb.restore(fresh, point)
-        assert torch.equal(fresh.model(x), output)
-        assert fresh.cost().relative_bops == point.relative_bops
-        assert point.score == accuracy(fresh.model)
 
 
 def test_the_same_seed_gives_the_same_front():
@@ -217,21 +188,6 @@ def test_without_weights_of_the_penalty_there_are_eight_that_suit_the_gates(kind
     mus = [point.mu for point in front.points]
     assert len(mus) == 8
     assert (mus[-1] == 0.05) == (kind == "hard_concrete")
-
-
-def test_a_point_of_another_network_is_refused():
-    compressor = attached()
-    front = bb.posttrain(compressor, pairs(), config=bb.PosttrainConfig(mus=(0.001,), steps=1))
-    other = attached(bb.Spec(prune=False, residual_bits=8))
-    with pytest.raises(TypeError, match=r"one Point of a Front, and this is a Front: pass front\.points\[0\]"):
-        bb.restore(other, front)
-    with pytest.raises(TypeError, match="restore takes the Compressor"):
-        bb.restore(other.model, front.points[0])
-    with pytest.raises(ValueError, match="has no range for 'stem"):
-        bb.restore(other, dataclasses.replace(front.points[0], ranges={}))
-    channels = attached(bb.Spec(prune=False, residual_bits=None, per_channel_weights=True))
-    with pytest.raises(ValueError, match=r"1 ranges for 'stem\.weight', whose quantizer has 8"):
-        bb.restore(channels, front.points[0])
 
 
 def test_every_batch_comes_once_before_any_comes_again():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from bayesbits.recipes.accuracy import measure
+from bayesbits.recipes.evaluation import measure
 from bayesbits.recipes.metrics import Score, class_metrics, number_metrics
 
 

@@ -5,14 +5,13 @@ import signal
 from pathlib import Path
 
 import pytest
-import torch
 import torch.nn.functional as F
 
 import bayesbits as bb
 from bayesbits import recipes
-from bayesbits.recipes.accuracy import accuracy
+from bayesbits.recipes.evaluation import accuracy
 from bayesbits.training import Interrupted
-from bayesbits.training.metrics_log import read_metrics
+from bayesbits.training.metrics import read_metrics
 from tests.recipes.made_data import SHORT_DIGITS, made_for
 
 FIELDS = {"recipe", "method", "mu", "seed", "epochs", "accuracy", "relative_bops", "layers", "seconds", "device"}
@@ -188,20 +187,9 @@ def test_a_users_own_network_and_data(mine):
         ("users_own:nothing", "users_own:data", "returned a NoneType; it returns a torch.nn.Module"),
         ("users_own:raises", "users_own:data", "raised KeyError: 'no such thing'"),
         ("users_own:network", "users_own:nothing", r"returned a NoneType; it returns a bayesbits.zoo.data.Data, or"),
-        ("users_own:network", "users_own:iterators", "to be gone through again and again"),
+        ("users_own:network", "users_own:iterators", "iterables that start anew for every epoch"),
     ],
 )
 def test_factories_that_do_not_give_what_is_asked_are_named(mine, model, data, said):
     with pytest.raises(ValueError, match=said):
         run(recipes.load(None, model=model, data=data), mine / "run")
-
-
-def test_accuracy_counts_what_is_right_and_refuses_what_is_no_classifier():
-    network = torch.nn.Identity()
-    network.register_parameter("device", torch.nn.Parameter(torch.zeros(1)))
-    logits = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
-    assert accuracy(network, [(logits, torch.tensor([0, 1, 1])), (logits[:1], torch.tensor([0]))]) == 75.0
-    with pytest.raises(ValueError, match="accuracy cannot be computed: it is for logits"):
-        accuracy(network, [(torch.zeros(2, 3, 4), torch.zeros(2))])
-    with pytest.raises(ValueError, match="nothing to test on"):
-        accuracy(network, [])

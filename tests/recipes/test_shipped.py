@@ -5,12 +5,12 @@ import torch
 
 import bayesbits as bb
 from bayesbits import recipes
-from bayesbits.recipes.loaders import open_data
-from bayesbits.recipes.machine import Machine
-from bayesbits.recipes.networks import build
+from bayesbits.recipes.data import open_data
+from bayesbits.recipes.factories import build_model
+from bayesbits.recipes.process import Process
 from tests.recipes.made_data import made_for
 
-CPU = Machine(torch.device("cpu"))
+CPU = Process(torch.device("cpu"))
 LAYERS = {"lenet5": 4, "vgg7": 8, "resnet18": 21, "mobilenetv2": 53}
 
 
@@ -24,7 +24,7 @@ def test_a_shipped_recipe_finds_its_data_and_attaches_to_its_network(name, tmp_p
     assert images.shape[1:] == loaders.example.shape[1:]
     assert images.dtype == torch.float32
     assert int(labels.max()) < loaders.classes
-    model, _ = build(recipe.model.name, recipe.model.options, loaders.classes)
+    model, _ = build_model(recipe.model.name, recipe.model.options, loaders.classes)
     compressor = bb.attach(model, loaders.example, recipe.spec)
     assert len(compressor.topology.layers) == LAYERS[recipe.model.name]
     assert not compressor.topology.unsupported
@@ -41,7 +41,7 @@ def test_the_papers_settings_are_the_papers():
     for name in ("imagenet-resnet18", "imagenet-mobilenetv2"):
         recipe = recipes.load(name)
         assert (recipe.search.epochs, recipe.finetune.epochs, recipe.data.batch_size) == (30, 10, 384)
-        assert (recipe.search.weights.kind, recipe.search.weights.lr) == ("sgd", 3e-3)
+        assert (recipe.search.weights.optimizer, recipe.search.weights.lr) == ("sgd", 3e-3)
         assert [round(30 * part) for part in recipe.search.gates.milestones] == [10, 20]
         assert recipe.finetune.weights == bb.OptimizerConfig("sgd", 1e-4, "cosine")
         assert recipe.finetune.ranges == bb.OptimizerConfig("adam", 1e-4, "cosine")

@@ -14,9 +14,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import bayesbits as bb
-from bayesbits.training.sharding import whole
+from bayesbits.training.distributed import full_model_state
 from bayesbits.zoo.models import LeNet5
-from tests.training.problems import Failing, Labeled, Network, compressor, config, data, noisy, state
+from tests.training.problems import Failing, Labeled, Network, compressor, config, data, noisy
 
 
 def large_data() -> Labeled:
@@ -37,7 +37,7 @@ class Case:
         with torch.no_grad():
             for parameter in self.handle.model.parameters():
                 parameter.add_(rank)
-        self.loader: Any = bb.Feed(entry, 16 // world, transform=noisy, rank=rank, world=world)
+        self.loader: Any = bb.DeviceLoader(entry, 16 // world, transform=noisy, rank=rank, world_size=world)
 
     def search(self, loss_fn: Any = F.cross_entropy, **options: Any) -> dict[str, Any]:
         settings = config(epochs=2, frozen_statistics=1.0, checkpoint_seconds=1e6)
@@ -45,15 +45,15 @@ class Case:
             plan = bb.search(self.handle, self.loader, loss_fn, settings, progress=False, **options)
         except bb.TrainingError as error:
             return {"error": type(error).__name__, "message": str(error)}
-        return {"state": whole(state(self.handle)), "plan": plan.to_json()}
+        return {"state": full_model_state(self.handle.model), "plan": plan.to_json()}
 
 
 class Sharded(Case):
-    """A search of a network whose weights are dealt out, if there are several processes."""
+    """A search of a network whose weights are sharded, if there are several processes."""
 
     def __init__(self, rank: int, world: int) -> None:
         super().__init__(still, data(), 0, world)
-        self.loader = bb.Feed(data(), 16 // world, transform=noisy, rank=rank, world=world)
+        self.loader = bb.DeviceLoader(data(), 16 // world, transform=noisy, rank=rank, world_size=world)
         self.handle.calibrate([data().images])
         if world > 1:
             mesh = init_device_mesh("cpu", (world,))

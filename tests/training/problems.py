@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bayesbits as bb
+from bayesbits.training.metrics import read_metrics
 
 
 @dataclass
@@ -85,7 +86,7 @@ def loaders() -> dict[str, Any]:
     entry = data()
     tensors = TensorDataset(entry.images, entry.labels)
     return {
-        "feed": bb.Feed(entry, 12, transform=noisy, seed=5),
+        "device": bb.DeviceLoader(entry, 12, transform=noisy, seed=5),
         "shuffling": DataLoader(tensors, batch_size=12, shuffle=True),
         "own generator": DataLoader(tensors, 12, shuffle=True, generator=torch.Generator().manual_seed(4)),
         "stream": Stream(),
@@ -103,6 +104,35 @@ def state(compressor: bb.Compressor) -> dict[str, Tensor]:
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def searched(handle=None, loader=None, loss_fn=F.cross_entropy, /, *, options=None, **changes):
+    """A compressor after a search, and its plan; `options` are those of `search`, the others those of the config."""
+    handle = compressor() if handle is None else handle
+    loader = loaders()["device"] if loader is None else loader
+    plan = bb.search(handle, loader, loss_fn, config(**changes), progress=False, **options or {})
+    return handle, plan
+
+
+def training_lines(folder):
+    return [line for line in read_metrics(folder / "metrics.jsonl") if line["event"] == "train"]
+
+
+def undisturbed(kind, **changes):
+    """The state and the plan after a search that nothing stops."""
+    handle = compressor()
+    plan = bb.search(handle, loaders()[kind], F.cross_entropy, config(**changes), progress=False)
+    return state(handle), plan
+
+
+def resumed(kind, folder, **changes):
+    """The state and the plan after a search that resumes in a folder."""
+    handle = compressor()
+    torch.manual_seed(99)  # nothing may depend on the state at entry
+    plan = bb.search(
+        handle, loaders()[kind], F.cross_entropy, config(**changes), folder=folder, resume=True, progress=False
+    )
+    return state(handle), plan
 
 
 class Failing:

@@ -19,7 +19,7 @@ from tests.training.problems import Network, compressor, config, data, loaders
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
-    bb.search(compressor(), loaders()["feed"], F.cross_entropy, config(epochs=1), folder=folder, progress=False)
+    bb.search(compressor(), loaders()["device"], F.cross_entropy, config(epochs=1), folder=folder, progress=False)
     return (folder / "search.checkpoint").read_bytes()
 
 
@@ -31,7 +31,7 @@ def go_on(folder, content, handle=None, loader=None, **changes):
     before = str(handle.model.state_dict())
     try:
         bb.search(
-            handle, loader or loaders()["feed"], F.cross_entropy, config(**{"epochs": 1} | changes),
+            handle, loader or loaders()["device"], F.cross_entropy, config(**{"epochs": 1} | changes),
             folder=folder, resume=True, progress=False,
         )  # fmt: skip
     finally:
@@ -48,11 +48,18 @@ def test_damage_anywhere_is_found(finished, tmp_path):
         (finished[:-1], "damaged"),
         (finished[:middle] + bytes([finished[middle] ^ 1]) + finished[middle + 1 :], "damaged"),
         (pickle.dumps({"model": 1}), "not a checkpoint of bayesbits"),
-        (finished.replace(b"checkpoint 1 ", b"checkpoint 2 ", 1), "of version 2, and this library reads version 1"),
+        (finished.replace(b"checkpoint 2 ", b"checkpoint 3 ", 1), "of version 3, and this library reads version 2"),
     ]
     for content, message in damaged:
         with pytest.raises(CheckpointError, match=rf"search\.checkpoint.*{message}"):
             go_on(tmp_path, content)
+
+
+def test_a_checkpoint_of_the_version_before_is_refused_with_what_to_do(finished, tmp_path):
+    before = finished.replace(b"checkpoint 2 ", b"checkpoint 1 ", 1)
+    message = r"version 1 \(its learning rates are called 'rate' .* resume with the version .* start again in another"
+    with pytest.raises(CheckpointError, match=rf"search\.checkpoint is a checkpoint of {message} folder"):
+        go_on(tmp_path, before)
 
 
 class Code:
@@ -63,7 +70,7 @@ class Code:
 def test_reading_never_runs_code(tmp_path):
     path = tmp_path / "search.checkpoint"
     write_checkpoint(path, {"model": Code()})
-    with pytest.raises(CheckpointError, match=r"search\.checkpoint holds what cannot be read without running code"):
+    with pytest.raises(CheckpointError, match=r"search\.checkpoint holds objects that cannot be read without running"):
         read_checkpoint(path)
 
 
@@ -81,12 +88,12 @@ class Wider(Network):
         ({"gates": {"lr": 0.1}}, r"config\.gates\.lr is 0\.2 in the checkpoint and 0\.1 here"),
         ({"handle": lambda: compressor(bb.Spec(bits=(2, 4, 8)))}, r"spec\.bits is \[2, 4, 8, 16, 32\] in the check"),
         ({"handle": lambda: compressor(make=Wider)}, r"topology\.layers\[2\]\.weight_shape\[0\] is 3 in the check"),
-        ({"loader": bb.Feed(data(), 22)}, "batches in an epoch is 4 in the checkpoint and 2 here"),
+        ({"loader": bb.DeviceLoader(data(), 22)}, "batches in an epoch is 4 in the checkpoint and 2 here"),
     ],
 )
 def test_a_checkpoint_of_another_training_is_refused_with_the_first_difference(finished, tmp_path, difference, message):
     handle = difference.pop("handle", compressor)()
-    with pytest.raises(CheckpointError, match=rf"search\.checkpoint is of another training: {message}"):
+    with pytest.raises(CheckpointError, match=rf"search\.checkpoint was written by another training: {message}"):
         go_on(tmp_path, finished, handle, **difference)
 
 
@@ -104,7 +111,7 @@ def test_how_a_run_is_watched_may_change(finished, tmp_path):
     path = tmp_path / "search.checkpoint"
     path.write_bytes(finished)
     watched = config(epochs=1, checkpoint_seconds=5.0, log_steps=7, evaluate_epochs=2)
-    bb.search(compressor(), loaders()["feed"], F.cross_entropy, watched, folder=tmp_path, resume=True, progress=False)
+    bb.search(compressor(), loaders()["device"], F.cross_entropy, watched, folder=tmp_path, resume=True, progress=False)
 
 
 @pytest.mark.parametrize("function", ["fsync", "replace"])
@@ -119,11 +126,19 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_is_reported(function, tmp_pa
 
     monkeypatch.setattr(os, function, full)
     with pytest.raises(bb.TrainingError, match=r"No space left on device.* intact.*resume=True"):
-        bb.search(compressor(), loaders()["feed"], F.cross_entropy, config(), folder=tmp_path, progress=False)
+        bb.search(compressor(), loaders()["device"], F.cross_entropy, config(), folder=tmp_path, progress=False)
     monkeypatch.undo()
     assert 0 < read_checkpoint(path)["position"]["step"] < 12
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["metrics.jsonl", "search.checkpoint"]
-    bb.search(compressor(), loaders()["feed"], F.cross_entropy, config(), folder=tmp_path, resume=True, progress=False)
+    bb.search(
+        compressor(),
+        loaders()["device"],
+        F.cross_entropy,
+        config(),
+        folder=tmp_path,
+        resume=True,
+        progress=False,
+    )
 
 
 def test_a_checkpoint_holds_all_that_there_is(finished, tmp_path):
@@ -149,7 +164,7 @@ def test_a_network_whose_state_cannot_be_read_back_is_found_before_any_work(tmp_
 
     with pytest.raises(CheckpointError, match="cannot be read without running code"):
         bb.search(
-            compressor(make=Odd), loaders()["feed"], lambda *_: pytest.fail("a step ran"), config(),
+            compressor(make=Odd), loaders()["device"], lambda *_: pytest.fail("a step ran"), config(),
             folder=tmp_path, progress=False,
         )  # fmt: skip
 

@@ -1,6 +1,8 @@
 """What a user may choose about training is checked when it is said, before any work."""
 
+import dataclasses
 import math
+import re
 from typing import Any
 
 import pytest
@@ -25,7 +27,7 @@ BOTH: list[tuple[dict[str, Any], str]] = [
     ({"frozen_statistics": 2}, "frozen_statistics is 2; it is a number from 0 to 1"),
     ({"weights": {"rat": 1}}, "weights is {'rat': 1}; it is an OptimizerConfig or a dict with keys of optimizer, lr"),
     ({"weights": {"lr": math.nan}}, "weights: OptimizerConfig.lr is nan"),
-    ({"ranges": {"kind": "adamw"}}, "ranges: OptimizerConfig.kind is 'adamw'; .* did you mean 'adam'?"),
+    ({"ranges": {"optimizer": "adamw"}}, "ranges: OptimizerConfig.optimizer is 'adamw'; .* did you mean 'adam'?"),
     ({"ranges": 0.1}, "ranges is 0.1"),
 ]
 SEARCH: list[tuple[dict[str, Any], str]] = [
@@ -33,6 +35,8 @@ SEARCH: list[tuple[dict[str, Any], str]] = [
     ({"calibration": "min_max"}, "calibration is 'min_max'; .* did you mean 'minmax'?"),
     ({"calibration": ["mse"]}, r"calibration is \['mse'\]; it is one of"),
     ({"calibration_batches": 0}, "calibration_batches is 0"),
+    ({"calibration_bits": 0}, "calibration_bits is 0; it is an integer of at least 1"),
+    ({"calibration_bits": 2.0}, "calibration_bits is 2.0"),
     ({"mu": math.nan}, "mu is nan; it is a number of at least 0"),
     ({"mu": -1}, "mu is -1"),
     ({"gates": {"milestones": 0.5}}, "gates: OptimizerConfig.milestones is 0.5; it is a tuple"),
@@ -58,3 +62,10 @@ def test_wrong_choices_for_fine_tuning_are_named(options: dict[str, Any], messag
 def test_every_way_of_calibrating_is_allowed() -> None:
     for method in ("minmax", "moving_average", "percentile", "mse"):
         assert bb.SearchConfig(calibration=method).calibration == method
+
+
+@pytest.mark.parametrize("config", [bb.OptimizerConfig, bb.SearchConfig, bb.FinetuneConfig])
+def test_help_explains_every_field(config: Any) -> None:
+    arguments = config.__doc__.partition("Args:")[2].partition("Raises:")[0]
+    explained = [line.split(":")[0].strip() for line in arguments.splitlines() if re.match(r" {8}\w+: \S", line)]
+    assert sorted(explained) == sorted(field.name for field in dataclasses.fields(config))

@@ -11,7 +11,7 @@ import torch
 
 import bayesbits as bb
 from bayesbits.training.checkpoint import read_checkpoint
-from bayesbits.training.metrics_log import read_metrics
+from bayesbits.training.metrics import read_metrics
 from tests.training import parallel
 from tests.training.problems import same
 

@@ -19,7 +19,7 @@ def stepped(**options) -> TrainingStep:
     handle, settings = compressor(), config(**options)
     handle.calibrate([data().images])
     step = TrainingStep(handle.model, handle, F.cross_entropy, make_optimizers(handle, settings), settings, mu=0.1)
-    step(*next(iter(bb.Feed(data(), 12))))
+    step(*next(iter(bb.DeviceLoader(data(), 12))))
     return step
 
 
@@ -77,7 +77,7 @@ def test_names(ran, words):
 
 def test_a_run_tells_it_once_on_the_console_and_in_the_metrics(tmp_path, capsys):
     handle = compressor()
-    bb.search(handle, bb.Feed(data(), 12), F.cross_entropy, config(epochs=2), folder=tmp_path)
+    bb.search(handle, bb.DeviceLoader(data(), 12), F.cross_entropy, config(epochs=2), folder=tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     told = [line for line in lines if line["event"] == "execution"]
     assert [line["step"] for line in told] == [1]

@@ -1,4 +1,4 @@
-"""Rates by hand, and one optimizer for each group that learns."""
+"""Learning rates by hand, and one optimizer for each group that learns."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from tests.training.problems import compressor, config, data
 
 
 @pytest.mark.parametrize(
-    ("options", "rates"),
+    ("options", "lrs"),
     [
         ({"schedule": "constant"}, {0: 0.6, 0.5: 0.6, 0.99: 0.6}),
         ({"schedule": "linear"}, {0: 0.6, 0.5: 0.6, 2 / 3: 0.6, 5 / 6: 0.3, 0.9: 0.18, 1: 0.0}),
@@ -17,32 +17,32 @@ from tests.training.problems import compressor, config, data
         ({"schedule": "steps", "milestones": (0.5, 0.75)}, {0: 0.6, 0.49: 0.6, 0.5: 0.06, 0.74: 0.06, 0.75: 0.006}),
     ],
 )
-def test_rates_by_hand(options, rates):
+def test_learning_rates_by_hand(options, lrs):
     optimizers = make_optimizers(compressor(), config(weights={"lr": 0.6, **options}, gates={"schedule": "constant"}))
-    for part, rate in rates.items():
+    for part, lr in lrs.items():
         optimizers.set_progress(part)
-        assert optimizers.rates()["weights"] == pytest.approx(rate, abs=1e-8)
-        assert optimizers.rates()["gates"] == pytest.approx(1e-3)
+        assert optimizers.lrs()["weights"] == pytest.approx(lr, abs=1e-8)
+        assert optimizers.lrs()["gates"] == pytest.approx(1e-3)
 
 
 def test_groups_that_do_not_learn_have_no_optimizer():
     handle = compressor()
-    assert make_optimizers(handle, config()).rates().keys() == {"weights", "gates", "ranges"}
+    assert make_optimizers(handle, config()).lrs().keys() == {"weights", "gates", "ranges"}
     handle.fix()
-    assert make_optimizers(handle, bb.FinetuneConfig()).rates().keys() == {"weights", "ranges"}
+    assert make_optimizers(handle, bb.FinetuneConfig()).lrs().keys() == {"weights", "ranges"}
 
 
-def test_a_state_from_a_device_leaves_options_and_rates_as_they_are_here():
+def test_a_state_from_a_device_leaves_options_and_learning_rates_as_they_are_here():
     handle = compressor()
     handle.calibrate([data().images])
     one, other = make_optimizers(handle, config()), make_optimizers(handle, config())
     handle.model(data().images).sum().backward()
     one.step()
-    state = one.state_dict()
+    state = one.state_dict(handle.model)
     for group in state["weights"]["param_groups"]:
         group.update(lr=torch.tensor(7.0), capturable=True)
     other.load_state_dict(state)
     other.set_progress(0.0)
-    assert other.rates()["weights"] == 1e-3
+    assert other.lrs()["weights"] == 1e-3
     other.step()
-    assert all(values["step"] == 2 for values in other.state_dict()["weights"]["state"].values())
+    assert all(values["step"] == 2 for values in other.state_dict(handle.model)["weights"]["state"].values())

@@ -14,7 +14,7 @@ from tests.training.problems import compressor, config, loaders
 
 def search(show):
     bb.search(
-        compressor(), loaders()["feed"], F.cross_entropy, config(epochs=2), evaluate=lambda _: {"accuracy": 97.5},
+        compressor(), loaders()["device"], F.cross_entropy, config(epochs=2), evaluate=lambda _: {"accuracy": 97.5},
         progress=show,
     )  # fmt: skip
 
@@ -71,10 +71,10 @@ def test_a_resumed_run_says_where_it_goes_on(tmp_path, capsys):
 
     for loss in (fail, F.cross_entropy):
         try:
-            bb.search(compressor(), loaders()["feed"], loss, config(epochs=1), folder=tmp_path, resume=True)
+            bb.search(compressor(), loaders()["device"], loss, config(epochs=1), folder=tmp_path, resume=True)
         except StopError:
             capsys.readouterr()
-    assert "search: going on after 0 steps (epoch 0, batch 0)" in capsys.readouterr().err
+    assert "search: resuming after 0 steps (epoch 0, batch 0)" in capsys.readouterr().err
 
 
 def test_durations():

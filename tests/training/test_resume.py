@@ -1,37 +1,30 @@
-"""Never losing work: whatever stops a run, going on gives bit for bit what an undisturbed run gives."""
+"""A run that was stopped and resumed gives bit for bit what an undisturbed run gives."""
 
 import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
-import torch
 import torch.nn.functional as F
 
 import bayesbits as bb
-from bayesbits.training.metrics_log import read_metrics
-from tests.training.problems import Failing, compressor, config, data, loaders, noisy, same, search_and_die, state
+from bayesbits.training.metrics import read_metrics
+from tests.training.problems import (
+    Failing,
+    compressor,
+    config,
+    loaders,
+    resumed,
+    same,
+    search_and_die,
+    state,
+    undisturbed,
+)
 
 ROOT = Path(__file__).parent.parent.parent
 KINDS = list(loaders())
-
-
-def undisturbed(kind, **changes):
-    handle = compressor()
-    plan = bb.search(handle, loaders()[kind], F.cross_entropy, config(**changes), progress=False)
-    return state(handle), plan
-
-
-def resumed(kind, folder, **changes):
-    handle = compressor()
-    torch.manual_seed(99)  # nothing may depend on the state at entry
-    plan = bb.search(
-        handle, loaders()[kind], F.cross_entropy, config(**changes), folder=folder, resume=True, progress=False
-    )
-    return state(handle), plan
 
 
 class StopError(Exception):
@@ -64,7 +57,7 @@ def test_a_checkpoint_that_is_older_than_the_stop_is_as_good(tmp_path):
     assert same(resumed("shuffling", tmp_path)[0], expected)
 
 
-@pytest.mark.parametrize(("kind", "moment"), [("feed", "step"), ("shuffling", "checkpoint")])
+@pytest.mark.parametrize(("kind", "moment"), [("device", "step"), ("shuffling", "checkpoint")])
 def test_kill_9(kind, moment, tmp_path):
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
     command = [sys.executable, "-m", search_and_die.__module__, str(tmp_path), kind, moment]
@@ -76,51 +69,6 @@ def test_kill_9(kind, moment, tmp_path):
     assert same(resumed(kind, tmp_path)[0], undisturbed(kind)[0])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(number, tmp_path):
-    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
-    interrupting = Failing(6, lambda: os.kill(os.getpid(), number))
-    with pytest.raises(bb.Interrupted, match=r"after 6 steps .*search\.checkpoint.*resume=True") as caught:
-        bb.search(
-            compressor(), loaders()["feed"], interrupting, config(checkpoint_seconds=1e6),
-            folder=tmp_path, progress=False,
-        )  # fmt: skip
-    assert caught.value.signal == number
-    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
-    assert same(resumed("feed", tmp_path)[0], undisturbed("feed")[0])
-
-
-def test_a_signal_without_a_folder_says_that_nothing_was_saved():
-    interrupting = Failing(2, lambda: os.kill(os.getpid(), signal.SIGINT))
-    with pytest.raises(bb.Interrupted, match="nothing was saved"):
-        bb.search(compressor(), loaders()["feed"], interrupting, config(), progress=False)
-
-
-def test_a_signal_that_ends_the_workers_of_a_loader_too_is_still_a_signal(tmp_path):
-    class Losing(bb.Feed):
-        def batches_from(self, first):
-            for number, batch in enumerate(super().batches_from(first), first):
-                if self.epoch == 1 and number == 2:
-                    os.kill(os.getpid(), signal.SIGINT)
-                    raise RuntimeError("a worker exited unexpectedly")
-                yield batch
-
-    losing = Losing(data(), 12, transform=noisy, seed=5)
-    with pytest.raises(bb.Interrupted, match="after 6 steps"):
-        bb.search(
-            compressor(), losing, F.cross_entropy, config(checkpoint_seconds=1e6), folder=tmp_path, progress=False
-        )
-    assert same(resumed("feed", tmp_path)[0], undisturbed("feed")[0])
-
-
-def test_outside_of_the_main_thread_training_runs_without_handlers():
-    results = []
-    thread = threading.Thread(target=lambda: results.append(undisturbed("feed")))
-    thread.start()
-    thread.join()
-    assert same(results[0][0], undisturbed("feed")[0])
-
-
 def test_metrics_have_every_step_once_after_a_resume(tmp_path):
     def lines(folder):
         return [
@@ -129,28 +77,28 @@ def test_metrics_have_every_step_once_after_a_resume(tmp_path):
             if line["event"] != "execution"  # every sitting says which way it runs
         ]
 
-    bb.search(compressor(), loaders()["feed"], F.cross_entropy, config(), folder=tmp_path / "whole", progress=False)
+    bb.search(compressor(), loaders()["device"], F.cross_entropy, config(), folder=tmp_path / "whole", progress=False)
     with pytest.raises(StopError):
         # The last checkpoint is from before the third step, and the line of the third step behind it.
         bb.search(
-            compressor(), loaders()["feed"], Failing(5, stop), config(checkpoint_seconds=1e6),
+            compressor(), loaders()["device"], Failing(5, stop), config(checkpoint_seconds=1e6),
             folder=tmp_path / "cut", progress=False,
         )  # fmt: skip
     with (tmp_path / "cut" / "metrics.jsonl").open("a") as file:
         file.write('{"phase": "sea')
-    resumed("feed", tmp_path / "cut")
+    resumed("device", tmp_path / "cut")
     assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
     assert [line["step"] for line in lines(tmp_path / "cut")] == [3, 6, 9, 12]
 
 
 def test_a_finished_search_gives_its_plan_again_without_training(tmp_path):
     handle = compressor()
-    plan = bb.search(handle, loaders()["feed"], F.cross_entropy, config(), folder=tmp_path, progress=False)
+    plan = bb.search(handle, loaders()["device"], F.cross_entropy, config(), folder=tmp_path, progress=False)
     before = (tmp_path / "metrics.jsonl").read_bytes()
     (tmp_path / "plan.json").unlink()
     again = compressor()
     its_plan = bb.search(
-        again, loaders()["feed"], Failing(1, stop), config(), folder=tmp_path, resume=True, progress=False
+        again, loaders()["device"], Failing(1, stop), config(), folder=tmp_path, resume=True, progress=False
     )
     assert its_plan == plan == bb.Plan.load(tmp_path / "plan.json")
     assert same(state(again), state(handle))
@@ -159,14 +107,14 @@ def test_a_finished_search_gives_its_plan_again_without_training(tmp_path):
 
 def test_fine_tuning_goes_on_exactly_too_in_the_folder_of_the_search(tmp_path):
     searched = compressor()
-    plan = bb.search(searched, loaders()["feed"], F.cross_entropy, config(), folder=tmp_path, progress=False)
+    plan = bb.search(searched, loaders()["device"], F.cross_entropy, config(), folder=tmp_path, progress=False)
     start = state(searched)
     tuning = bb.FinetuneConfig(epochs=2, checkpoint_seconds=0, log_steps=2)
 
     def tune(loss_fn, **options):
         handle = compressor()
         handle.model.load_state_dict(start)
-        bb.finetune(handle, loaders()["feed"], loss_fn, tuning, plan=plan, progress=False, **options)
+        bb.finetune(handle, loaders()["device"], loss_fn, tuning, plan=plan, progress=False, **options)
         return state(handle)
 
     expected = tune(F.cross_entropy)
@@ -181,11 +129,11 @@ def test_fine_tuning_goes_on_exactly_too_in_the_folder_of_the_search(tmp_path):
 
 
 def test_resume_without_a_checkpoint_starts_and_a_start_over_one_is_refused(tmp_path):
-    final, _ = resumed("feed", tmp_path / "new")
-    assert same(final, undisturbed("feed")[0])
+    final, _ = resumed("device", tmp_path / "new")
+    assert same(final, undisturbed("device")[0])
     before = (tmp_path / "new" / "search.checkpoint").read_bytes()
-    with pytest.raises(bb.TrainingError, match=r"search\.checkpoint is there from an earlier run.*resume=True"):
-        bb.search(compressor(), loaders()["feed"], F.cross_entropy, config(), folder=tmp_path / "new", progress=False)
+    with pytest.raises(bb.TrainingError, match=r"search\.checkpoint exists from an earlier run.*resume=True"):
+        bb.search(compressor(), loaders()["device"], F.cross_entropy, config(), folder=tmp_path / "new", progress=False)
     assert (tmp_path / "new" / "search.checkpoint").read_bytes() == before
-    with pytest.raises(ValueError, match="none was given"):
-        bb.search(compressor(), loaders()["feed"], F.cross_entropy, config(), resume=True)
+    with pytest.raises(ValueError, match="no folder was given"):
+        bb.search(compressor(), loaders()["device"], F.cross_entropy, config(), resume=True)

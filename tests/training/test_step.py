@@ -10,7 +10,7 @@ from torch import nn
 import bayesbits as bb
 from bayesbits.training.config import SearchConfig
 from bayesbits.training.optimizers import make_optimizers
-from bayesbits.training.step import TrainingStep, call, distillation_loss
+from bayesbits.training.step import TrainingStep, distillation_loss
 
 IMAGES = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
@@ -130,17 +130,6 @@ def test_bfloat16_and_channels_last():
     assert output.dtype == torch.bfloat16
     assert loss.dtype == torch.float32
     assert compressor.model[0].weight.is_contiguous(memory_format=torch.channels_last)
-
-
-def test_inputs_of_every_form():
-    class Two(nn.Module):
-        def forward(self, a, b):
-            return a - b
-
-    a, b = torch.ones(2), torch.zeros(2)
-    assert torch.equal(call(Two(), (a, b)), a)
-    assert torch.equal(call(Two(), {"b": a, "a": b}), -a)
-    assert torch.equal(call(nn.Identity(), a), a)
 
 
 def test_an_odd_first_batch_does_not_decide_which_shape_is_compiled():

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bayesbits.utils.checks import check_choice, check_flag, check_integer, check_number, check_positive
+from bayesbits.utils.checks import check_choice, check_flag, check_integer, check_number, check_positive, check_type
 
 
 class Options(SimpleNamespace):
@@ -31,6 +31,8 @@ class Options(SimpleNamespace):
         (lambda o: check_positive(o, "x"), 1e-9, None),
         (lambda o: check_positive(o, "x"), 0.0, r"is 0\.0; it is a positive number"),
         (lambda o: check_positive(o, "x"), math.nan, "is nan; it is a positive number"),
+        (lambda o: check_type(o, "x", str | None, "text"), None, None),
+        (lambda o: check_type(o, "x", str | None, "text"), 3, r"^Options\.x is 3; it is text$"),
     ],
 )
 def test_what_passes_and_what_is_said(check, value, message):

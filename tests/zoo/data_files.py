@@ -1,14 +1,17 @@
-"""Small data sets in the file formats of the large ones, written from arrays that the tests keep."""
+"""Small data sets in the file formats of the large ones, written from arrays that the tests keep; and `refused`."""
 
 import gzip
 import io
 import pickle
+import re
 import struct
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -16,6 +19,11 @@ Bytes = NDArray[np.uint8]
 
 CIFAR_BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
 IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+
+
+def refused(error: type[Exception], *parts: object) -> Any:
+    """A check that `error` is raised with all of these parts in its message, in their order."""
+    return pytest.raises(error, match="(?s)" + ".*".join(re.escape(str(part)) for part in parts))
 
 
 def noise(*shape: int, seed: int = 0, below: int = 256) -> Bytes:
@@ -98,18 +106,6 @@ def write_archive(path: Path, batches: Mapping[str, bytes]) -> None:
             member = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
-
-
-def write_mosaics(folder: Path, arrays: Mapping[str, tuple[Bytes, Bytes]], columns: int, parts: bool) -> None:
-    """Each batch's images side by side, `columns` in a row; in part1 and part2, or all in one folder."""
-    for name, (images, _) in arrays.items():
-        place = folder / ("part1" if name <= "data_batch_3" else "part2") if parts else folder
-        place.mkdir(parents=True, exist_ok=True)
-        rows = [np.concatenate(list(images[start : start + columns]), 2) for start in range(0, len(images), columns)]
-        mosaic = np.concatenate(rows, 1).transpose(1, 2, 0)
-        Image.fromarray(mosaic).save(place / f"{name}.webp", lossless=True)
-    labels = np.concatenate([labels for _, labels in arrays.values()])
-    labels.tofile((folder / "part2" if parts else folder) / "labels.u8")
 
 
 def write_pictures(folder: Path, pictures: Mapping[str, Bytes]) -> None:

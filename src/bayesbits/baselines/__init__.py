@@ -1,21 +1,30 @@
-"""Methods to compare with, and to add to any plan: none of them trains the network.
+"""Methods to compare with, or to apply on top of any plan. None of them trains the network.
 
-These end in plans:
+Two of them return plans:
 
-- `uniform`: the same width everywhere, with ranges from data;
-- `sensitivity`: tensors lowered one after the other, those first that alone do least harm.
+- `uniform`: the same width for all weights and for all activations, with calibrated ranges;
+- `sensitivity`: widths of tensors lowered one after the other, the least sensitive tensors first.
 
-These change weights or biases:
+The others change weights or biases and return a report:
 
-- `equalize`, before attaching: channels get ranges of equal size across layers;
-- `adaround`, on a fixed plan: which weights are rounded up and which down is learned;
-- `correct_biases`, on a fixed plan: biases take back what rounding does to the means of layers.
+- `equalize`, before attaching: channels get equal ranges across layers (cross-layer equalization);
+- `adaround`, on a fixed plan: learns which weights are rounded up and which down;
+- `correct_biases`, on a fixed plan: biases compensate for the shift of a layer's mean by rounding.
 """
 
+# To add a baseline:
+# 1. Write one file with the name of the method and one public function. A method that decides widths takes a
+#    `Compressor` and returns a `Plan` (or a record with a `Front` of plans), so that `fix`, `cost`, fine-tuning and
+#    deployment work for it unchanged; `uniform.py` is the shortest example. A method that changes weights or biases
+#    takes a `Compressor` with a fixed plan and returns a report; `layerwise.py` has the checks and the observation of
+#    single layers, and `bias_correction.py` is the shortest example.
+# 2. Parts that only this method uses go to files with its name as a prefix, such as `adaround_rounding.py`.
+# 3. Add the public names to the imports and to `__all__` below, and a test with values computed by hand.
+
 from bayesbits.baselines.adaround import AdaRoundReport, adaround
+from bayesbits.baselines.adaround_rounding import AdaRoundConfig
 from bayesbits.baselines.bias_correction import BiasCorrectionReport, correct_biases, correct_biases_without_data
-from bayesbits.baselines.cross_layer_equalization import Equalizationreport, equalize
-from bayesbits.baselines.reconstruction import AdaRoundConfig
+from bayesbits.baselines.cross_layer_equalization import EqualizationReport, equalize
 from bayesbits.baselines.sensitivity import Sensitivity, sensitivity
 from bayesbits.baselines.uniform import uniform
 
@@ -23,7 +32,7 @@ __all__ = [
     "AdaRoundConfig",
     "AdaRoundReport",
     "BiasCorrectionReport",
-    "Equalizationreport",
+    "EqualizationReport",
     "Sensitivity",
     "adaround",
     "correct_biases",

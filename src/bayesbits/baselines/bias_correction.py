@@ -1,12 +1,13 @@
-"""Bias correction: rounding shifts the mean of what a layer returns, and its bias takes that shift back.
+"""Bias correction: rounding shifts the mean of a layer's output, and the layer's bias compensates for it.
 
-The mean of layer's output over data, by channel, is E[W x] in the float network and E[W_q x_q] in the quantized one;
-the bias gets the difference. With data both are measured, layer after layer, so that each is corrected behind layers
-that are corrected already (Nagel et al. 2019, *Data-Free Quantization through Weight Equalization and Bias
-Correction*). Without data E[x] is computed where a batch norm and a clipping function stand before the layer: of
-x ~ clip(N(beta, gamma^2)) the mean is known, and the shift by rounding the weights is (W_q - W) E[x].
+The mean of a layer's output over data, by channel, is E[W x] in the float network and E[W_q x_q] in the quantized one;
+the difference is subtracted from the bias. With data both means are measured, layer after layer, so that each layer
+reads the outputs of layers that are corrected already (Nagel et al., *Data-Free Quantization through Weight
+Equalization and Bias Correction*, 2019). Without data E[x] is computed where a batch norm and a clipping function come
+before the layer: the mean of x ~ clip(N(beta, gamma^2)) is known, and rounding the weights shifts the output by
+(W_q - W) E[x].
 
-Only biases change; where a layer has none, the shift of its batch norm does.
+Only biases change; where a layer has none, the shift of its batch norm changes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesbits.baselines.input_means import mean_of_layer, means_before, norm_of
-from bayesbits.baselines.layer_bias import LayerBias, check_uncorrected, remember
-from bayesbits.baselines.observing import (
+from bayesbits.baselines.bias_correction_input_means import mean_of_layer, means_before
+from bayesbits.baselines.bias_correction_layer import LayerBias, check_uncorrected, remember
+from bayesbits.baselines.layerwise import (
     Progress,
     SkippedLayer,
     attached_layer,
@@ -27,8 +28,9 @@ from bayesbits.baselines.observing import (
     check_fixed,
     detached_copy,
     float_copy,
+    norm_of,
+    observing_layers,
     run_to,
-    watching_layers,
 )
 from bayesbits.compression.compressor import Compressor
 from bayesbits.graph.layer_paths import read_layer_paths
@@ -46,24 +48,40 @@ class CorrectedLayer:
     name: str
     """The layer."""
     parameter: str
-    """What was changed: the layer's bias, or the shift of its batch norm."""
+    """The parameter that was changed: the layer's bias, or the shift of its batch norm."""
     shift: float
-    """The root of the mean square, over channels, of the shift that was taken back."""
+    """The root mean square, over channels, of the shift that was subtracted."""
 
 
 @dataclass(frozen=True)
 class BiasCorrectionReport:
-    """What bias correction did to a network."""
+    """The changes that bias correction made to a network; `print` shows one line for each layer.
+
+    Args:
+        plan: The plan of the network, which did not change.
+        layers: The corrected layers in running order, each with its parameter and the size of its shift.
+        skipped: The other layers, each with the reason.
+
+    Example::
+
+        >>> import bayesbits as bb
+        >>> from bayesbits.baselines.bias_correction import CorrectedLayer
+        >>> layer = CorrectedLayer("0", parameter="0.bias", shift=0.125)
+        >>> print(bb.baselines.BiasCorrectionReport(bb.Plan({"0.weight": 4}), (layer,), ()))
+        0: a shift of 0.125 was subtracted from 0.bias
+    """
 
     plan: Plan
-    """The plan of the network, as it was."""
+    """The plan of the network, which did not change."""
     layers: tuple[CorrectedLayer, ...]
-    """What was corrected, in running order."""
+    """The corrected layers in running order."""
     skipped: tuple[SkippedLayer, ...]
-    """What was not, and why."""
+    """The other layers, each with the reason."""
 
     def __str__(self) -> str:
-        lines = [f"{layer.name}: a shift of {layer.shift:.4g} taken back by {layer.parameter}" for layer in self.layers]
+        lines = [
+            f"{layer.name}: a shift of {layer.shift:.4g} was subtracted from {layer.parameter}" for layer in self.layers
+        ]
         return "\n".join(lines + [f"{entry.name} is left as it was: {entry.reason}" for entry in self.skipped])
 
 
@@ -74,12 +92,36 @@ def correct_biases(
     reference: nn.Module | None = None,
     progress: Progress | None = None,
 ) -> BiasCorrectionReport:
-    """Correct the biases of a network whose plan is fixed, by what rounding does to the means of its layers on data.
+    """Correct the biases of a network with a fixed plan, by the shift of the mean of every layer's output on data.
 
-    Batches are as for `calibrate`. They are held and run through the network up to each layer once. `reference` is the
-    float network to agree with, where weights or biases have been changed since, as by `adaround` or by an earlier
-    correction; without it, it is this network without its quantizers. `progress` is called with a layer's name, its
-    number and the number of layers. Where this fails, all biases are what they were.
+    Only biases change. Where the call fails, all biases are restored.
+
+    Args:
+        compressor: The compressor of a network in evaluation mode, after `Compressor.fix`.
+        batches: Batches of inputs, as for `Compressor.calibrate`. All of them are held in memory, and run through the
+            network up to each layer once.
+        reference: The float network whose means are wanted. By default it is this network without its quantizers. Give
+            a copy made earlier where weights or biases have changed since, by `adaround` or by a correction.
+        progress: A function that is called with a layer's name, its number and the number of layers.
+
+    Returns:
+        The shift of every corrected layer, and the layers that were skipped.
+
+    Raises:
+        ValueError: If the plan is not fixed, the network is in training mode, the examples are too few or all equal, or
+            the biases were corrected before and no `reference` is given.
+
+    Example::
+
+        >>> import torch
+        >>> import bayesbits as bb
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
+        >>> x = torch.randn(32, 4)
+        >>> compressor = bb.attach(model, x)
+        >>> compressor.fix(bb.baselines.uniform(compressor, [x], weights=3))
+        >>> report = bb.baselines.correct_biases(compressor, [x])
+        >>> [layer.parameter for layer in report.layers]
+        ['0.bias', '2.bias']
     """
     check_fixed(compressor, "bias correction")
     if reference is None:
@@ -96,55 +138,79 @@ def correct_biases(
             if bias is not None:
                 mean = bias.mean()
                 for batch in held:
-                    run_to(compressor.model, layer, batch, mean.see, place=bias.place)
-                shift = mean.read() - wanted[layer.name]
-                bias.hold_rounding()
-                corrected.append(CorrectedLayer(layer.name, bias.name, bias.take_back(shift)))
+                    run_to(compressor.model, layer, batch, mean.add, module=bias.module_name)
+                shift = mean.value() - wanted[layer.name]
+                bias.round_parameter()
+                corrected.append(CorrectedLayer(layer.name, bias.name, bias.subtract(shift)))
             if progress is not None:
                 progress(layer.name, number, len(layers))
     return _report(compressor, corrected, reasons)
 
 
 def correct_biases_without_data(compressor: Compressor, example_inputs: Any) -> BiasCorrectionReport:
-    """Correct the biases of a network whose plan is fixed, from the statistics of its batch norms alone.
+    """Correct the biases of a network with a fixed plan from the statistics of its batch norms alone.
 
-    Layers that do not stand behind a batch norm and a clipping function (ReLU, ReLU6, none) are listed with the reason.
-    `example_inputs` are as for `attach`, and only read the network. The zeros of padding are not accounted for. It is
-    done once: corrected biases would be corrected by the same again.
+    It applies to layers that read a batch norm, followed by ReLU, ReLU6 or no function; the others are skipped with the
+    reason. The zeros of padding are not accounted for. It can be done only once, as a second call would subtract the
+    same shifts again.
+
+    Args:
+        compressor: The compressor of a network in evaluation mode, after `Compressor.fix`.
+        example_inputs: Example inputs, as for `bayesbits.attach`; they are only used to read the network's structure.
+
+    Returns:
+        The shift of every corrected layer, and the layers that were skipped.
+
+    Raises:
+        ValueError: If the plan is not fixed, the network is in training mode, the biases were corrected before, or
+            torch.export cannot read the network.
+
+    Example::
+
+        >>> import torch
+        >>> import bayesbits as bb
+        >>> from torch import nn
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)).eval()
+        >>> x = torch.randn(32, 4)
+        >>> compressor = bb.attach(model, x)
+        >>> compressor.fix(bb.baselines.uniform(compressor, [x], weights=3))
+        >>> report = bb.baselines.correct_biases_without_data(compressor, x)
+        >>> [layer.parameter for layer in report.layers], [layer.name for layer in report.skipped]
+        (['3.bias'], ['0'])
     """
     check_fixed(compressor, "bias correction")
     check_uncorrected(compressor, "use correct_biases with data and reference=, a copy of the network made before")
     copied = detached_copy(compressor)
     try:
-        between = read_layer_paths(copied, example_inputs)
+        paths = read_layer_paths(copied, example_inputs)
     except Exception as error:
         raise ValueError(
-            "bias correction without data has to see what lies before a layer, and torch.export could not read this "
-            "network: use correct_biases with data"
+            "bias correction without data needs the operations before each layer, and torch.export could not read "
+            "this network: use correct_biases with data"
         ) from error
-    channels = between.scalable_channels()
+    channels = paths.scalable_channels()
     biases, reasons = _biases(compressor)
-    shifts: dict[str, Tensor] = {}  # all of them first: the means behind a corrected layer are those of the float one
+    shifts: dict[str, Tensor] = {}  # computed before any bias changes: the means are those of the float network
     for layer in compressor.topology.layers:
         if layer.name not in biases:
             continue
-        inputs = means_before(compressor, between, channels, layer)
+        inputs = means_before(compressor, paths, channels, layer)
         if isinstance(inputs, str):
             reasons[layer.name] = inputs
             continue
         module = biases[layer.name].module
         added = (module.effective_weight() - module.weight).detach().double()
-        shifts[layer.name] = mean_of_layer(between, layer, added, inputs.to(added.device))
+        shifts[layer.name] = mean_of_layer(paths, layer, added, inputs.to(added.device))
     corrected = []
     with _remembered(compressor, [biases[name] for name in shifts]):
         for name, shift in shifts.items():
             bias = biases[name]
-            corrected.append(CorrectedLayer(name, bias.name, bias.take_back(bias.behind_norm(shift))))
+            corrected.append(CorrectedLayer(name, bias.name, bias.subtract(bias.after_norm(shift))))
     return _report(compressor, corrected, reasons)
 
 
 def _biases(compressor: Compressor) -> tuple[dict[str, LayerBias], dict[str, str]]:
-    """What is corrected, by layer, and why the other layers are not."""
+    """The biases to correct, and the reasons why other layers are skipped; both by the layers' names."""
     biases: dict[str, LayerBias] = {}
     reasons: dict[str, str] = {}
     for layer in compressor.topology.layers:
@@ -165,30 +231,30 @@ def _report(compressor: Compressor, corrected: list[CorrectedLayer], reasons: di
 
 
 def _obstacle(compressor: Compressor, layer: Layer, module: AttachedLayer | None) -> str | None:
-    """Why a layer's bias is not corrected, if it is not."""
+    """Why a layer's bias cannot be corrected; None where it can."""
     if module is None:
         return "it was left in float when attaching"
     if compressor.plan().bits[layer.parameter] == 0:
         return "its weight has 0 bits: it returns nothing"
-    norm = norm_of(compressor, layer)
+    norm = norm_of(compressor.model, layer)
     if module.bias is None and (norm is None or norm.bias is None):
         return "neither it nor a batch norm of its own has a bias"
     return None
 
 
 def _float_means(reference: nn.Module, biases: Iterable[LayerBias], batches: list[Any]) -> dict[str, Tensor]:
-    """The means behind all biases of the float network, by layer, in one pass."""
+    """The means of the float network at the places of all biases, by layer, in one pass over the batches."""
     means = {bias.layer.name: bias.mean() for bias in biases}
-    observers = {mean.bias.place: mean.see for mean in means.values()}
-    with evaluation_mode(reference), watching_layers(reference, observers):
+    observers = {mean.bias.module_name: mean.add for mean in means.values()}
+    with evaluation_mode(reference), observing_layers(reference, observers):
         for batch in batches:
             call_model(reference, batch)
-    return {name: mean.read() for name, mean in means.items()}
+    return {name: mean.value() for name, mean in means.items()}
 
 
 @contextmanager
 def _remembered(compressor: Compressor, biases: list[LayerBias]) -> Iterator[None]:
-    """What is corrected inside of the block is remembered as that; where the block fails, nothing is corrected."""
+    """After the block the biases are remembered as corrected; where it fails, they are restored."""
     before = [bias.parameter.detach().clone() for bias in biases]
     try:
         yield

@@ -1,15 +1,15 @@
-"""Cross-layer equalization: channels get ranges of equal size in both of the layers that they lie between.
+"""Cross-layer equalization: every channel gets the same range in the weight that makes it and in the one that reads it.
 
-What a layer's output channel c is divided by, s_c, the next layer's input channel c is multiplied with; where only
-positively homogeneous functions lie between (f(a x) = a f(x) for a > 0: ReLU, pooling, none at all), the network
+Output channel c of a layer is divided by s_c, and input channel c of the next layer is multiplied by s_c. Where only
+positively homogeneous functions lie between the two (f(a x) = a f(x) for a > 0: ReLU, pooling, or none), the network
 computes the same. With r1 and r2 the largest magnitudes of channel c in the two weights, s = sqrt(r1 r2) / r2 makes
-both of them sqrt(r1 r2), so that one range for a whole tensor wastes the least. Layers that stand in several pairs are
-gone over again until nothing moves; of a depthwise layer between two others this gives all three the cube root of the
-product. The method is that of Nagel et al., *Data-Free Quantization through Weight Equalization and Bias Correction*,
-2019, without its absorption of high biases, after which the network would not compute the same.
+both of them sqrt(r1 r2), so that one range for a whole tensor fits all channels best. A layer may belong to several
+pairs, so all pairs are visited again until no factor changes; a depthwise layer between two others gives all three the
+cube root of the product. The method is that of Nagel et al., *Data-Free Quantization through Weight Equalization and
+Bias Correction*, 2019, without its absorption of high biases, which changes the function of the network.
 
-Ranges are those of the weights with their batch norm folded in, as quantizers see them. The factor itself goes into
-the batch norm's scale and shift where a layer has one, and into its weight and bias where not.
+Ranges are those of the weights with their batch norm folded, as quantizers see them. The factor goes into the batch
+norm's scale and shift where a layer has one, and otherwise into its weight and bias.
 """
 
 import math
@@ -20,13 +20,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesbits.baselines.channel_factors import Magnitudes, norm_of, rescale
+from bayesbits.baselines.layerwise import norm_of
+from bayesbits.baselines.weight_channels import Magnitudes, rescale
 from bayesbits.compression.attach import check_free
 from bayesbits.graph.channels import Channels
 from bayesbits.graph.layer_paths import LayerPaths, read_layer_paths
 from bayesbits.records.topology import ChannelGroup
 
-TOLERANCE = 1e-3  # of the logarithm of a factor: below it nothing moves any more
+TOLERANCE = 1e-3  # iteration ends when no logarithm of a factor is larger
 
 
 @dataclass(frozen=True)
@@ -34,37 +35,52 @@ class EqualizedPair:
     """Channels whose ranges were made equal in the layer that makes them and in those that read them."""
 
     producer: str
-    """The layer that makes them."""
+    """The layer that makes the channels."""
     consumers: tuple[str, ...]
     """The layers that read them."""
     channels: int
-    """How many there are."""
+    """The number of channels."""
     spread_before: float
-    """The largest range of these channels in the producer's weight over the smallest; channels of zeros aside."""
+    """The largest range of these channels in the producer's weight over the smallest, without channels of zeros."""
     spread_after: float
-    """The same afterwards."""
+    """The same ratio after equalization."""
 
 
 @dataclass(frozen=True)
 class SkippedChannels:
-    """Channels that were left as they were."""
+    """Channels that were not changed."""
 
     name: str
-    """Their group: the layer that makes them, as a rule."""
+    """The name of their group, usually that of the layer that makes them."""
     reason: str
-    """Why."""
+    """Why they were not changed."""
 
 
 @dataclass(frozen=True)
-class Equalizationreport:
-    """What equalization did to a network."""
+class EqualizationReport:
+    """The changes that `equalize` made to a network; `print` shows one line for each pair.
+
+    Args:
+        pairs: The equalized channels, with the spread of their ranges before and after.
+        skipped: The other channels, each with the reason.
+        sweeps: The number of passes over all pairs.
+        replaced: The ReLU6 modules that were replaced by ReLU.
+
+    Example::
+
+        >>> import bayesbits as bb
+        >>> from bayesbits.baselines.cross_layer_equalization import EqualizedPair
+        >>> pair = EqualizedPair("0", ("2",), channels=8, spread_before=4.0, spread_after=1.5)
+        >>> print(bb.baselines.EqualizationReport((pair,), (), sweeps=2, replaced=()))
+        0 -> 2: 8 channels, spread of ranges 4 -> 1.5
+    """
 
     pairs: tuple[EqualizedPair, ...]
-    """What was equalized."""
+    """The equalized channels."""
     skipped: tuple[SkippedChannels, ...]
-    """What was not, and why."""
+    """The other channels, each with the reason."""
     sweeps: int
-    """How often all pairs were gone over."""
+    """The number of passes over all pairs."""
     replaced: tuple[str, ...]
     """The ReLU6 modules that were replaced by ReLU."""
 
@@ -81,28 +97,48 @@ class Equalizationreport:
 
 def equalize(
     model: nn.Module, example_inputs: Any, *, replace_relu6: bool = False, sweeps: int = 1000
-) -> Equalizationreport:
-    """Equalize the ranges of channels across layers, in place and before attaching; the outputs stay what they were.
+) -> EqualizationReport:
+    """Equalize the ranges of channels across layers, in place and before attaching; the outputs stay equal.
 
-    `example_inputs` are as for `attach`. ReLU6 lets no factor pass, so that channels behind it are left alone; with
-    `replace_relu6` every such module is replaced by a ReLU first, which does change what the network computes. At most
-    `sweeps` times all pairs are gone over.
+    Args:
+        model: The float network.
+        example_inputs: Example inputs, as for `bayesbits.attach`; they are only used to read the network's structure.
+        replace_relu6: Whether every `nn.ReLU6` is replaced by `nn.ReLU` first, which changes the network's function.
+            Otherwise channels that pass a ReLU6 are skipped, as it is not homogeneous.
+        sweeps: The largest number of passes over all pairs.
+
+    Returns:
+        The equalized channels, and those that were skipped.
+
+    Raises:
+        ValueError: If quantizers are attached to the model, `sweeps` is below 1, or torch.export cannot read the model.
+
+    Example::
+
+        >>> import torch
+        >>> import bayesbits as bb
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU(), torch.nn.Linear(2, 1))
+        >>> _ = model[0].weight.data.copy_(torch.tensor([[4.0, -2.0], [0.5, -1.0]]))
+        >>> _ = model[2].weight.data.copy_(torch.tensor([[-1.0, 9.0]]))
+        >>> report = bb.baselines.equalize(model, torch.ones(1, 2))
+        >>> print(report.pairs[0].spread_before, report.pairs[0].spread_after)
+        4.0 1.5
     """
     check_free(model)
     if sweeps < 1:
         raise ValueError(f"equalization goes over the pairs at least once, got sweeps={sweeps}")
     replaced = _replace_relu6(model) if replace_relu6 else ()
     try:
-        between = read_layer_paths(model, example_inputs)
+        paths = read_layer_paths(model, example_inputs)
     except Exception as error:
         _exchange(model, replaced, nn.ReLU6)
         raise ValueError(
-            "equalization has to see what lies between the layers, and torch.export could not read this network: "
+            "equalization needs the operations between the layers, and torch.export could not read this network: "
             f"{str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}"
         ) from error
-    channels = between.scalable_channels()
-    groups, skipped = _choose(between, channels)
-    weights = {name: Magnitudes(layer, between, channels) for name, layer in between.layers.items()}
+    channels = paths.scalable_channels()
+    groups, skipped = _choose(paths, channels)
+    weights = {name: Magnitudes(layer, paths, channels) for name, layer in paths.layers.items()}
     scale = torch.ones(sum(group.size for group in channels.groups), dtype=torch.float64)
     before = [_spread(weights, group, scale) for group in groups]
     done = _iterate(weights, groups, scale, sweeps)
@@ -110,13 +146,14 @@ def equalize(
         EqualizedPair(group.producers[0], group.consumers, group.size, spread, _spread(weights, group, scale))
         for group, spread in zip(groups, before, strict=True)
     )
-    for name, layer in between.layers.items():
-        rescale(layer, norm_of(between, layer), scale[list(channels.inputs[name])], scale[list(channels.outputs[name])])
-    return Equalizationreport(pairs, skipped, done, replaced)
+    for name, layer in paths.layers.items():
+        of_inputs, of_outputs = (scale[list(one[name])] for one in (channels.inputs, channels.outputs))
+        rescale(layer, norm_of(paths.model, layer), of_inputs, of_outputs)
+    return EqualizationReport(pairs, skipped, done, replaced)
 
 
-def _choose(between: LayerPaths, channels: Channels) -> tuple[list[ChannelGroup], tuple[SkippedChannels, ...]]:
-    """The groups of channels to equalize, and the others with the reason why not."""
+def _choose(paths: LayerPaths, channels: Channels) -> tuple[list[ChannelGroup], tuple[SkippedChannels, ...]]:
+    """The groups of channels to equalize, and the others with the reason."""
     chosen, skipped = [], []
     for group in channels.groups:
         if not group.producers:
@@ -127,9 +164,9 @@ def _choose(between: LayerPaths, channels: Channels) -> tuple[list[ChannelGroup]
         elif reason is None and not group.consumers:
             reason = "no layer reads these channels"
         elif reason is None:
-            norm = norm_of(between, between.layers[group.producers[0]])
+            norm = norm_of(paths.model, paths.layers[group.producers[0]])
             if norm is not None and (norm.weight is None or norm.bias is None):
-                reason = "the batch norm behind it has no scale and shift that could take a factor"
+                reason = "the batch norm after it has no scale and shift that could take a factor"
         if reason is None:
             chosen.append(group)
         else:
@@ -138,13 +175,13 @@ def _choose(between: LayerPaths, channels: Channels) -> tuple[list[ChannelGroup]
 
 
 def _iterate(weights: dict[str, Magnitudes], groups: Sequence[ChannelGroup], scale: Tensor, sweeps: int) -> int:
-    """Bring `scale` to where every pair is equal; returns how often all pairs were gone over."""
+    """Change `scale` until the ranges of every pair are equal; returns the number of passes over all pairs."""
     for sweep in range(1, sweeps + 1):
         moved = 0.0
         for group in groups:
             first = weights[group.producers[0]].of_outputs(group, scale)
             second = torch.stack([weights[name].of_inputs(group, scale) for name in group.consumers]).amax(dim=0)
-            factor = equalising_factor(first, second)
+            factor = equalizing_factor(first, second)
             scale[group.first : group.first + group.size] *= factor
             moved = max(moved, factor.log().abs().max().item())
         if moved < TOLERANCE:
@@ -152,10 +189,10 @@ def _iterate(weights: dict[str, Magnitudes], groups: Sequence[ChannelGroup], sca
     return sweeps
 
 
-def equalising_factor(first: Tensor, second: Tensor) -> Tensor:
-    """s = sqrt(r1 r2) / r2: what output channels are divided by and input channels multiplied with.
+def equalizing_factor(first: Tensor, second: Tensor) -> Tensor:
+    """s = sqrt(r1 r2) / r2: output channels are divided by it, and input channels are multiplied by it.
 
-    1 where one of the ranges is zero: such a channel carries nothing.
+    It is 1 where one of the ranges is zero.
     """
     alive = (first > 0) & (second > 0)
     return torch.where(alive, torch.sqrt(first * second) / torch.where(alive, second, 1.0), 1.0)

@@ -1,16 +1,16 @@
-"""The paper's baseline: lower tensors one after the other, those first that alone do least harm.
+"""The paper's baseline: the widths of tensors are lowered one after the other, the least sensitive tensors first.
 
-1. With every tensor at 16 bits, each one alone is set to a lower width, and the network is scored.
-2. All such changes are sorted by the score, the least harmful first. Where the score is the accuracy, of which few
-   examples have few values, the labels' likelihood decides between equals; then what saves most goes first.
-3. One after the other they are made, each staying, and the network is scored after each: the path.
-4. The points of the path that no other beats are the front.
+1. All tensors have 16 bits. Each one alone is set to a lower width, and the network is scored.
+2. These changes are sorted by the score, the least harmful first. The accuracy on few examples has few different
+   values: between equal ones the likelihood of the labels decides, and then the change that saves more comes first.
+3. The changes are made one after the other, and the network is scored after each: the path.
+4. The points of the path that no other point dominates are the front.
 
-The paper has one lower width. Here there may be several, sorted together; a change to a width that its tensor has gone
-below already is left out. Nothing learns, and ranges stay as they are calibrated.
+The paper has one lower width. Here there may be several, sorted together; a change is left out where its tensor has a
+lower width already. Nothing is learned, and ranges stay as they are calibrated.
 
-Batches are the outer loop, so that activations before the changed tensor are computed once for each batch (`replay`),
-and what was measured can be written to a file after each batch, to go on from later.
+Batches are the outer loop: activations before the changed tensor are computed once for each batch
+(`sensitivity_cache`), and scores can be saved after each batch, to resume from later (`sensitivity_scores`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bayesbits.baselines.measurement import Measurement, ScoreFunction, Widths
+from bayesbits.baselines.sensitivity_scores import Measurement, ScoreFunction, Widths
 from bayesbits.compression.compressor import Compressor, check_compressor
 from bayesbits.posttraining.examples import take_batches
+from bayesbits.posttraining.front_points import read_point
 from bayesbits.posttraining.losses import divergence, float_log_probabilities
-from bayesbits.posttraining.modes import check_evaluation, kept
-from bayesbits.posttraining.points import read_point
+from bayesbits.posttraining.quantizer_state import check_evaluation_mode, quantizers_restored
 from bayesbits.records.front import Front, Point
 from bayesbits.records.plan import Plan
 from bayesbits.records.serialization import Record
@@ -39,14 +39,14 @@ REFERENCE_BITS = 16
 
 @dataclass(frozen=True)
 class Lowering:
-    """One tensor alone at a lower width."""
+    """A change of one tensor to a lower width, with all others at 16 bits."""
 
     tensor: str
     """The tensor's name."""
     bits: int
     """The lower width."""
     score: float
-    """The network's score with it."""
+    """The network's score after this change alone."""
 
     def __str__(self) -> str:
         return f"{self.tensor} -> {self.bits}"
@@ -54,27 +54,44 @@ class Lowering:
 
 @dataclass(frozen=True)
 class Sensitivity(Record):
-    """What was found."""
+    """The sensitivity of every tensor, and the path of plans that follows from it; `print` shows both.
+
+    Args:
+        reference: The score with every tensor at 16 bits.
+        alone: The change of every tensor alone to every lower width, the least harmful first.
+        path: The points after each change on top of those before, from the reference on.
+        version: The version of the JSON form.
+
+    Example::
+
+        >>> import bayesbits as bb
+        >>> from bayesbits.baselines.sensitivity import Lowering
+        >>> from bayesbits.records.front import Point
+        >>> path = tuple(Point(bb.Plan({"0.weight": bits}), bits * 100 / 32, {}, score=90.0) for bits in (16, 4))
+        >>> found = bb.baselines.Sensitivity(90.0, (Lowering("0.weight", 4, 80.0),), path)
+        >>> [str(change) for change in found.changes], found.front.points[0].relative_bops
+        (['0.weight -> 4'], 12.5)
+    """
 
     VERSION: ClassVar[int] = 1
 
     reference: float
     """The score with every tensor at 16 bits."""
     alone: tuple[Lowering, ...]
-    """Every tensor alone, at every lower width; the least harmful first."""
+    """The change of every tensor alone to every lower width, the least harmful first."""
     path: tuple[Point, ...]
-    """What was reached after each change, from the reference on."""
+    """The points after each change on top of those before, from the reference on."""
     version: int = VERSION
     """The version of the JSON form."""
 
     @property
     def front(self) -> Front:
-        """The points of the path that no other beats."""
+        """The points of the path that no other point dominates."""
         return Front(self.path).pareto()
 
     @property
     def changes(self) -> tuple[Lowering, ...]:
-        """The change that led to each point of the path but the first, in order; those that lower nothing are out."""
+        """The changes that led to the points of the path after the first; those that lower nothing are left out."""
         present = dict(self.path[0].plan.bits)
         made = []
         for lowering in self.alone:
@@ -109,21 +126,47 @@ def sensitivity(
     path: Path | str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Sensitivity:
-    """Measure how sensitive every tensor is, and lower them in that order to `widths`.
+    """Measure the sensitivity of every tensor, and lower their widths in that order.
 
-    With `loss="labels"` a batch is a pair of inputs and labels, and `score_fn(output, labels)` is the accuracy unless
-    another is given; between equal accuracies the labels' likelihood decides. With "output" it is what the model is
-    called with, and the score is minus the divergence from the float network's probabilities. Scores are means over a
-    batch, the higher the better. To the file `path` is written what was measured, and from there a call with the same
-    arguments goes on. Afterwards the compressor is what it was.
+    After the call the compressor is unchanged.
+
+    Args:
+        compressor: The compressor of a network in evaluation mode, with calibrated ranges.
+        batches: With `loss="labels"` pairs of inputs and labels, with `loss="output"` inputs alone.
+        widths: The lower widths.
+        loss: "labels" scores the network with labels. "output" scores it by minus the divergence of its probabilities
+            from those of the float network.
+        score_fn: A function of the network's output and the labels that returns the mean score of a batch, higher is
+            better. By default it is the accuracy, and the likelihood of the labels decides between equal accuracies.
+        path: A file to which scores are saved after each batch, and from which a call with the same arguments resumes.
+        progress: A function that is called with a message after each batch.
+
+    Returns:
+        The sensitivities and the path of plans; `front` has its best points.
+
+    Raises:
+        ValueError: If an argument is not known, the ranges are not calibrated, the network is in training mode, no
+            width can be lowered, or the file holds scores of another measurement.
+
+    Example::
+
+        >>> import torch
+        >>> import bayesbits as bb
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
+        >>> x = torch.randn(32, 4)
+        >>> compressor = bb.attach(model, x)
+        >>> compressor.calibrate([x], "mse")
+        >>> found = bb.baselines.sensitivity(compressor, [x], widths=(4,), loss="output")
+        >>> len(found.alone), found.path[-1].plan.bits["0.weight"]
+        (3, 4)
     """
     check_compressor(compressor, "sensitivity")
     if loss not in ("labels", "output"):
         raise ValueError(f"loss is {loss!r}; it is one of labels, output")
     if score_fn is not None and loss == "output":
-        raise ValueError("score_fn compares with labels, and loss is 'output'; give one of them")
+        raise ValueError("score_fn compares with labels, and loss is 'output'; give only one of them")
     attachment = compressor.attachment
-    check_evaluation(compressor.model, attachment)
+    check_evaluation_mode(compressor.model, attachment)
     if not attachment.calibrated:
         raise ValueError("the ranges are not known yet: call compressor.calibrate(batches, 'mse') first")
     changes = _changes(compressor, widths)
@@ -135,7 +178,7 @@ def sensitivity(
         compressor, inputs, targets, score_fns, about=f"{changes} {' '.join(map(_name, score_fns))}",
         path=None if path is None else Path(path), progress=progress,
     )  # fmt: skip
-    with kept(attachment):
+    with quantizers_restored(attachment):
         for gate in attachment.channel_gates.values():
             gate.fix(torch.ones_like(gate.gates.logits, dtype=torch.bool))
         alone = [reference] + [{**reference, tensor: bits} for tensor, bits in changes]
@@ -153,17 +196,17 @@ def sensitivity(
 
 
 def accuracy(output: Tensor, labels: Tensor) -> Tensor:
-    """The part of the examples whose largest output is that of their label, in percent."""
+    """The percentage of examples whose largest output is that of their label."""
     return 100 * (output.argmax(-1) == labels).double().mean()
 
 
 def likelihood(output: Tensor, labels: Tensor) -> Tensor:
-    """The mean logarithm of the labels' probabilities: minus the cross-entropy."""
+    """The mean log-probability of the labels, which is minus the cross-entropy."""
     return -F.cross_entropy(output.double().flatten(0, -2), labels.flatten().long())
 
 
 def cumulative(reference: Widths, changes: list[tuple[str, int]]) -> list[Widths]:
-    """The widths after each change that lowers one, each change staying; the reference first."""
+    """The reference, and the widths after each change in turn; changes that lower nothing are left out."""
     steps = [reference]
     for tensor, bits in changes:
         if bits < steps[-1][tensor]:
@@ -172,8 +215,8 @@ def cumulative(reference: Widths, changes: list[tuple[str, int]]) -> list[Widths
 
 
 def _harm(scores: tuple[float, ...]) -> tuple[float, ...]:
-    """What changes are sorted by."""
-    score, *finer = scores  # where a finer one follows, the first is rounded: its sum over the batches is not exact
+    """The key that changes are sorted by."""
+    score, *finer = scores  # the first is rounded before a finer one decides: its sum over batches is not exact
     return (-round(score, 9), -finer[0]) if finer else (-score,)
 
 
@@ -186,7 +229,7 @@ def _agreement(output: Tensor, target: Tensor) -> Tensor:
 
 
 def _changes(compressor: Compressor, widths: tuple[int, ...]) -> list[tuple[str, int]]:
-    """Every tensor whose width is open to choice, with every lower width that its rules allow."""
+    """Every tensor whose width is not fixed, with every lower width that its rules allow."""
     changes = [
         (name, bits)
         for name, quantizer in compressor.attachment.quantizers.items()
@@ -196,12 +239,12 @@ def _changes(compressor: Compressor, widths: tuple[int, ...]) -> list[tuple[str,
     ]
     if not changes:
         raise ValueError(
-            f"no tensor can be lowered to {', '.join(map(str, widths))} bits: all are fixed, or the spec's widths are "
-            f"others ({', '.join(map(str, compressor.spec.bits))})"
+            f"no tensor can be lowered to {', '.join(map(str, widths))} bits: all are fixed, or the spec has other "
+            f"widths ({', '.join(map(str, compressor.spec.bits))})"
         )
     return changes
 
 
 def _plan(compressor: Compressor, widths: Widths) -> Plan:
-    """The plan of these widths; what is not among them keeps its own."""
+    """The plan with these widths; other tensors keep their own."""
     return Plan({**compressor.plan().bits, **widths})

@@ -1,4 +1,4 @@
-"""The fixed baseline: one width for all weights and one for all activations, such as 8/8, with ranges from data."""
+"""The baseline with fixed widths: one for weights and one for activations, such as 8/8, and calibrated ranges."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,18 +10,44 @@ from bayesbits.records.plan import Plan
 def uniform(
     compressor: Compressor, batches: Iterable[Any], weights: int = 8, activations: int = 8, *, method: str = "minmax"
 ) -> Plan:
-    """Take the ranges from data and give the plan; `fix` makes it final.
+    """Calibrate the ranges on data and return a plan with one width for all weights and one for all activations.
 
-    `method` is one of `Compressor.calibrate`; "mse" has the least error at the wider of the two widths. Where the spec
-    fixes the width of the network's input or of operands of residual additions, they keep it; what was left in float
-    stays there.
+    Where the spec fixes the width of the network's input or of operands of residual additions, they keep it. Tensors
+    that were left in float stay in float.
+
+    Args:
+        compressor: The compressor of the network.
+        batches: Batches of inputs, as for `Compressor.calibrate`.
+        weights: The bits of all weights.
+        activations: The bits of all activations.
+        method: How ranges are estimated, as for `Compressor.calibrate`. "mse" minimizes the squared error at the wider
+            of the two widths.
+
+    Returns:
+        The plan, which `Compressor.fix` makes final.
+
+    Raises:
+        ValueError: If `method` is not known, or the batches are empty.
+
+    Example::
+
+        >>> import torch
+        >>> import bayesbits as bb
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
+        >>> x = torch.randn(32, 4)
+        >>> compressor = bb.attach(model, x)
+        >>> plan = bb.baselines.uniform(compressor, [x], weights=4, activations=8)
+        >>> plan.bits["0.weight"], plan.bits["2.input"]
+        (4, 8)
+        >>> compressor.cost(plan).relative_bops
+        3.125
     """
     compressor.calibrate(batches, method, reference_bits=max(weights, activations))
     topology, quantizers = compressor.topology, compressor.attachment.quantizers
-    apart = {activation.name for activation in topology.activations if activation.network_input}
-    apart |= set(topology.operand_tensors)
+    special = {activation.name for activation in topology.activations if activation.network_input}
+    special |= set(topology.operand_tensors)
     bits = dict(compressor.plan().bits)
     for name in bits:
-        if name in quantizers and not (name in apart and len(quantizers[name].bits) == 1):
+        if name in quantizers and not (name in special and len(quantizers[name].bits) == 1):
             bits[name] = weights if name in topology.weight_tensors else activations
     return Plan(bits)

@@ -10,10 +10,10 @@ from bayesbits.cli.console import output_console, print_line, print_status
 from bayesbits.deploy import DeployedNetwork, VerificationError, deploy, export_onnx, save, verify
 from bayesbits.deploy.onnx.export import FORMS, export_float_onnx
 from bayesbits.deploy.onnx.latency import measure_latencies
-from bayesbits.recipes.finished import FinishedRun, restore
-from bayesbits.recipes.folder import VERIFICATION
-from bayesbits.recipes.loaders import first_examples
-from bayesbits.training.batches import to_device
+from bayesbits.recipes.data import first_examples
+from bayesbits.recipes.run import FinishedRun, restore
+from bayesbits.recipes.run_folder import VERIFICATION
+from bayesbits.utils.batches import to_device
 from bayesbits.utils.optional_packages import require_extras
 
 DEPLOYED, FLOAT = "deployed", "float.onnx"

@@ -13,7 +13,7 @@ from typing import Any
 import typer
 from rich.table import Table
 
-from bayesbits.baselines.measurement import digest_of
+from bayesbits.baselines.sensitivity_scores import digest_of
 from bayesbits.cli.console import output_console, print_status
 from bayesbits.cli.options import RecipeOptions
 from bayesbits.cli.search import folder_name, load_recipe, show_result
@@ -22,17 +22,16 @@ from bayesbits.compression.attach import attach
 from bayesbits.compression.compressor import Compressor
 from bayesbits.posttraining import PosttrainConfig, posttrain, restore
 from bayesbits.posttraining.config import MUS
-from bayesbits.posttraining.examples import count_examples
 from bayesbits.recipes import Recipe, TrainedNetwork, trained_network
-from bayesbits.recipes.accuracy import measure
-from bayesbits.recipes.finished import write_posttrained
-from bayesbits.recipes.folder import CHECKPOINTS, FRONT, POSTTRAIN, first_difference
-from bayesbits.recipes.loaders import first_batches, inputs_of
+from bayesbits.recipes.data import first_batches, inputs_of
+from bayesbits.recipes.evaluation import measure
 from bayesbits.recipes.metrics import change_of
 from bayesbits.recipes.recipe import TaskConfig
+from bayesbits.recipes.run import write_posttrained
+from bayesbits.recipes.run_folder import CHECKPOINTS, FRONT, POSTTRAIN, first_difference
 from bayesbits.records.front import Front, Point
 from bayesbits.training import Interrupted, TrainingError
-from bayesbits.training.batches import to_device
+from bayesbits.utils.batches import count_examples, to_device
 from bayesbits.utils.files import write_atomically
 
 
@@ -260,7 +259,7 @@ def _make_final(network: CalibratedNetwork, point: Point, seconds: float) -> Non
     restore(network.compressor, point)
     values, _ = measure(network.compressor.model, trained.loaders.test, trained.task.metrics)
     result = write_posttrained(
-        network.recipe, network.folder, network.compressor, point.plan, trained.machine, mu=point.mu, seconds=seconds,
+        network.recipe, network.folder, network.compressor, point.plan, trained.process, mu=point.mu, seconds=seconds,
         scores=trained.task.scores(values, trained.values),
     )  # fmt: skip
     show_result(result)

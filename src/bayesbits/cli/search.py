@@ -7,8 +7,8 @@ from bayesbits.cli.deploy import run_verify
 from bayesbits.cli.options import RecipeOptions
 from bayesbits.cli.tables import file_table, layer_table, result_table
 from bayesbits.recipes import Recipe, Result, load, run
-from bayesbits.recipes.folder import RECIPE, REPORT, clear, resume_command
-from bayesbits.recipes.machine import is_first_process
+from bayesbits.recipes.process import is_first_process
+from bayesbits.recipes.run_folder import RECIPE, REPORT, clear, resume_command
 from bayesbits.report import write_report
 from bayesbits.training import TrainingError
 from bayesbits.utils.optional_packages import require_extras

@@ -11,7 +11,7 @@ from rich.table import Table
 from torch import Tensor
 
 from bayesbits.baselines import Sensitivity, sensitivity
-from bayesbits.baselines.measurement import ScoreFunction
+from bayesbits.baselines.sensitivity_scores import ScoreFunction
 from bayesbits.cli.console import output_console, print_status
 from bayesbits.cli.options import RecipeOptions
 from bayesbits.cli.posttrain import calibrated_network, score_on_test, show_front

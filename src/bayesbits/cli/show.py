@@ -16,17 +16,17 @@ from bayesbits.cli.tables import fit_table, layer_table, result_table
 from bayesbits.cost import CostModel
 from bayesbits.graph.trace import trace
 from bayesbits.recipes import Result
-from bayesbits.recipes.folder import PLAN, RESULT, TOPOLOGY, unfinished
-from bayesbits.recipes.machine import is_first_process
-from bayesbits.recipes.networks import build
-from bayesbits.recipes.reading import options_from
+from bayesbits.recipes.evaluation import explained
+from bayesbits.recipes.factories import build_model
+from bayesbits.recipes.process import is_first_process
 from bayesbits.recipes.result import layer_rows
-from bayesbits.recipes.trial import run_on
+from bayesbits.recipes.run_folder import PLAN, RESULT, TOPOLOGY, unfinished
+from bayesbits.recipes.toml import options_from
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer, Topology
 from bayesbits.report import write_report
 from bayesbits.report.formatting import format_bytes, format_count
-from bayesbits.training.step import call
+from bayesbits.utils.batches import call_model
 from bayesbits.zoo import models
 
 
@@ -71,7 +71,7 @@ def print_report(folder: Path) -> None:
 
 def show_network(model: str, input_shape: str | None, overrides: Sequence[str]) -> None:
     """The layers of a network, its channels that cannot be removed, what stays in float, and its costs."""
-    network, example = build(model, options_from(overrides))
+    network, example = build_model(model, options_from(overrides))
     if input_shape is not None or example is None:
         example = torch.zeros(_shape(model, input_shape))
     _check_runs(model, network.eval(), example)
@@ -88,8 +88,8 @@ def _check_runs(model: str, network: nn.Module, example: Any) -> None:
     """Raise an error that names the failing part of the network, unless it accepts the example."""
     shape = f" of shape {'x'.join(map(str, example.shape[1:]))}" if isinstance(example, torch.Tensor) else ""
     expected = f"; {model} was made for {'x'.join(map(str, models.input_shape(model)))}" if ":" not in model else ""
-    with run_on(f"an example{shape}", expected), torch.no_grad():
-        call(network, example)
+    with explained(f"an example{shape}", expected), torch.no_grad():
+        call_model(network, example)
 
 
 def _shape(model: str, text: str | None) -> tuple[int, ...]:

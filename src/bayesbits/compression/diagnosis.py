@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from bayesbits.utils.tables import text_table
+
 _SATURATED = 0.05  # a probability so close to 0 or 1
 _CLIPPED = 1.0  # percent of the values outside of the range from which on the verdict says so
 
@@ -127,18 +129,16 @@ class Diagnosis:
         return json.dumps(self.to_dict(), allow_nan=False)
 
     def __str__(self) -> str:
-        head = ("tensor", "bits", "range", "clipped %", "width", "SNR dB", "P(on)", "task", "penalty")
+        head = ("tensor", "bits", "range", "clipped %", "width", "SNR dB", "P(on)", "task", "penalty", "verdict")
         rows = [row for tensor in self.tensors for row in _rows(tensor)]
-        sizes = [max(map(len, column)) for column in zip(head, *(cells for cells, _ in rows), strict=True)]
-        lines = [_line(head, sizes) + "  verdict", *(_line(cells, sizes) + f"  {verdict}" for cells, verdict in rows)]
-        lines.append("task, penalty: gradients of the gate's logit; positive pushes it shut, negative pulls it open")
-        return "\n".join(line.rstrip() for line in lines)
+        note = "task, penalty: gradients of the gate's logit; positive pushes it shut, negative pulls it open"
+        return f"{text_table(head, rows, left=(0, len(head) - 1))}\n{note}"
 
 
-def _rows(tensor: TensorDiagnosis) -> list[tuple[tuple[str, ...], str]]:
-    """Nine cells and a verdict for each width; only the first row says what belongs to the whole tensor."""
+def _rows(tensor: TensorDiagnosis) -> list[tuple[str, ...]]:
+    """The cells of a row for each width; only the first row says what belongs to the whole tensor."""
     own = (tensor.name, str(tensor.bits), f"{tensor.beta:.4g}", f"{tensor.clipped:.2f}")
-    rows: list[tuple[tuple[str, ...], str]] = []
+    rows: list[tuple[str, ...]] = []
     for width in sorted({*tensor.signal_to_noise, *tensor.probability_on}) or [tensor.bits]:
         cells = (
             _cell(tensor.signal_to_noise, width, ".1f"),
@@ -146,17 +146,12 @@ def _rows(tensor: TensorDiagnosis) -> list[tuple[tuple[str, ...], str]]:
             _cell(tensor.task_gradient, width, "+.1e"),
             _cell(tensor.penalty_gradient, width, "+.1e"),
         )
-        rows.append(((*(("",) * 4 if rows else own), str(width), *cells), "" if rows else tensor.verdict))
+        rows.append((*(("",) * 4 if rows else own), str(width), *cells, "" if rows else tensor.verdict))
     return rows
 
 
 def _cell(numbers: Mapping[int, float], width: int, form: str) -> str:
     return format(numbers[width], form) if width in numbers else "-"
-
-
-def _line(cells: tuple[str, ...], sizes: list[int]) -> str:
-    first, *rest = zip(cells, sizes, strict=True)
-    return "  ".join([first[0].ljust(first[1]), *(cell.rjust(size) for cell, size in rest)])
 
 
 def _times(ratio: float) -> str:

@@ -21,6 +21,7 @@ from bayesbits.deploy.signature import bind, example_call, to_stored_dtype
 from bayesbits.records.integer_network import IntegerNetwork
 from bayesbits.utils.batches import at_least_two_examples
 from bayesbits.utils.naming import key_of
+from bayesbits.utils.tables import text_table
 from bayesbits.utils.torch_private import tree_map, tree_map_only
 
 
@@ -120,13 +121,8 @@ class DeployedNetwork(nn.Module):
             + (self._code_type(layer.input), self._code_type(layer.output), f"{layer.macs:,}")
             for layer in self.integer.layers
         ]
-        columns = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-        lines = [
-            "  ".join(cell.ljust(size) for cell, size in zip(row, columns, strict=True)).rstrip()
-            for row in (header, *rows)
-        ]
-        lines.append(f"{self.parameter_count:,} parameters, {self.macs:,} MACs")
-        return "\n".join([*lines, *self.integer.notes])
+        table = text_table(header, rows, left=range(len(header)))
+        return "\n".join([table, f"{self.parameter_count:,} parameters, {self.macs:,} MACs", *self.integer.notes])
 
     def _code_type(self, name: str | None) -> str:
         """The codes of a tensor in short, such as "u4"; "float" without a grid."""

@@ -1,4 +1,4 @@
-"""What a user chooses about post-training; checked when it is made, before any work."""
+"""The configuration of post-training, and the default weights of its penalty."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from bayesbits.utils.checks import check_choice, check_integer, check_positive, 
 LEARN = ("gates", "gates+ranges")
 LOSSES = ("labels", "output", "layers")
 
-# The paper's for its own gates. Those without noise close at a smaller weight, and in deep networks, where a tensor by
-# itself matters less, at a still smaller one: these reach from above the cost of 8/8 to where accuracy is lost, in
-# ResNet-20 as in ResNet-56.
+# For hard concrete gates these are the paper's. Gates without noise close at smaller weights, and in deep networks, in
+# which a single tensor matters less, at still smaller ones: in ResNet-20 as in ResNet-56 these reach from above the
+# cost of 8/8 to where accuracy is lost.
 _WITHOUT_NOISE = (0.000003, 0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01)
 MUS = {
     "hard_concrete": (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05),
@@ -25,24 +25,49 @@ MUS = {
 
 @dataclass(frozen=True)
 class PosttrainConfig:
-    """How gates, and perhaps ranges, are learned on a small set."""
+    """How gates, and ranges where asked for, are learned on a small set.
+
+    Args:
+        mus: The weights of the penalty, increasing: each gives one point of the front. None: eight that suit the kind
+            of gates of the spec with the penalty "paper".
+        loss: The loss beside the penalty: "labels" (cross-entropy, or the `loss_fn` that is given); or, without labels,
+            "output" (the KL divergence from the float network's probabilities) or "layers" (the squared errors of the
+            layers' outputs).
+        steps: The number of steps, of one batch each, for a point; every pass over the batches has a new order.
+        gate_lr: The learning rate of the gates' logits. A step moves a logit by about this much, a gate starts at 6 and
+            closes below -0.9: fewer steps need a larger learning rate.
+        range_lr: The learning rate of the logarithms of the ranges, where they learn.
+        calibration: The method by which ranges are calibrated from the batches first, where they are not known; see
+            `Compressor.calibrate`.
+        seed: The seed of the gates' noise and of the order of the batches.
+
+    Raises:
+        ValueError: A value is not allowed; the message names the field.
+
+    Example::
+
+        >>> import bayesbits as bb
+        >>> bb.PosttrainConfig(mus=(0.001, 0.01), loss="output").mus
+        (0.001, 0.01)
+    """
 
     mus: tuple[float, ...] | None = None
-    """The weights of the penalty, increasing: one point of the front for each. None: eight that suit the spec's kind of
-    gates with the penalty "paper"."""
+    """The weights of the penalty, increasing: each gives one point of the front. None: eight that suit the kind of
+    gates of the spec with the penalty "paper"."""
     loss: str = "labels"
-    """What is asked for beside the price: "labels" (cross-entropy, or the `loss_fn` that is given); without labels,
-    "output" (the divergence from the float network's probabilities) or "layers" (the float network's layers' outputs).
-    """
+    """The loss beside the penalty: "labels" (cross-entropy, or the `loss_fn` that is given); or, without labels,
+    "output" (the KL divergence from the float network's probabilities) or "layers" (the squared errors of the layers'
+    outputs)."""
     steps: int = 64
-    """How many steps, of a batch each, lead to a point; the batches are gone through in a new order each time."""
+    """The number of steps, of one batch each, for a point; every pass over the batches has a new order."""
     gate_lr: float = 0.2
-    """The learning rate of the gates' logits. A step moves a logit by about as much, and a gate starts at 6 and closes
-    below -0.9: fewer steps want a higher rate."""
+    """The learning rate of the gates' logits. A step moves a logit by about this much, a gate starts at 6 and closes
+    below -0.9: fewer steps need a larger learning rate."""
     range_lr: float = 0.01
     """The learning rate of the logarithms of the ranges, where they learn."""
     calibration: str = "mse"
-    """How ranges are taken from the batches first; a compressor that is calibrated already keeps its ranges."""
+    """The method by which ranges are calibrated from the batches first, where they are not known; see
+    `Compressor.calibrate`."""
     seed: int = 0
     """The seed of the gates' noise and of the order of the batches."""
 
@@ -62,7 +87,7 @@ def _check_mus(mus: Any) -> tuple[float, ...]:
         raise ValueError(f"PosttrainConfig.mus is {mus!r}; it is a tuple of numbers such as (0.001, 0.01)")
     if mus[0] < 0 or any(low >= high for low, high in pairwise(mus)):
         raise ValueError(
-            f"PosttrainConfig.mus is {mus}; no weight is negative, and they increase: each point goes on from the one "
-            "before it"
+            f"PosttrainConfig.mus is {mus}; no weight is negative, and they increase: each point starts where the "
+            "previous one ended"
         )
     return tuple(map(float, mus))

@@ -1,11 +1,11 @@
-"""The few examples that there are: taken in once, and refused with a reason where nothing can be learned from them."""
+"""The examples of post-training: read once from the batches, and refused where nothing can be learned from them."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from bayesbits.utils.batches import all_examples_equal, count_examples
 from bayesbits.utils.torch_private import tree_leaves
 
 LEAST_EXAMPLES = 32
@@ -14,18 +14,18 @@ LEAST_EXAMPLES = 32
 def take_batches(
     batches: Iterable[Any], *, labeled: bool, without: str = "loss='output' or loss='layers'"
 ) -> tuple[list[Any], list[Any]]:
-    """Inputs and labels, batch by batch; without labels the second list is empty.
+    """The inputs and the labels of all batches; without labels the second list is empty.
 
-    With labels a batch is a pair of inputs and labels; without, it is what the model is called with. `without` says
-    what to choose where there are no labels.
+    With labels a batch is a pair of inputs and labels; without, it is the inputs of the model. `without` is what the
+    error for missing labels suggests.
     """
     if isinstance(batches, Tensor | Mapping):
         kind = "tensor" if isinstance(batches, Tensor) else type(batches).__name__
-        raise TypeError(f"batches are wanted, and this is one {kind}: pass x.split(64), or a list of batches")
+        raise TypeError(f"batches are expected, and this is one {kind}: pass x.split(64), or a list of batches")
     taken = list(batches)
     if _is_pair(taken):
         raise TypeError(
-            "batches are wanted, and this is one pair of tensors, such as inputs and labels: pass "
+            "batches are expected, and this is one pair of tensors, such as inputs and labels: pass "
             + ("list(zip(x.split(64), y.split(64)))" if labeled else "the inputs alone, x.split(64)")
         )
     if labeled:
@@ -36,27 +36,19 @@ def take_batches(
                     f"labels. Without labels choose {without}"
                 )
     inputs = [batch[0] for batch in taken] if labeled else taken
-    _check(inputs)
+    _check_enough(inputs)
     _check_finite(taken)
     return inputs, [batch[1] for batch in taken] if labeled else []
 
 
-def count_examples(batch: Any) -> int:
-    """How many examples a batch of inputs holds: the length of its first tensor."""
-    tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dim() > 0]
-    if not tensors:
-        raise ValueError(f"a batch holds no tensor of examples: it is a {type(batch).__name__}")
-    return len(tensors[0])
-
-
-def _check(inputs: list[Any]) -> None:
+def _check_enough(inputs: list[Any]) -> None:
     count = sum(map(count_examples, inputs))
     if count < LEAST_EXAMPLES:
         raise ValueError(
             f"{count} examples are too few to learn from: give at least {LEAST_EXAMPLES}, better a few hundred"
         )
-    if _all_the_same(inputs):
-        raise ValueError(f"all {count} examples are the same: from constant data nothing can be learned")
+    if all_examples_equal(inputs):
+        raise ValueError(f"all {count} examples are the same: nothing can be learned from constant data")
 
 
 def _check_finite(batches: list[Any]) -> None:
@@ -70,18 +62,7 @@ def _check_finite(batches: list[Any]) -> None:
 
 
 def _is_pair(batches: list[Any]) -> bool:
-    """Whether these are inputs and labels of all examples: two tensors as two batches of inputs never are."""
+    """Whether these are the inputs and the labels of all examples: two tensors that are not two batches."""
     if len(batches) != 2 or not all(isinstance(batch, Tensor) for batch in batches):
         return False
     return len({(batch.dim(), batch.is_floating_point()) for batch in batches}) == 2
-
-
-def _all_the_same(inputs: list[Any]) -> bool:
-    """Whether every tensor of every batch repeats the first example."""
-    first = [leaf[:1] for leaf in tree_leaves(inputs[0]) if isinstance(leaf, Tensor) and leaf.dim() > 0]
-    for batch in inputs:
-        tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dim() > 0]
-        for tensor, example in zip(tensors, first, strict=False):
-            if tensor.shape[1:] != example.shape[1:] or not bool(torch.all(tensor == example)):
-                return False
-    return True

@@ -1,12 +1,12 @@
-"""What post-training asks of the network beside its price: a loss for a batch, by its number.
+"""The losses of post-training, each as a function of the index of a batch.
 
-    labels    loss_fn(output, labels); cross-entropy where no other is given
-    output    KL(p || q), averaged over the examples; p and q are the softmax of the float network's outputs and of ours
-    layers    the mean over the layers of |y - f|^2 / |f|^2; y is what a layer with its batch norm gives, and f the same
-              in the float network
+    labels    loss_fn(output, labels); by default cross-entropy
+    output    KL(p || q), averaged over the examples; p is the softmax of the float network's output, q that of ours
+    layers    the mean over the layers of |y - f|^2 / |f|^2; y is the output of a layer with its batch norm, and f the
+              same output in the float network
 
-The float network is the live one with its quantizers off, so that there is no copy. Its outputs are computed once; the
-outputs of all of its layers would fill the memory, and are computed again for every batch.
+The float network is the live one with its quantizers off, so that there is no copy. Its outputs are computed once. The
+outputs of all of its layers would need too much memory, and are computed again for every batch.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from bayesbits.compression.compressor import Compressor
 from bayesbits.nn.quantized_output import observe_output
-from bayesbits.posttraining.modes import in_float
+from bayesbits.posttraining.quantizer_state import as_float_network
 from bayesbits.utils.batches import call_model
 
 LossFunction = Callable[[Any, Any], Tensor]
@@ -29,7 +29,7 @@ BatchLoss = Callable[[int], Tensor]
 def batch_loss(
     compressor: Compressor, loss: str, inputs: list[Any], labels: list[Any], loss_fn: LossFunction | None = None
 ) -> BatchLoss:
-    """The loss of a batch with the gates as they are, as a function of the batch's number."""
+    """The loss of a batch with the present gates, as a function of the batch's index."""
     model = compressor.model
     if loss == "layers":
         return lambda index: layers_loss(compressor, inputs[index])
@@ -42,8 +42,8 @@ def batch_loss(
 
 
 def float_log_probabilities(compressor: Compressor, inputs: list[Any]) -> list[Tensor]:
-    """The logarithms of the float network's probabilities, batch by batch."""
-    with in_float(compressor.attachment), torch.no_grad():
+    """The log-softmax of the float network's outputs, batch by batch."""
+    with as_float_network(compressor.attachment), torch.no_grad():
         return [_logits(call_model(compressor.model, batch)).log_softmax(-1) for batch in inputs]
 
 
@@ -54,10 +54,10 @@ def divergence(output: Any, target: Tensor) -> Tensor:
 
 
 def layers_loss(compressor: Compressor, batch: Any) -> Tensor:
-    """How far the layers' outputs are from the float network's, relative to their size."""
+    """The relative squared error of the layers' outputs to the float network's, averaged over the layers."""
     layers = compressor.topology.layers
     modules = [compressor.model.get_submodule(layer.norm or layer.name) for layer in layers]
-    with in_float(compressor.attachment), torch.no_grad(), _outputs(modules) as wanted:
+    with as_float_network(compressor.attachment), torch.no_grad(), _outputs(modules) as wanted:
         call_model(compressor.model, batch)
     with _outputs(modules) as given:
         call_model(compressor.model, batch)
@@ -70,14 +70,14 @@ def layers_loss(compressor: Compressor, batch: Any) -> Tensor:
 
 @contextmanager
 def _outputs(modules: list[nn.Module]) -> Iterator[list[Tensor]]:
-    """What the modules compute inside of the block, call by call; before it is quantized or hooks change it."""
+    """The outputs that the modules compute inside of the block, before quantizers and hooks change them."""
     seen: list[Tensor] = []
 
-    def see(_arguments: tuple[Any, ...], _keywords: dict[str, Any], output: Tensor) -> None:
-        # A copy that gradients pass through, as an in-place ReLU may write into the output next.
+    def observe(_arguments: tuple[Any, ...], _keywords: dict[str, Any], output: Tensor) -> None:
+        # A copy through which gradients pass: an in-place ReLU may write into the output next.
         seen.append(output.clone())
 
-    handles = [handle for module in dict.fromkeys(modules) for handle in observe_output(module, see)]
+    handles = [handle for module in dict.fromkeys(modules) for handle in observe_output(module, observe)]
     try:
         yield seen
     finally:

@@ -1,10 +1,10 @@
-"""Post-training itself: gates, and perhaps ranges, by gradient descent; one point for each weight of the penalty.
+"""Post-training: a sweep over the weight mu of the penalty, with gates and ranges learned by gradient descent.
 
     loss(batch) + mu * penalty
 
-The weights of the penalty increase, and each point goes on from where the one before it ended. Adam divides a
-gradient by its own size, so that gates whose loss is silent close at the same speed whatever mu is, and the
-others stop where loss and price are equal.
+The weights increase, and each point starts where the previous one ended. Adam normalizes gradients by their size, so
+that gates without influence on the loss close at the same speed for every mu, and the others stop where the gradients
+of loss and penalty are equal.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,10 +16,17 @@ from torch import nn
 from bayesbits.compression.compressor import Compressor, check_compressor
 from bayesbits.posttraining.config import LEARN, MUS, PosttrainConfig
 from bayesbits.posttraining.examples import take_batches
+from bayesbits.posttraining.front_points import read_point
 from bayesbits.posttraining.losses import BatchLoss, LossFunction, batch_loss
-from bayesbits.posttraining.modes import check_evaluation, kept, learning, undone_on_failure
-from bayesbits.posttraining.points import read_point
-from bayesbits.posttraining.starting import Ranges, end_point, start_afresh
+from bayesbits.posttraining.quantizer_state import (
+    Ranges,
+    check_evaluation_mode,
+    only_learning,
+    quantizers_restored,
+    quantizers_restored_on_failure,
+    remember_sweep,
+    reset_for_sweep,
+)
 from bayesbits.records.front import Front, Point
 
 
@@ -36,16 +43,37 @@ def posttrain(
 ) -> Front:
     """Learn bit widths, and channels where the spec prunes, on a few hundred examples; no weight changes.
 
-    `learn` is "gates" or "gates+ranges". With `loss="labels"` a batch is a pair of inputs and labels, and `loss_fn`
-    may take the place of cross-entropy; otherwise a batch is what the model is called with. All batches are kept, and
-    lie on the model's device. `evaluate` scores the network as each point decides it, the higher the better.
-    `progress` is called with a line for each point, `keep` with the front so far.
+    It starts with all learning gates open, and with the ranges that `calibrate`, `restore` or a checkpoint gave: an
+    earlier call has no influence, and the same call gives the same front again. Afterwards the compressor is where the
+    last point ended, still learning. If a point fails or is interrupted, the compressor is as before that point.
 
-    It starts with all gates that learn open and with the ranges that `calibrate`, `restore` or a checkpoint gave,
-    whatever another call has done to both: the same call gives the same front again.
+    Args:
+        compressor: The compressor that `attach` returned; its network is in evaluation mode.
+        batches: The examples, on the device of the model. With `loss="labels"` a batch is a pair of inputs and labels,
+            otherwise it is the inputs of the model. All batches are kept in memory.
+        learn: "gates" or "gates+ranges".
+        config: All settings; None: the defaults.
+        loss_fn: With `loss="labels"`: `loss_fn(output, labels)` in the place of cross-entropy.
+        evaluate: `evaluate(model)` scores the network with the decision of each point; higher is better.
+        progress: Called with a line of text for each point.
+        keep: Called with the front so far after each point.
 
-    Returns a point for each weight of the penalty; `restore(compressor, point)` makes any of them final. The compressor
-    is left where the last point ended, still learning; where a point fails or is interrupted, it is as before it.
+    Returns:
+        A front with one point for each weight of the penalty; `restore(compressor, point)` makes one of them final.
+
+    Raises:
+        TypeError: The compressor or the batches are of another type.
+        ValueError: An argument is wrong, the examples are too few or constant, the network is in training mode, or the
+            loss became NaN.
+
+    Example::
+
+        >>> import torch, bayesbits as bb
+        >>> compressor = bb.attach(torch.nn.Linear(4, 2).eval(), torch.zeros(1, 4), bb.Spec(bits=(4, 8)))
+        >>> config = bb.PosttrainConfig(mus=(0.001, 0.1), steps=2, loss="output")
+        >>> front = bb.posttrain(compressor, torch.randn(64, 4).split(32), config=config)
+        >>> [point.mu for point in front.points]
+        [0.001, 0.1]
     """
     check_compressor(compressor, "posttrain")
     config = PosttrainConfig() if config is None else config
@@ -53,7 +81,7 @@ def posttrain(
         raise ValueError(f"learn is {learn!r}; it is one of {', '.join(LEARN)}")
     if loss_fn is not None and config.loss != "labels":
         raise ValueError(f"loss_fn compares with labels, and PosttrainConfig.loss is {config.loss!r}; give one of them")
-    check_evaluation(compressor.model, compressor.attachment)
+    check_evaluation_mode(compressor.model, compressor.attachment)
     inputs, labels = take_batches(batches, labeled=config.loss == "labels")
     if not compressor.attachment.calibrated:
         compressor.calibrate(inputs, config.calibration)
@@ -63,16 +91,16 @@ def posttrain(
     points: list[Point] = []
     started: Ranges = {}
     for mu in config.mus or MUS[compressor.spec.gates]:
-        with undone_on_failure(compressor.attachment):
-            started = started or start_afresh(compressor.attachment)
-            with learning(compressor, tuple(learn.split("+"))) as groups:
+        with quantizers_restored_on_failure(compressor.attachment):
+            started = started or reset_for_sweep(compressor.attachment)
+            with only_learning(compressor, tuple(learn.split("+"))) as groups:
                 _learn_point(compressor, groups, loss, mu, config, _order(len(inputs), config.steps, order))
             score = None
             if evaluate is not None:
-                with kept(compressor.attachment):
+                with quantizers_restored(compressor.attachment):
                     compressor.fix()
                     score = float(evaluate(compressor.model))
-        end_point(compressor.attachment, started)
+        remember_sweep(compressor.attachment, started)
         points.append(read_point(compressor, score=score, mu=mu))
         if progress is not None:
             scored = "" if score is None else f", score {score:.6g}"
@@ -90,11 +118,11 @@ def _learn_point(
     config: PosttrainConfig,
     order: list[int],
 ) -> None:
-    """Go over the batches in this order, a step of Adam for each; the rates fall to zero over the last third."""
+    """Take a step of Adam for each batch in this order; learning rates fall to zero over the last third."""
     if "gates" not in groups:
-        raise ValueError("no gate of this network learns: every width and channel is fixed, by rules or by a plan")
-    rates = {"gates": config.gate_lr, "ranges": config.range_lr}
-    optimizer = torch.optim.Adam([{"params": groups[name], "lr": rates[name]} for name in groups])
+        raise ValueError("no gate of this network learns: every width and channel is fixed by rules or by a plan")
+    lrs = {"gates": config.gate_lr, "ranges": config.range_lr}
+    optimizer = torch.optim.Adam([{"params": groups[name], "lr": lrs[name]} for name in groups])
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, 3 * (1 - step / len(order))))
     total = torch.zeros((), device=groups["gates"][0].device)
     for index in order:
@@ -107,12 +135,12 @@ def _learn_point(
     if not bool(torch.isfinite(total)):
         raise ValueError(
             f"the loss became NaN or infinite at mu = {mu:g}; gates and ranges are what they were before this point. "
-            "Lower gate_lr and range_lr, or see whether the loss itself is finite on every batch"
+            "Lower gate_lr and range_lr, or check that the loss itself is finite on every batch"
         )
 
 
 def _order(batches: int, steps: int, generator: torch.Generator) -> list[int]:
-    """The numbers of the batches for so many steps: all of them in a new order, again and again."""
+    """The indices of the batches for so many steps; every pass over the batches has a new order."""
     order: list[int] = []
     while len(order) < steps:
         order += torch.randperm(batches, generator=generator).tolist()

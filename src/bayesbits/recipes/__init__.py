@@ -1,4 +1,4 @@
-"""Recipes: a whole experiment as one TOML file, and what runs it.
+"""Recipes: a whole experiment as one TOML file, and the code that runs it.
 
     from bayesbits import recipes
 
@@ -6,15 +6,15 @@
     result = recipes.run(recipe, "runs/digits")
     compressor = recipes.restore("runs/digits").compressor
 
-Those that the package carries lie in `shipped/`; a path reads any other file.
+`recipe` defines the parts of a recipe and `toml` reads and writes them. `data`, `factories` and `tasks` turn its tables
+into loaders, a network, a loss and metrics. `run` runs the `stages` and writes the files that `run_folder` lists. The
+recipes that come with the package lie in `shipped/`.
 """
 
-from bayesbits.recipes.finished import FinishedRun, restore
-from bayesbits.recipes.reading import load, names
-from bayesbits.recipes.recipe import DataConfig, FloatConfig, ModelConfig, Recipe
+from bayesbits.recipes.recipe import DataConfig, FloatConfig, ModelConfig, Recipe, TaskConfig
 from bayesbits.recipes.result import Result
-from bayesbits.recipes.run import TrainedNetwork, run, trained_network
-from bayesbits.recipes.writing import to_toml
+from bayesbits.recipes.run import FinishedRun, TrainedNetwork, restore, run, trained_network
+from bayesbits.recipes.toml import load, names, to_toml
 
 __all__ = [
     "DataConfig",
@@ -23,6 +23,7 @@ __all__ = [
     "ModelConfig",
     "Recipe",
     "Result",
+    "TaskConfig",
     "TrainedNetwork",
     "load",
     "names",

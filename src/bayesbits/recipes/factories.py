@@ -1,4 +1,8 @@
-"""Networks, data, losses and metrics of the user's own: functions that a recipe names as "package.module:function"."""
+"""Networks and functions by the names that a recipe gives them.
+
+A name is that of a network of the zoo, or "package.module:function" for a function of the user's: one that builds a
+network or data, a loss or a metric.
+"""
 
 import difflib
 import importlib
@@ -7,9 +11,36 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch import nn
+
+from bayesbits.zoo import models
+
+
+def build_model(name: str, options: Mapping[str, Any], num_classes: int | None = None) -> tuple[nn.Module, Any]:
+    """A network with random weights, and example inputs or None.
+
+    A network of the zoo is given `num_classes` unless `options` have it. A function of the user's returns a network, or
+    a pair of a network and example inputs.
+    """
+    if ":" not in name:
+        if num_classes is not None:
+            options = {"num_classes": num_classes, **options}
+        try:
+            return models.create(name, **options), None
+        except TypeError as error:
+            raise ValueError(f"the network {name!r} does not take these options: {error}") from error
+    made = call_factory(name, options, "model")
+    model, example = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(model, nn.Module):
+        raise ValueError(
+            f"the model {name!r} returned a {type(made).__name__}; it returns a torch.nn.Module, or a pair of one and "
+            "example inputs"
+        )
+    return model, example
+
 
 def call_factory(name: str, options: Mapping[str, Any], what: str) -> Any:
-    """What the function returns."""
+    """The result of calling a function of the user's; `what` says in errors what it builds."""
     factory = find_function(name, what)
     try:
         return factory(**options)
@@ -18,7 +49,7 @@ def call_factory(name: str, options: Mapping[str, Any], what: str) -> Any:
 
 
 def find_function(name: str, what: str) -> Callable[..., Any]:
-    """The function itself; modules in the working directory are found too."""
+    """A function of the user's, imported; modules in the working directory are found too."""
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise ValueError(f"the {what} is {name!r}; a function is named package.module:function")
@@ -27,7 +58,7 @@ def find_function(name: str, what: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        # The module itself may be there, and import one that is not.
+        # The module itself may exist and import another one that does not.
         missing = f"there is no module {error.name!r}, installed or in {here}"
         raise ValueError(f"the {what} {name!r} cannot be imported: {missing}") from error
     except Exception as error:

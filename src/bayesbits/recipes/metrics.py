@@ -1,7 +1,8 @@
-"""How good a network is: metrics with a name, a unit and a direction, over all batches of a data set.
+"""Metrics of a network on a data set: accuracy, mean IoU, mean errors; each with a name, a unit and a direction.
 
-A metric is a sum over the batches and a number that is read from the sum, so that it does not depend on how examples
-are batched: the mean IoU of a data set is no mean over batches. `problem` says why outputs and targets do not fit.
+A metric adds up sums over the batches and computes its value from them at the end, so that it does not depend on how
+examples are batched: the mean IoU of a data set is not the mean over batches. `problem` says why outputs and targets do
+not fit a metric.
 """
 
 from __future__ import annotations
@@ -14,34 +15,34 @@ import torch
 from torch import Tensor
 
 from bayesbits.recipes.recipe import IGNORED
-from bayesbits.utils.torch_private import tree_leaves
 
 Problem = Callable[[Any, Any], str | None]
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One number about a network on data."""
+    """How a number that describes a network on a data set is computed."""
 
     name: str
-    """What people call it, such as "mean IoU"."""
+    """The name for people, such as "mean IoU"."""
     higher_is_better: bool
+    """Whether a higher value is better."""
     unit: str
-    """"%", or nothing."""
+    """"%", or empty."""
     gather: Callable[[Any, Any], Tensor]
-    """What one batch adds, from the network's output and the targets."""
+    """The sums of one batch, from the network's output and the targets."""
     value: Callable[[Tensor], float]
-    """The metric, from the sum of these."""
+    """The value, from the sums of all batches."""
     problem: Problem
-    """Why it is not for such an output and such targets; None where it is."""
+    """Why output and targets do not fit the metric; None where they fit."""
 
     @property
     def key(self) -> str:
-        """What recipes and files call it, such as "mean_iou"."""
+        """The name in recipes and files, such as "mean_iou"."""
         return self.name.lower().replace(" ", "_")
 
     def score(self, value: float) -> float:
-        """The value so that higher is better, and from such a score the value."""
+        """The value with the sign that makes higher better; applied to such a score, the value again."""
         return value if self.higher_is_better else -value
 
     def text(self, value: float) -> str:
@@ -51,16 +52,18 @@ class Metric:
 
 @dataclass(frozen=True)
 class Score:
-    """What a metric came to on the test set."""
+    """The value of a metric on the test set."""
 
     name: str
-    """The metric's."""
+    """The name of the metric."""
     value: float
-    """Of the final network."""
+    """The value of the final network."""
     float_value: float | None
-    """Of the float network that was started from; None where there was none."""
+    """The value of the float network that the search started from; None where there was none."""
     unit: str
+    """"%", or empty."""
     higher_is_better: bool
+    """Whether a higher value is better."""
 
     @property
     def text(self) -> str:
@@ -74,22 +77,22 @@ class Score:
 
     @property
     def direction(self) -> str:
-        """In words."""
+        """Which values are better, in words."""
         return "higher is better" if self.higher_is_better else "lower is better"
 
     @property
     def change(self) -> str | None:
-        """From the float network to the final one, in words."""
+        """The difference between the final and the float network, in words."""
         return None if self.float_value is None else change_of(self.float_value, self.value, self)
 
 
 def text_of(value: float, unit: str) -> str:
-    """A value as people read it."""
+    """A value with its unit, rounded for people."""
     return f"{value:.2f}%" if unit == "%" else f"{value:.4g}{unit}"
 
 
 def change_of(before: float, after: float, metric: Metric | Score) -> str:
-    """How much a value has changed, and whether that is better."""
+    """The difference between two values in words, and whether it is an improvement."""
     difference = after - before
     points = metric.unit == "%"
     amount = f"{difference:+.2f} points" if points else f"{difference:+.3g}{metric.unit}"
@@ -99,22 +102,17 @@ def change_of(before: float, after: float, metric: Metric | Score) -> str:
 
 
 def described(value: Any) -> str:
-    """An output or a target in words: type and shape."""
+    """The type and shape of an output or a target in words."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     return f"a {type(value).__name__}"
 
 
-def count_examples(output: Any, targets: Any) -> int:
-    """How many examples a batch has: the length of the first tensor in its targets, or else in the output."""
-    for leaf in tree_leaves((targets, output)):
-        if isinstance(leaf, Tensor) and leaf.dim():
-            return len(leaf)
-    raise ValueError("neither the targets nor the network's output hold a tensor with one entry for each example")
-
-
 def class_metrics(ignored: int = IGNORED) -> tuple[Metric, Metric, Metric]:
-    """Accuracy, and of networks with a class at every place mean IoU and pixel accuracy; in percent."""
+    """Accuracy, and for a class at every pixel mean IoU and pixel accuracy; all in percent.
+
+    Targets that equal `ignored` are left out.
+    """
 
     def right(output: Tensor, targets: Tensor) -> Tensor:
         counted = targets != ignored
@@ -130,7 +128,7 @@ def class_metrics(ignored: int = IGNORED) -> tuple[Metric, Metric, Metric]:
 
     def mean_iou(total: Tensor) -> float:
         both, union = total.diagonal().double(), (total.sum(0) + total.sum(1) - total.diagonal()).double()
-        occurs = union > 0  # a class that is nowhere, neither asked for nor given, has no IoU
+        occurs = union > 0  # a class that neither the targets nor the outputs contain has no IoU
         return 100 * float((both[occurs] / union[occurs]).mean()) if bool(occurs.any()) else 0.0
 
     def no_logits(output: Any, targets: Any) -> str | None:
@@ -179,7 +177,10 @@ def number_metrics() -> tuple[Metric, Metric, Metric]:
 
 
 def class_problem(output: Any, targets: Any, least_places: int, ignored: int = IGNORED) -> str | None:
-    """Why these are no logits [examples, classes, places...] and class numbers [examples, places...]."""
+    """Why these are no logits [examples, classes, places...] and class numbers [examples, places...]; None if they are.
+
+    `least_places` is 0 for one class per example, and 1 for one class at every place, such as a pixel.
+    """
     places = ", places..." if least_places else ""
     if not isinstance(output, Tensor) or not output.is_floating_point() or output.dim() < 2 + least_places:
         return f"it is for logits [examples, classes{places}], and the network gives {described(output)}"
@@ -199,19 +200,19 @@ def class_problem(output: Any, targets: Any, least_places: int, ignored: int = I
     counted = targets[targets != ignored]
     if counted.numel() and not 0 <= int(counted.min()) <= int(counted.max()) < output.shape[1]:
         return (
-            f"the network tells {output.shape[1]} classes apart, and the targets go from {int(counted.min())} to "
-            f"{int(counted.max())}; what is to be left out is task.ignore_index, now {ignored}"
+            f"the network has logits for {output.shape[1]} classes, and the targets go from {int(counted.min())} to "
+            f"{int(counted.max())}; targets to leave out are marked by task.ignore_index, now {ignored}"
         )
     return None
 
 
 def number_problem(output: Any, targets: Any) -> str | None:
-    """Why these are no two float tensors of one shape."""
+    """Why these are no two float tensors of one shape; None if they are."""
     for what, value in (("the network gives", output), ("the targets are", targets)):
         if not isinstance(value, Tensor) or not value.is_floating_point():
             return f"it is for float numbers, and {what} {described(value)}"
     if output.shape != targets.shape:  # broadcasting would compare every output with every target
-        return f"the network gives {list(output.shape)}, and the targets are {list(targets.shape)}: they have one shape"
+        return f"the network gives {list(output.shape)}, and the targets are {list(targets.shape)}: the shapes differ"
     return None
 
 
@@ -220,5 +221,5 @@ def _wide(value: Tensor) -> Tensor:
 
 
 def _columns(value: Tensor) -> Tensor:
-    """Examples by outputs; where examples are not vectors, all numbers count alike."""
+    """[examples, outputs]; where examples are no vectors, every number is an example."""
     return _wide(value) if value.dim() == 2 else _wide(value).reshape(-1, 1)

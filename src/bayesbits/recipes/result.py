@@ -1,4 +1,4 @@
-"""What a run came to: the record behind `result.json`."""
+"""The result of a run: metrics and cost of its final network, as the record behind `result.json`."""
 
 from __future__ import annotations
 
@@ -8,73 +8,103 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bayesbits.compression.compressor import Compressor
 from bayesbits.compression.spec import Spec
 from bayesbits.cost import Cost
-from bayesbits.recipes.folder import resume_command, write
 from bayesbits.recipes.metrics import Score
+from bayesbits.recipes.process import Process, versions
 from bayesbits.recipes.recipe import Recipe
+from bayesbits.recipes.run_folder import METRICS, resume_command, write
+from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Topology
-from bayesbits.training.execution import Execution
+from bayesbits.training.execution import Execution, executions_in
+from bayesbits.training.metrics import read_metrics
 
 POSTTRAINING = "posttraining"
 
 
 @dataclass(frozen=True)
 class Result:
-    """Accuracy and cost of the final network, and how they came about."""
+    """The metrics and the cost of the final network of a run.
+
+    Args:
+        recipe: The name of the recipe.
+        method: "bayesian_bits", or one of its parts (see `method_of`), or "posttraining".
+        mu: The weight of the penalty.
+        seed: The seed of the run.
+        epochs: The epochs of the search; 0 after post-training.
+        float_epochs: The epochs of training the float network before the search.
+        finetune_epochs: The epochs of fine-tuning after the search.
+        accuracy: The accuracy of the final network on the test set in percent; None for other tasks.
+        float_accuracy: The accuracy of the float network; None where the search started from scratch.
+        relative_bops: The bit operations in percent of those at 32 x 32 bits.
+        paper_relative_bops: The same in the paper's convention.
+        weight_bytes: The bytes of the packed weights and biases.
+        float_weight_bytes: The same for the float network.
+        layers: The bits, channels and cost of every layer.
+        seconds: The time of training, over all stages and resumed runs.
+        device: The device in words.
+        versions: The versions of the packages.
+        metrics: Every metric of the task on the test set, the main one first.
+        advice: What to change where almost nothing was compressed; otherwise empty.
+        executions: How each stage of training ran at its end, by the name of the stage.
+    """
 
     recipe: str
-    """The recipe's name."""
+    """The name of the recipe."""
     method: str
-    """Which bits and channels were learned; see `method_of`. Or "posttraining": bits alone, no weight changed."""
+    """"bayesian_bits", or one of its parts (see `method_of`), or "posttraining"."""
     mu: float
     """The weight of the penalty."""
     seed: int
+    """The seed of the run."""
     epochs: int
     """The epochs of the search; 0 after post-training."""
     float_epochs: int
-    """The epochs of training the float network before it; 0: none."""
+    """The epochs of training the float network before the search."""
     finetune_epochs: int
-    """The epochs of fine-tuning after it; 0: none."""
+    """The epochs of fine-tuning after the search."""
     accuracy: float | None
-    """Of the final network on the test set, in percent; None where the task is no classification."""
+    """The accuracy of the final network on the test set in percent; None for other tasks."""
     float_accuracy: float | None
-    """Of the float network that the search started from; None where it started from scratch."""
+    """The accuracy of the float network; None where the search started from scratch."""
     relative_bops: float
-    """Bit operations in percent of those at 32 x 32 bits."""
+    """The bit operations in percent of those at 32 x 32 bits."""
     paper_relative_bops: float
     """The same in the paper's convention."""
     weight_bytes: int
-    """The packed weights and biases."""
+    """The bytes of the packed weights and biases."""
     float_weight_bytes: int
-    """The same of the float network."""
+    """The same for the float network."""
     layers: list[dict[str, Any]]
-    """Bits, channels and cost of every layer."""
+    """The bits, channels and cost of every layer."""
     seconds: float
-    """How long training took, in all of its sittings and stages."""
+    """The time of training, over all stages and resumed runs."""
     device: str
+    """The device in words."""
     versions: Mapping[str, str]
+    """The versions of the packages."""
     metrics: tuple[Score, ...] = ()
-    """Every metric of the task on the test set, the one that the recipe is about first; see `scores`."""
+    """Every metric of the task on the test set, the main one first; see `scores`."""
     advice: str = ""
-    """What to change where almost nothing was compressed."""
+    """What to change where almost nothing was compressed; otherwise empty."""
     executions: Mapping[str, Execution] = field(default_factory=dict)
-    """Which way each stage of the training ran, at its end; by the stage's name."""
+    """How each stage of training ran at its end, by the name of the stage."""
 
     @property
     def scores(self) -> tuple[Score, ...]:
-        """The metrics; of results that were written before there were any, the accuracy."""
+        """The metrics; for files of earlier versions, which have none, the accuracy."""
         if self.metrics or self.accuracy is None:
             return self.metrics
         return (Score("accuracy", self.accuracy, self.float_accuracy, "%", higher_is_better=True),)
 
     def save(self, path: Path) -> None:
-        """Write it as JSON."""
+        """Write the result as JSON."""
         write(path, json.dumps(asdict(self), indent=2) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Result:
-        """Read what `save` wrote; an error that says how to make it again where it cannot be read."""
+        """Read a file that `save` wrote; a ValueError says how to write a damaged one again."""
         try:
             read = json.loads(path.read_text(encoding="utf-8"))
             metrics = tuple(Score(**entry) for entry in read.get("metrics", ()))
@@ -89,14 +119,14 @@ class Result:
 
 
 def method_of(spec: Spec) -> str:
-    """Bayesian Bits, or one of the two settings that the paper compares with it."""
+    """The name of the method: Bayesian Bits, or one of the two restricted settings that the paper compares with it."""
     if not spec.prune:
         return "bayesian_bits_quantization_only"
     return "bayesian_bits" if len(spec.bits) > 1 else "bayesian_bits_pruning_only"
 
 
 def layer_rows(cost: Cost, topology: Topology) -> list[dict[str, Any]]:
-    """Every layer's cost, with the channels that it had to begin with."""
+    """The cost of every layer, with the numbers of channels of the float network."""
     return [
         asdict(entry)
         | {
@@ -107,12 +137,30 @@ def layer_rows(cost: Cost, topology: Topology) -> list[dict[str, Any]]:
     ]
 
 
+def result_of_run(
+    recipe: Recipe, folder: Path, compressor: Compressor, plan: Plan, process: Process, *,
+    scores: tuple[Score, ...], advice: str = "",
+) -> Result:  # fmt: skip
+    """The result of a run; the time of training is read from the metrics in its folder."""
+    topology = compressor.topology
+    float_plan = Plan.uniform(topology, weights=32, activations=32, input_bits=32)
+    seconds: dict[str, float] = {}
+    lines = read_metrics(folder / METRICS) if process.first and (folder / METRICS).exists() else []
+    for line in lines:
+        seconds[line["phase"]] = line.get("seconds", seconds.get(line["phase"], 0.0))
+    return make_result(
+        recipe, compressor.cost(plan), compressor.cost(float_plan), topology,
+        scores=scores, seconds=sum(seconds.values()), device=process.description, versions=versions(), advice=advice,
+        executions=executions_in(lines),
+    )  # fmt: skip
+
+
 def make_result(
     recipe: Recipe, cost: Cost, float_cost: Cost, topology: Topology, *,
     scores: tuple[Score, ...], seconds: float, device: str, versions: Mapping[str, str], advice: str = "",
     executions: Mapping[str, Execution] | None = None,
 ) -> Result:  # fmt: skip
-    """The result of a run."""
+    """The result of a run, from its costs and scores."""
     accuracy = next((score for score in scores if (score.name, score.unit) == ("accuracy", "%")), None)
     return Result(
         recipe=recipe.name,

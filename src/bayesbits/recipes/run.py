@@ -1,41 +1,31 @@
-"""Running a recipe: data, network, float weights, search, plan, fine-tuning, the test, and a folder with all of it.
+"""Running a recipe from its data to its result, and restoring a finished run from its folder.
 
-Every stage goes on from its own checkpoint, so that a run can be stopped anywhere. The test set is looked at for the
-float network that the search starts from and for the final network, and decides nothing.
+Every stage resumes from its own checkpoint, so that a run can be stopped at any time. The test data are used for the
+float network that the search starts from and for the final network, and no decision depends on them.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import nn
 
 from bayesbits.compression.attach import attach
 from bayesbits.compression.compressor import Compressor
-from bayesbits.compression.spec import Spec
-from bayesbits.recipes import advice
-from bayesbits.recipes import folder as files
-from bayesbits.recipes.accuracy import measure
-from bayesbits.recipes.finished import describe
-from bayesbits.recipes.loaders import Loaders, open_data
-from bayesbits.recipes.machine import Machine, find_machine, fitting
-from bayesbits.recipes.networks import build
-from bayesbits.recipes.recipe import FloatConfig, Recipe
-from bayesbits.recipes.result import POSTTRAINING, Result
-from bayesbits.recipes.tasks import LearningTask, learning_task
-from bayesbits.recipes.trial import check_fits
+from bayesbits.recipes import run_folder
+from bayesbits.recipes.data import Loaders, open_data
+from bayesbits.recipes.evaluation import check_fits
+from bayesbits.recipes.factories import build_model
+from bayesbits.recipes.metrics import Score
+from bayesbits.recipes.process import Process, current_process
+from bayesbits.recipes.recipe import Recipe
+from bayesbits.recipes.result import POSTTRAINING, Result, result_of_run
+from bayesbits.recipes.stages import Say, Stages
+from bayesbits.recipes.tasks import LearningTask
+from bayesbits.recipes.toml import load
 from bayesbits.records.plan import Plan
-from bayesbits.training import finetune, search
-from bayesbits.training.batches import Batches
-from bayesbits.training.engine import run as train
-from bayesbits.training.randomness import seed_everything
-from bayesbits.training.task import Task
-from bayesbits.zoo.models import load_checkpoint
-
-Say = Callable[[str], None]
 
 
 def run(
@@ -47,25 +37,41 @@ def run(
     progress: bool = True,
     say: Say = print,
 ) -> Result:
-    """Run a recipe from its data to its result; `resume` goes on with what lies in the folder, if anything does."""
-    folder, machine = Path(folder), find_machine(device)
-    say = say if machine.first else _say_nothing
+    """Run a recipe: float training, search, fine-tuning and the final test.
+
+    Args:
+        recipe: The recipe.
+        folder: The folder that all files of the run are written to; see `bayesbits.recipes.run_folder`.
+        resume: Whether to continue a run of the same recipe in this folder, if there is one.
+        device: The device, such as "cuda:0" or "cpu". By default a GPU if there is one.
+        progress: Whether progress bars are shown.
+        say: The function that is called with every message.
+
+    Returns:
+        The result, which is also written to `result.json`.
+
+    Raises:
+        ValueError: If the recipe cannot be run, or the folder holds another run.
+        bayesbits.TrainingError: If training or writing a file fails.
+    """
+    folder, process = Path(folder), current_process(device)
+    say = say if process.first else _say_nothing
     if recipe.model.pretrained and recipe.model.checkpoint is None and recipe.float_training is None:
         raise ValueError(
             f"the recipe {recipe.name} starts from trained weights: say where they are by model.checkpoint (on the "
             "command line: --set model.checkpoint=FILE), or give a [float] table to train them"
         )
-    loaders = open_data(recipe.data, machine, recipe.seed)
-    if machine.first:
-        files.check(folder, recipe, resume=resume)
+    loaders = open_data(recipe.data, process, recipe.seed)
+    if process.first:
+        run_folder.check(folder, recipe, resume=resume)
     finished = _finished(folder, say)
     if finished is not None:
         return finished
-    stages = _Stages(recipe, folder, machine, loaders, progress, say)
+    stages = Stages(recipe, folder, process, loaders, progress, say)
     model = stages.new_model()
     check_fits(stages.task, model, loaders)
-    if machine.first:  # only now, so that what could not even start leaves nothing in the way of the next try
-        files.prepare(folder, recipe)
+    if process.first:  # not earlier: a run that cannot start leaves no files
+        run_folder.prepare(folder, recipe)
     float_values = stages.float_network(model)
     compressor, plan = stages.search(model)
     stages.finish(compressor, plan)
@@ -73,51 +79,63 @@ def run(
 
 
 def _finished(folder: Path, say: Say) -> Result | None:
-    """The result that is there already; one that is damaged is made again from the checkpoints."""
-    path = folder / files.RESULT
+    """The result of a run that has ended; None where there is none, or where it is damaged and a search can redo it."""
+    path = folder / run_folder.RESULT
     if not path.exists():
         return None
     try:
         result = Result.load(path)
     except ValueError:
-        if (folder / files.POSTTRAIN).exists():
+        if (folder / run_folder.POSTTRAIN).exists():
             raise
         say(f"{path} is damaged: the run goes on from its checkpoints, and writes it again")
         return None
     if result.method == POSTTRAINING:
-        raise ValueError(f"{folder} holds a result of bayesbits posttrain; choose another folder by --out")
+        raise ValueError(f"{folder} holds a result of bayesbits posttrain; choose another folder by --output")
     return result
 
 
 @dataclass(frozen=True)
 class TrainedNetwork:
-    """Where post-training starts."""
+    """A trained float network with its data and its metrics, from which post-training starts."""
 
     model: nn.Module
-    """The float network with its trained weights, in evaluation, on the device."""
+    """The float network with its trained weights, in evaluation mode, on the device."""
     loaders: Loaders
+    """The data of the recipe."""
     task: LearningTask
-    """What it is judged by."""
+    """The loss and the metrics."""
     values: Mapping[str, float]
-    """The task's metrics on the test set, by their keys."""
+    """The metrics on the test set, by their keys."""
     tested: int
-    """How many examples the test set has."""
-    machine: Machine
-    """What it is on."""
+    """The number of examples in the test set."""
+    process: Process
+    """This process and its device."""
 
 
 def trained_network(
     recipe: Recipe, folder: str | Path, *, labeled: bool = True, device: str | None = None, say: Say = print
 ) -> TrainedNetwork:
-    """The float network of a recipe: from its checkpoint, or trained as the recipe says; then the folder keeps it.
+    """The float network of a recipe: loaded from its checkpoint, or trained as the recipe says.
 
-    Not `labeled`: the training loader may give inputs alone, unless the network is still to be trained.
+    Args:
+        recipe: The recipe.
+        folder: The folder of the run, which a network that is trained here is written to.
+        labeled: Whether training batches must have labels; float training always needs them.
+        device: The device, such as "cuda:0" or "cpu". By default a GPU if there is one.
+        say: The function that is called with every message.
+
+    Returns:
+        The network with its data and its metrics on the test set.
+
+    Raises:
+        ValueError: If the recipe has neither a checkpoint nor a `[float]` table, or the folder holds another run.
     """
-    folder, machine = Path(folder), find_machine(device)
-    labeled = labeled or (recipe.float_training is not None and not (folder / files.FLOAT).exists())
-    loaders = open_data(recipe.data, machine, recipe.seed, labeled=labeled)
-    files.check(folder, recipe, resume=True)
-    stages = _Stages(recipe, folder, machine, loaders, progress=True, say=say)
+    folder, process = Path(folder), current_process(device)
+    labeled = labeled or (recipe.float_training is not None and not (folder / run_folder.FLOAT).exists())
+    loaders = open_data(recipe.data, process, recipe.seed, labeled=labeled)
+    run_folder.check(folder, recipe, resume=True)
+    stages = Stages(recipe, folder, process, loaders, progress=True, say=say)
     if recipe.model.checkpoint is None and recipe.float_training is None:
         raise ValueError(
             f"the recipe {recipe.name} has no trained weights to start from: say where they are by model.checkpoint "
@@ -125,131 +143,76 @@ def trained_network(
         )
     model = stages.new_model()
     check_fits(stages.task, model, loaders, labeled=labeled)
-    if recipe.float_training is not None:  # which writes to the folder
-        files.prepare(folder, recipe)
+    if recipe.float_training is not None:  # its checkpoints are written to the folder
+        run_folder.prepare(folder, recipe)
     values = stages.float_network(model)
-    files.prepare(folder, recipe)
+    run_folder.prepare(folder, recipe)
     assert values is not None
-    # Opened again: the first examples are then the same, whether the network was trained just now or long ago.
-    loaders = open_data(recipe.data, machine, recipe.seed, labeled=labeled)
-    return TrainedNetwork(model.eval(), loaders, stages.task, values, stages.tested, machine)
+    # The data are opened again, so that the first examples do not depend on whether the network was just trained.
+    loaders = open_data(recipe.data, process, recipe.seed, labeled=labeled)
+    return TrainedNetwork(model.eval(), loaders, stages.task, values, stages.tested, process)
 
 
-class _Stages:
-    """The stages of one run, in their order."""
+@dataclass(frozen=True)
+class FinishedRun:
+    """The final network of a run, with its recipe, plan, data and result."""
 
-    def __init__(
-        self, recipe: Recipe, folder: Path, machine: Machine, loaders: Loaders, progress: bool, say: Say
-    ) -> None:
-        self.recipe, self.folder, self.machine, self.loaders = recipe, folder, machine, loaders
-        self.progress, self.say = progress, say
-        self.task = learning_task(recipe.task)
-        self.advice = ""
-        self.teacher: nn.Module | None = None
-        self.tested = 0
+    recipe: Recipe
+    """The recipe, with every setting."""
+    compressor: Compressor
+    """The final network, with bits and channels fixed."""
+    plan: Plan
+    """The bits of every tensor and the kept channels of every layer."""
+    loaders: Loaders
+    """The data of the recipe."""
+    result: Result
+    """The metrics and the cost of the network."""
 
-    def new_model(self) -> nn.Module:
-        """The network with the weights of the checkpoint, or with those that the seed gives it."""
-        seed_everything(self.recipe.seed)
-        config = self.recipe.model
-        model = build(config.name, config.options, self.loaders.classes)[0]
-        if config.checkpoint is not None:
-            load_checkpoint(model, config.checkpoint)
-        return model.to(self.machine.device)
 
-    def float_network(self, model: nn.Module) -> dict[str, float] | None:
-        """Train the float network if the recipe says so; its metrics, or None where the search starts from scratch."""
-        recipe = self.recipe
-        if recipe.float_training is not None:
-            self._train_float(model, fitting(recipe.float_training, self.machine.device, self.say, "float"))
-        elif recipe.model.checkpoint is None:
-            self.say("the search starts from scratch")
-            return None
-        if any(config is not None and config.distillation for config in (recipe.search, recipe.finetune)):
-            self.teacher = copy.deepcopy(model)
-        values, self.tested = measure(model, self.loaders.test, self.task.metrics)
-        words = ", ".join(f"{one.name} {one.text(values[one.key])}" for one in self.task.metrics)
-        self.say(f"float network: {words} on the test set")
-        return values
+def restore(folder: str | Path, device: str | None = None) -> FinishedRun:
+    """Restore the final network of a run, its plan and its data from the run's folder.
 
-    def _train_float(self, model: nn.Module, config: FloatConfig) -> None:
-        """Ordinary training, by the same engine: attached with every tensor left in float."""
-        saved = self.folder / files.FLOAT
-        if not saved.exists():
-            nothing = Spec(prune=False, input_bits=32, residual_bits=None, rules={"*": {"bits": 32}})  # type: ignore[dict-item]
-            compressor = attach(model, self.loaders.example, nothing)
-            compressor.calibrate([self.loaders.example])  # of which nothing is used
-            task = Task(
-                "float", compressor, self.loaders.train, self.task.loss.function, config, plan=None,
-                folder=self.folder, resume=True, evaluate=self._evaluate, teacher=None, progress=self.progress,
-            )  # fmt: skip
-            train(task)
-            compressor.detach()
-            if self.machine.first:
-                files.save_weights(model, saved)
-        else:
-            files.load_weights(model, saved)
+    Args:
+        folder: The folder of a finished run.
+        device: The device, such as "cuda:0" or "cpu". By default a GPU if there is one.
 
-    def search(self, model: nn.Module) -> tuple[Compressor, Plan]:
-        """Learn bits and channels."""
-        recipe = self.recipe
-        config = fitting(recipe.search, self.machine.device, self.say, "search")
-        compressor = attach(model, self.loaders.example, recipe.spec)
-        if self.machine.first:
-            compressor.topology.save(self.folder / files.TOPOLOGY)
-        steps = self._search_steps()
-        learns = any(group["name"] == "gates" for group in compressor.parameter_groups())
-        open_bops = compressor.cost(compressor.plan()).relative_bops
-        if learns and (warning := advice.before(config, steps)):
-            self.say(warning)
-        plan = search(
-            compressor, self.loaders.train, self.task.loss.function, config, folder=self.folder, resume=True,
-            evaluate=self._evaluate, teacher=self.teacher if config.distillation else None, progress=self.progress,
-        )  # fmt: skip
-        relative_bops = compressor.cost(plan).relative_bops
-        self.say(f"search: {relative_bops:.3g}% of the bit operations")
-        self.advice = advice.after(relative_bops, open_bops, config, steps) if learns else ""
-        return compressor, plan
+    Returns:
+        The network and everything that belongs to it.
 
-    def _search_steps(self) -> int | None:
-        """How many steps the search has in all; None where the loader does not say."""
-        config = self.recipe.search
-        batches = Batches(self.loaders.train, self.machine.device, config.epoch_steps).length
-        return None if batches is None else batches * config.epochs
+    Raises:
+        FileNotFoundError: If the run is not finished.
+        ValueError: If a file is damaged.
+    """
+    folder = Path(folder)
+    if not (folder / run_folder.RESULT).exists():
+        raise FileNotFoundError(run_folder.unfinished(folder, run_folder.RESULT))
+    result = Result.load(folder / run_folder.RESULT)
+    recipe, process = load(folder / run_folder.RECIPE), current_process(device)
+    loaders = open_data(recipe.data, process, recipe.seed, labeled=False)
+    model = build_model(recipe.model.name, recipe.model.options, loaders.classes)[0].to(process.device)
+    compressor = attach(model, loaders.example, recipe.spec)
+    run_folder.load_weights(model, folder / run_folder.MODEL)
+    model.eval()
+    plan = Plan.load(folder / run_folder.PLAN)
+    return FinishedRun(recipe, compressor, plan, loaders, result)
 
-    def finish(self, compressor: Compressor, plan: Plan) -> None:
-        """Make bits and channels final, and fine-tune what is left."""
-        if self.recipe.finetune is None:
-            compressor.fix(plan)
-        else:
-            config = fitting(self.recipe.finetune, self.machine.device, self.say, "finetune")
-            finetune(
-                compressor, self.loaders.train, self.task.loss.function, config, plan=plan, folder=self.folder,
-                resume=True, evaluate=self._evaluate, teacher=self.teacher if config.distillation else None,
-                progress=self.progress,
-            )  # fmt: skip
 
-    def result(self, compressor: Compressor, plan: Plan, float_values: Mapping[str, float] | None) -> Result:
-        """Test the final network, and write what it came to."""
-        values, _ = measure(compressor.model, self.loaders.test, self.task.metrics)
-        result = describe(
-            self.recipe, self.folder, compressor, plan, self.machine,
-            scores=self.task.scores(values, float_values), advice=self.advice,
-        )  # fmt: skip
-        if self.machine.first:
-            files.save_weights(compressor.model, self.folder / files.MODEL)
-            result.save(self.folder / files.RESULT)
-        return result
-
-    @property
-    def _evaluate(self) -> Callable[[nn.Module], dict[str, float]] | None:
-        """What is looked at after every epoch: images held back from training, never those of the test."""
-        validation, metrics = self.loaders.validation, self.task.metrics
-        if validation is None:
-            return None
-        return lambda model: {
-            f"validation_{key}": value for key, value in measure(model, validation, metrics)[0].items()
-        }
+def write_posttrained(
+    recipe: Recipe, folder: Path, compressor: Compressor, plan: Plan, process: Process, *,
+    mu: float, seconds: float, scores: tuple[Score, ...],
+) -> Result:  # fmt: skip
+    """Write a post-trained network with a final plan to a run's folder, with the same files as a search."""
+    result = result_of_run(recipe, folder, compressor, plan, process, scores=scores)
+    result = replace(
+        result, method=POSTTRAINING, mu=mu, epochs=0, finetune_epochs=0, seconds=result.seconds + seconds
+    )  # fmt: skip
+    for name in (run_folder.RESULT, run_folder.VERIFICATION, run_folder.REPORT):  # they belong to an earlier plan
+        (folder / name).unlink(missing_ok=True)
+    compressor.topology.save(folder / run_folder.TOPOLOGY)
+    plan.save(folder / run_folder.PLAN)
+    run_folder.save_weights(compressor.model, folder / run_folder.MODEL)
+    result.save(folder / run_folder.RESULT)
+    return result
 
 
 def _say_nothing(_text: str) -> None:

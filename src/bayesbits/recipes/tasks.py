@@ -1,11 +1,11 @@
-"""What a network is asked for: a loss to train by and metrics to judge by, by name or as functions of the user's.
+"""Tasks: a loss to train with and metrics to evaluate with, by name or as functions of the user's.
 
     classification    logits [examples, classes]             cross_entropy    accuracy
     segmentation      logits [examples, classes, places...]  cross_entropy    mean_iou, pixel_accuracy
     regression        float numbers                          mse              mse, mae, r2
 
-Losses beside these: mae. A name with a colon, package.module:function, is a function of the user's that is called with
-the network's output and the targets: a loss returns a scalar tensor, a metric the mean over the examples of the batch.
+Another loss is mae. A name with a colon, package.module:function, is a function of the user's that is called with the
+network's output and the targets: a loss returns a scalar tensor, a metric the mean over the examples of the batch.
 """
 
 from __future__ import annotations
@@ -25,41 +25,44 @@ from bayesbits.recipes.metrics import (
     Score,
     class_metrics,
     class_problem,
-    count_examples,
     described,
     number_metrics,
     number_problem,
 )
 from bayesbits.recipes.recipe import CLASSIFICATION, IGNORED, REGRESSION, SEGMENTATION, TaskConfig
+from bayesbits.utils.batches import count_examples
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What is minimized."""
+    """The function that training minimizes."""
 
     name: str
+    """Its name in recipes."""
     function: Callable[[Any, Any], Tensor]
+    """The loss, from the network's output and the targets."""
     problem: Problem
-    """Why it is not for such an output and such targets; None where it is."""
+    """Why output and targets do not fit the loss; None where they fit."""
 
 
 @dataclass(frozen=True)
 class LearningTask:
-    """What a recipe trains by and judges by."""
+    """The loss and the metrics of a recipe."""
 
     name: str
-    """The named task that it comes from."""
+    """The name of the task, such as "classification"."""
     loss: Loss
+    """The loss to train with."""
     metrics: tuple[Metric, ...]
-    """The first is the one that tables and fronts are about."""
+    """The metrics to evaluate with; tables and fronts show the first one."""
 
     @property
     def metric(self) -> Metric:
-        """The one that tables and fronts are about."""
+        """The metric that tables and fronts show."""
         return self.metrics[0]
 
     def scores(self, values: Mapping[str, float], float_values: Mapping[str, float] | None) -> tuple[Score, ...]:
-        """The values of the final network beside those of the float network, by the metrics' keys."""
+        """The values of the final network and of the float network, which are given by the metrics' keys."""
         return tuple(
             Score(
                 one.name, values[one.key], None if float_values is None else float_values[one.key], one.unit,
@@ -69,25 +72,25 @@ class LearningTask:
         )  # fmt: skip
 
     def check(self, output: Any, targets: Any, where: str, *, loss: bool) -> None:
-        """Raise, saying what does not fit, unless metrics (and the loss) can be computed from one batch."""
+        """Raise, naming the problem, unless the metrics, and with `loss` the loss, can be computed from a batch."""
         parts: list[Loss | Metric] = [*([self.loss] if loss else []), *self.metrics]
         for part in parts:
-            kind = f"the {'loss' if isinstance(part, Loss) else 'metric'} {part.name}"
+            name = f"the {'loss' if isinstance(part, Loss) else 'metric'} {part.name}"
             problem = part.problem(output, targets)
             if problem is None:
-                problem = _tried(part, output, targets)
+                problem = _computing_problem(part, output, targets)
             if problem is not None:
-                raise ValueError(f"{kind} cannot be computed on the {where}: {problem}. {_WAY_OUT}")
+                raise ValueError(f"{name} cannot be computed on the {where}: {problem}. {_HOW_TO_CHOOSE}")
 
 
-_WAY_OUT = (
-    "A recipe says what a network is asked for by [task]; on the command line: --task classification, segmentation or "
+_HOW_TO_CHOOSE = (
+    "The table [task] of a recipe chooses loss and metric; on the command line: --task classification, segmentation or "
     "regression, --loss and --metric, each also package.module:function"
 )
 
 
 def learning_task(config: TaskConfig) -> LearningTask:
-    """What a recipe's `[task]` stands for."""
+    """The loss and the metrics that a recipe's `[task]` names."""
     accuracy, mean_iou, pixel_accuracy = class_metrics(config.ignore_index)
     named = {
         CLASSIFICATION: (accuracy,),
@@ -99,7 +102,7 @@ def learning_task(config: TaskConfig) -> LearningTask:
         metrics = (_users_metric(config.metric, config.higher_is_better),)
     elif config.metric is not None:
         group = next(group for group in named.values() if config.metric in [one.key for one in group])
-        metrics = tuple(sorted(group, key=lambda one: one.key != config.metric))  # that one first, the others behind it
+        metrics = tuple(sorted(group, key=lambda one: one.key != config.metric))  # the chosen one first
     return LearningTask(config.name, _loss(config.loss_name, config.ignore_index), metrics)
 
 
@@ -125,12 +128,12 @@ def _users_metric(name: str, higher_is_better: bool | None) -> Metric:
     function = find_function(name, "metric")
     if higher_is_better is None:
         raise ValueError(
-            f"the metric {name} is your own: say by task.higher_is_better whether higher is better (on the command "
+            f"the metric {name} is your own: set task.higher_is_better to say whether higher is better (on the command "
             "line: --set task.higher_is_better=true, or false)"
         )
 
     def gather(output: Any, targets: Any) -> Tensor:
-        value, examples = function(output, targets), count_examples(output, targets)
+        value, examples = function(output, targets), count_examples((targets, output))
         return torch.tensor([float(value) * examples, examples], dtype=torch.float64)
 
     def mean(total: Tensor) -> float:
@@ -143,16 +146,16 @@ def _no_problem(_output: Any, _targets: Any) -> str | None:
     return None
 
 
-def _tried(part: Loss | Metric, output: Any, targets: Any) -> str | None:
-    """What happens when it is computed: None where it comes to a number."""
+def _computing_problem(part: Loss | Metric, output: Any, targets: Any) -> str | None:
+    """Why a loss or metric cannot be computed from one batch, found by computing it; None where it can."""
     given = f"from {described(output)} and targets that are {described(targets)}"
     try:
         if isinstance(part, Metric):
             part.value(part.gather(output, targets))
             return None
         found = part.function(output, targets)
-    except Exception as error:  # whatever a function of the user's meets
+    except Exception as error:  # a function of the user's may raise anything
         return f"{given} it raised {type(error).__name__}: {error}"
     if not isinstance(found, Tensor) or found.dim() or not found.is_floating_point():
-        return f"{given} came {described(found)}, where a scalar tensor is wanted"
+        return f"{given} it returned {described(found)}, where a scalar tensor is wanted"
     return None

@@ -13,8 +13,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from bayesbits.recipes.folder import POSTTRAIN, RECIPE, REPORT, write
 from bayesbits.recipes.result import POSTTRAINING
+from bayesbits.recipes.run_folder import POSTTRAIN, RECIPE, REPORT, write
 from bayesbits.report import page_tables as tables
 from bayesbits.report.formatting import format_reduction
 from bayesbits.report.layer_figure import layer_figures

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from bayesbits.cost import Cost, CostModel
 from bayesbits.deploy.verification.result import Verification
 from bayesbits.recipes import Recipe, Result, load
-from bayesbits.recipes.folder import METRICS, PLAN, RECIPE, RESULT, TOPOLOGY, VERIFICATION, unfinished
+from bayesbits.recipes.run_folder import METRICS, PLAN, RECIPE, RESULT, TOPOLOGY, VERIFICATION, unfinished
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Topology
 

@@ -1,13 +1,13 @@
 """Training: the search for bits and channels, and the fine-tuning after it."""
 
 from bayesbits.training.config import FinetuneConfig, OptimizerConfig, SearchConfig
-from bayesbits.training.device_loader import Feed
+from bayesbits.training.device_loader import DeviceLoader
 from bayesbits.training.errors import CheckpointError, Interrupted, LoaderError, NonFiniteError, TrainingError
 from bayesbits.training.loop import finetune, search
 
 __all__ = [
     "CheckpointError",
-    "Feed",
+    "DeviceLoader",
     "FinetuneConfig",
     "Interrupted",
     "LoaderError",

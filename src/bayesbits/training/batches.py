@@ -1,36 +1,37 @@
-"""Any user's loader as the engine sees it: batches on the network's device, from a given position on.
+"""The user's loader as the engine reads it: batches on the network's device, from a given position on.
 
-A loader is anything that can be gone through once an epoch: a DataLoader, a `Feed`, a list, an iterable without a
-length. Its batches are pairs of inputs and targets. Of an epoch that was begun before, the batches that are done are
-skipped: a `Feed` does not even make them, others make them again and they are thrown away.
+A loader is anything that can be iterated once for every epoch: a DataLoader, a `DeviceLoader`, a list, an iterable
+without a length. Its batches are pairs of inputs and targets. When an interrupted epoch resumes, the batches that are
+done are skipped: a `DeviceLoader` does not make them, and other loaders make them once more.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor
+
+from bayesbits.utils.batches import to_device
 
 Batch = tuple[Any, Any]
 
 
 class Batches:
-    """The batches of a loader, epoch by epoch. `epoch_steps` cuts epochs off after so many batches."""
+    """The batches of a loader, epoch by epoch; `epoch_steps` ends an epoch after so many batches."""
 
     def __init__(self, loader: Iterable[Any], device: torch.device, epoch_steps: int | None = None) -> None:
         if isinstance(loader, Iterator):
             raise TypeError(
-                f"the loader is an iterator ({type(loader).__name__}), which is empty after one epoch: pass what can "
-                "be gone through again, such as a DataLoader, a list or an object with __iter__"
+                f"the loader is an iterator ({type(loader).__name__}), which is empty after one epoch: pass something "
+                "that can be iterated again, such as a DataLoader, a list or an object with __iter__"
             )
         if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
-            raise TypeError(f"the loader is a {type(loader).__name__}, which cannot be gone through")
+            raise TypeError(f"the loader is a {type(loader).__name__}, which cannot be iterated")
         self.loader, self.device, self.epoch_steps = loader, device, epoch_steps
 
     @property
     def length(self) -> int | None:
-        """How many batches an epoch has; None where the loader does not say."""
+        """The number of batches in an epoch; None where the loader has no length."""
         try:
             length = len(self.loader)  # type: ignore[arg-type]
         except (TypeError, NotImplementedError):
@@ -69,14 +70,3 @@ class Batches:
             )
         inputs, targets = batch
         return to_device(inputs, self.device), to_device(targets, self.device)
-
-
-def to_device(value: Any, device: torch.device) -> Any:
-    """Tensors, and tensors in tuples, lists and dicts, on a device; anything else as it is."""
-    if isinstance(value, Tensor):
-        return value.to(device, non_blocking=True)
-    if isinstance(value, Mapping):
-        return {key: to_device(entry, device) for key, entry in value.items()}
-    if isinstance(value, tuple | list):
-        return tuple(to_device(entry, device) for entry in value)
-    return value

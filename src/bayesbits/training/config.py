@@ -1,7 +1,7 @@
-"""What a user chooses about training: how long, how fast, at which price, and how the machine is used.
+"""The configurations of training: `SearchConfig`, `FinetuneConfig` and `OptimizerConfig`.
 
-`SearchConfig` is for learning bits and channels, `FinetuneConfig` for what follows with both of them final. Every
-default is the paper's, where the paper has one. Configurations are checked when they are made, before any work.
+`SearchConfig` is for learning bits and channels, `FinetuneConfig` for the training that follows with both of them
+fixed. Every default is the paper's where the paper has one. A configuration is checked when it is made.
 """
 
 from __future__ import annotations
@@ -19,20 +19,40 @@ PRECISIONS = ("float32", "bfloat16")
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """How one group of parameters learns: the weights, the gates or the ranges."""
+    """Optimizer and learning rate schedule of one group of parameters: the weights, the gates or the ranges.
+
+    Args:
+        optimizer: "adam", or "sgd" with Nesterov momentum.
+        lr: The initial learning rate.
+        schedule: "constant"; "linear": to zero over the last third of training; "steps": a tenth at each milestone;
+            "cosine": to zero over the whole training.
+        milestones: For the schedule "steps": the parts of training, between 0 and 1, after which the learning rate is
+            divided by ten.
+        momentum: The momentum of "sgd".
+        weight_decay: The weight of the L2 penalty that is added to the gradient.
+
+    Raises:
+        ValueError: A value is not allowed; the message names the field.
+
+    Example::
+
+        >>> import bayesbits as bb
+        >>> bb.OptimizerConfig(optimizer="sgd", lr=0.1, schedule="steps", milestones=(0.5, 0.75)).milestones
+        (0.5, 0.75)
+    """
 
     optimizer: str = "adam"
     """"adam", or "sgd" with Nesterov momentum."""
     lr: float = 1e-3
-    """The learning rate at the start."""
+    """The initial learning rate."""
     schedule: str = "linear"
-    """How the rate goes on: "constant"; "linear": to zero over the last third; "steps"; "cosine": to zero."""
+    """"constant"; "linear": to zero over the last third; "steps": a tenth at each milestone; "cosine": to zero."""
     milestones: tuple[float, ...] = ()
-    """Of the schedule "steps": after which parts of the training, between 0 and 1, the rate is a tenth of before."""
+    """For the schedule "steps": the parts of training, between 0 and 1, after which the rate is divided by ten."""
     momentum: float = 0.9
-    """Of "sgd"."""
+    """The momentum of "sgd"."""
     weight_decay: float = 0.0
-    """An L2 penalty, added to the gradient."""
+    """The weight of the L2 penalty that is added to the gradient."""
 
     def __post_init__(self) -> None:
         check_choice(self, "optimizer", OPTIMIZERS)
@@ -53,36 +73,38 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class _TrainingConfig:
-    """What search and fine-tuning have in common."""
+    """The fields that search and fine-tuning have in common."""
 
     epochs: int = 100
-    """How often the loader is gone through."""
+    """The number of passes over the loader."""
     epoch_steps: int | None = None
-    """An epoch ends after so many batches, for loaders without an end or without a length; None: with the loader."""
+    """The number of batches after which an epoch ends, for loaders without an end or without a length; None: an epoch
+    ends with the loader."""
     weights: OptimizerConfig = field(default_factory=OptimizerConfig)
-    """How the weights learn."""
+    """Optimizer and schedule of the weights."""
     ranges: OptimizerConfig = field(default_factory=OptimizerConfig)
-    """How the ranges of the quantizers learn."""
+    """Optimizer and schedule of the quantizers' ranges."""
     distillation: float = 0.0
-    """The part of the loss, from 0 to 1, that asks for the outputs of a float teacher instead of the targets."""
+    """The weight of the distillation loss, from 0 to 1; the rest is the weight of the task loss."""
     temperature: float = 4.0
-    """The temperature at which outputs are compared in distillation."""
+    """The softmax temperature of the distillation loss."""
     precision: str = "float32"
-    """"float32", or "bfloat16": layers run in it under autocast, on devices that have it."""
+    """"float32", or "bfloat16": layers run in it under autocast."""
     channels_last: bool = False
-    """Whether images and four-dimensional weights are laid out with the channels last, which GPUs like."""
+    """Whether images and four-dimensional weights have the memory format channels_last, which is fast on GPUs."""
     compile: bool = False
-    """Whether the loss is compiled by torch.compile; where that fails, training goes on without and says so."""
+    """Whether the loss is compiled by torch.compile; where that fails, training continues uncompiled and reports it."""
     cuda_graph: bool = False
-    """Whether the whole step is recorded as a CUDA graph; where that fails, training goes on without and says so."""
+    """Whether the whole step is recorded as a CUDA graph; where that fails, training continues without and reports it.
+    """
     seed: int = 0
-    """The seed of everything random that the engine itself draws."""
+    """The seed of all random generators."""
     checkpoint_seconds: float = 60.0
-    """How much work, in seconds, may be lost: a checkpoint is written this often, at the start and at the end."""
+    """The time between checkpoints in seconds; one is also written at the start and at the end."""
     log_steps: int = 50
-    """Metrics are written every so many steps; the loss is read from the device only then."""
+    """The number of steps between lines of metrics; only then is the loss read from the device."""
     evaluate_epochs: int = 1
-    """The network is evaluated every so many epochs, and at the end, if there is something to evaluate with."""
+    """The number of epochs between evaluations; the last epoch is always evaluated."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "seed"):
@@ -104,18 +126,62 @@ class _TrainingConfig:
 
 @dataclass(frozen=True)
 class SearchConfig(_TrainingConfig):
-    """How bits and channels are learned, together with the weights."""
+    """How bits and channels are learned, together with the weights.
+
+    Args:
+        epochs: The number of passes over the loader.
+        epoch_steps: The number of batches after which an epoch ends, for loaders without an end or without a length;
+            None: an epoch ends with the loader.
+        weights: Optimizer and schedule of the weights.
+        ranges: Optimizer and schedule of the quantizers' ranges.
+        distillation: The weight of the distillation loss, from 0 to 1; the rest is the weight of the task loss.
+        temperature: The softmax temperature of the distillation loss.
+        precision: "float32", or "bfloat16": layers run in it under autocast.
+        channels_last: Whether images and four-dimensional weights have the memory format channels_last, which is fast
+            on GPUs.
+        compile: Whether the loss is compiled by torch.compile; where that fails, training continues uncompiled and
+            reports it.
+        cuda_graph: Whether the whole step is recorded as a CUDA graph; where that fails, training continues without and
+            reports it.
+        seed: The seed of all random generators.
+        checkpoint_seconds: The time between checkpoints in seconds; one is also written at the start and at the end.
+        log_steps: The number of steps between lines of metrics; only then is the loss read from the device.
+        evaluate_epochs: The number of epochs between evaluations; the last epoch is always evaluated.
+        mu: The weight of the penalty in the loss: a larger one gives fewer bits.
+        gates: Optimizer and schedule of the gates.
+        frozen_statistics: The last part of training, from 0 to 1, in which batch norm statistics are frozen: the plan
+            is read with these.
+        calibration: The method by which ranges are calibrated before the first step, where they are not known; see
+            `Compressor.calibrate`.
+        calibration_batches: The number of batches of the loader that are used for calibration.
+        calibration_bits: The width at which calibration="mse" measures the squared error; 2 starts gates from ranges
+            made for few bits.
+
+    Raises:
+        ValueError: A value is not allowed; the message names the field.
+
+    Example::
+
+        >>> import bayesbits as bb
+        >>> config = bb.SearchConfig(epochs=30, mu=0.05, gates={"lr": 1e-2}, calibration="mse", calibration_bits=2)
+        >>> config.gates.lr
+        0.01
+    """
 
     mu: float = 0.01
-    """The weight of the penalty in the loss: more of it, fewer bits."""
+    """The weight of the penalty in the loss: a larger one gives fewer bits."""
     gates: OptimizerConfig = field(default_factory=OptimizerConfig)
-    """How the gates learn."""
+    """Optimizer and schedule of the gates."""
     frozen_statistics: float = 0.05
-    """The last part of training, from 0 to 1, in which batch norms keep their statistics: the plan rests on them."""
+    """The last part of training, from 0 to 1, in which batch norm statistics are frozen: the plan is read with these.
+    """
     calibration: str = "minmax"
-    """How ranges are taken from data before the first step; see `Compressor.calibrate`."""
+    """The method by which ranges are calibrated before the first step, where they are not known; see
+    `Compressor.calibrate`."""
     calibration_batches: int = 8
-    """From how many batches of the loader; a compressor that is calibrated already keeps its ranges."""
+    """The number of batches of the loader that are used for calibration."""
+    calibration_bits: int = 8
+    """The width at which calibration="mse" measures the squared error; 2 starts gates from ranges made for few bits."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,17 +189,54 @@ class SearchConfig(_TrainingConfig):
         check_number(self, "frozen_statistics", 0.0, 1.0)
         check_choice(self, "calibration", METHODS)
         check_integer(self, "calibration_batches", 1)
+        check_integer(self, "calibration_bits", 1)
 
 
 @dataclass(frozen=True)
 class FinetuneConfig(_TrainingConfig):
-    """How weights and ranges are trained on after bits and channels are final."""
+    """How weights and ranges are trained further after bits and channels are fixed.
+
+    Args:
+        epochs: The number of passes over the loader.
+        epoch_steps: The number of batches after which an epoch ends, for loaders without an end or without a length;
+            None: an epoch ends with the loader.
+        weights: Optimizer and schedule of the weights.
+        ranges: Optimizer and schedule of the quantizers' ranges.
+        distillation: The weight of the distillation loss, from 0 to 1; the rest is the weight of the task loss.
+        temperature: The softmax temperature of the distillation loss.
+        precision: "float32", or "bfloat16": layers run in it under autocast.
+        channels_last: Whether images and four-dimensional weights have the memory format channels_last, which is fast
+            on GPUs.
+        compile: Whether the loss is compiled by torch.compile; where that fails, training continues uncompiled and
+            reports it.
+        cuda_graph: Whether the whole step is recorded as a CUDA graph; where that fails, training continues without and
+            reports it.
+        seed: The seed of all random generators.
+        checkpoint_seconds: The time between checkpoints in seconds; one is also written at the start and at the end.
+        log_steps: The number of steps between lines of metrics; only then is the loss read from the device.
+        evaluate_epochs: The number of epochs between evaluations; the last epoch is always evaluated.
+        frozen_statistics: The last part of training, from 0 to 1, in which batch norm statistics are frozen; 1: all of
+            it.
+
+    Raises:
+        ValueError: A value is not allowed; the message names the field.
+
+    Example::
+
+        >>> import bayesbits as bb
+        >>> config = bb.FinetuneConfig(epochs=5)
+        >>> config.weights.lr, config.weights.schedule
+        (0.0001, 'cosine')
+    """
 
     epochs: int = 10
+    """The number of passes over the loader."""
     weights: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(lr=1e-4, schedule="cosine"))
+    """Optimizer and schedule of the weights."""
     ranges: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(lr=1e-4, schedule="cosine"))
+    """Optimizer and schedule of the quantizers' ranges."""
     frozen_statistics: float = 1.0
-    """The last part of training, from 0 to 1, in which batch norms keep their statistics; 1: all of it."""
+    """The last part of training, from 0 to 1, in which batch norm statistics are frozen; 1: all of it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -141,7 +244,7 @@ class FinetuneConfig(_TrainingConfig):
 
 
 def _optimizer(config: _TrainingConfig, name: str) -> OptimizerConfig:
-    """A dict, as a recipe has it, becomes the configuration that it stands for."""
+    """The optimizer configuration of a group; a dict, as a recipe has it, is converted."""
     given = getattr(config, name)
     if isinstance(given, OptimizerConfig):
         return given

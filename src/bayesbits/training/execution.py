@@ -1,7 +1,7 @@
-"""Which way a training runs: what computes its quantizers, and whether its step is compiled and recorded, or why not.
+"""How a training is executed: which implementation computes quantizers, and whether the step is compiled and recorded.
 
-A step that quietly falls back to something slower still trains, at several times the cost. So what really ran is looked
-at, and told on the console, in the metrics, in the result and on the page.
+A step that silently falls back to something slower still trains, at several times the cost. So the implementations that
+really ran are noted, and reported on the console, in the metrics, in the result and in the report.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -17,10 +17,10 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Execution:
-    """Which way a training runs."""
+    """How a training is executed."""
 
     quantizers: str
-    """What computes the quantizers; empty where there are none."""
+    """The implementation of the quantizers; empty where there are none."""
     compiled: bool
     """Whether the network runs compiled."""
     not_compiled: str
@@ -41,14 +41,14 @@ class Execution:
 
 
 def executions_in(metrics: Iterable[Mapping[str, Any]]) -> dict[str, Execution]:
-    """Which way each phase ran at its end, from the lines of `metrics.jsonl`."""
+    """How each phase was executed at its end, from the lines of `metrics.jsonl`."""
     names = [field.name for field in fields(Execution)]
     told = (line for line in metrics if line["event"] == "execution")
     return {line["phase"]: Execution(**{name: line[name] for name in names}) for line in told}
 
 
 def quantizers_by(ran: Collection[str], *, attached: bool, compiled: bool) -> str:
-    """What computes the quantizers, from the implementations that were seen running."""
+    """The implementation of the quantizers in words, from the names of those that ran."""
     if not attached:
         return ""
     if not ran:

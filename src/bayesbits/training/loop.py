@@ -1,7 +1,7 @@
-"""The two verbs of training: `search` learns bits and channels, `finetune` goes on with both of them final.
+"""The two functions of training: `search` learns bits and channels, `finetune` trains further with both of them fixed.
 
-Both take any loader of pairs (inputs, targets) and any loss `loss_fn(output, targets)`. With a folder nothing is lost:
-it holds `search.checkpoint`, `finetune.checkpoint`, `metrics.jsonl` and, after a search, `plan.json`.
+Both take any loader of pairs (inputs, targets) and any loss `loss_fn(output, targets)`. A folder holds
+`search.checkpoint`, `finetune.checkpoint`, `metrics.jsonl` and, after a search, `plan.json`.
 """
 
 import os
@@ -17,7 +17,8 @@ from bayesbits.training.config import FinetuneConfig, SearchConfig
 from bayesbits.training.distributed import is_first
 from bayesbits.training.engine import run
 from bayesbits.training.errors import TrainingError
-from bayesbits.training.task import Evaluate, LossFunction, Task
+from bayesbits.training.step import LossFunction
+from bayesbits.training.task import Evaluate, Task
 
 
 def search(
@@ -32,20 +33,45 @@ def search(
     teacher: nn.Module | None = None,
     progress: bool = True,
 ) -> Plan:
-    """Learn bits and channels together with the weights, and return what was decided; nothing is fixed yet.
+    """Learn bits and channels together with the weights.
 
-    Ranges are calibrated from the loader if they are not known. The whole network is put into training mode; batch
-    norms keep their statistics for the last part of training, and at the end every module is in the mode in which it
-    was at the start. Everything random is seeded from `config.seed`.
+    Ranges that are not known are calibrated from the loader first. The network is trained in training mode; batch norm
+    statistics are frozen for the last part of training. In the end every module is in the mode that it had before, and
+    nothing is fixed yet: `compressor.fix(plan)` or `finetune` does that.
 
-    `evaluate(model)` gives named numbers for the metrics; it runs in evaluation mode, without gradients, and leaves no
-    trace in training. `teacher` is the float network for `config.distillation`. With `resume` training goes on from the
-    folder's checkpoint, if there is one, and a finished search gives its plan at once. Under torchrun every process
-    calls this with its own part of the data; one process writes.
+    Under torchrun every process calls this with its own part of the data; one process writes files. Resuming is exact
+    for loaders that draw from the global random generators, from generators that a DataLoader or its samplers hold, or
+    from `set_epoch`. For a loader without a length the schedules count the first epoch as 0 until it is over.
 
-    The schedules need to know how long training is. Of a loader without a length the first epoch counts as not begun
-    until it is over; then its length is known. Resuming is exact for loaders that draw from the global generators, from
-    generators of their own that a DataLoader or its samplers carry, or from `set_epoch`.
+    Args:
+        compressor: The compressor that `attach` returned.
+        loader: Iterated once for every epoch; its batches are pairs (inputs, targets).
+        loss_fn: `loss_fn(output, targets)` returns the task loss.
+        config: All settings; None: the defaults.
+        folder: Where `search.checkpoint`, `metrics.jsonl` and `plan.json` are written; None: nowhere.
+        resume: Whether to continue from the checkpoint in the folder, if there is one. A finished search returns its
+            plan at once.
+        evaluate: `evaluate(model)` returns named numbers for the metrics; it runs in evaluation mode, without
+            gradients, and does not influence training.
+        teacher: The float network for `config.distillation`.
+        progress: Whether progress is shown on the standard error.
+
+    Returns:
+        The plan that the gates decide on.
+
+    Raises:
+        TrainingError: Training stopped, with the last checkpoint intact.
+        Interrupted: A signal asked training to stop; a checkpoint was written if there is a folder.
+
+    Example::
+
+        >>> import torch, bayesbits as bb
+        >>> compressor = bb.attach(torch.nn.Linear(4, 2), torch.zeros(1, 4), bb.Spec(bits=(4, 8)))
+        >>> loader = [(torch.randn(8, 4), torch.randint(2, (8,)))]
+        >>> config = bb.SearchConfig(epochs=1)
+        >>> plan = bb.search(compressor, loader, torch.nn.functional.cross_entropy, config, progress=False)
+        >>> plan.bits["weight"]
+        8
     """
     config = SearchConfig() if config is None else config
     where = None if folder is None else Path(folder)
@@ -69,9 +95,35 @@ def finetune(
     teacher: nn.Module | None = None,
     progress: bool = True,
 ) -> None:
-    """Fix bits and channels by a plan, or as the gates have them, and train weights and ranges on, with no penalty.
+    """Fix bits and channels, and train weights and ranges further, without a penalty.
 
-    Everything else is as in `search`.
+    Args:
+        compressor: The compressor that `attach` returned, with calibrated ranges.
+        loader: Iterated once for every epoch; its batches are pairs (inputs, targets).
+        loss_fn: `loss_fn(output, targets)` returns the task loss.
+        config: All settings; None: the defaults.
+        plan: The bits and channels to fix; None: those that the gates decide on.
+        folder: Where `finetune.checkpoint` and `metrics.jsonl` are written; None: nowhere.
+        resume: Whether to continue from the checkpoint in the folder, if there is one.
+        evaluate: As in `search`.
+        teacher: As in `search`.
+        progress: Whether progress is shown on the standard error.
+
+    Raises:
+        TrainingError: Training stopped, with the last checkpoint intact.
+        Interrupted: A signal asked training to stop; a checkpoint was written if there is a folder.
+
+    Example::
+
+        >>> import torch, bayesbits as bb
+        >>> compressor = bb.attach(torch.nn.Linear(4, 2), torch.zeros(1, 4))
+        >>> loader = [(torch.randn(8, 4), torch.randint(2, (8,)))]
+        >>> compressor.calibrate(inputs for inputs, _ in loader)
+        >>> plan = bb.Plan.uniform(compressor.topology, 4, 8)
+        >>> config = bb.FinetuneConfig(epochs=1)
+        >>> bb.finetune(compressor, loader, torch.nn.functional.cross_entropy, config, plan=plan, progress=False)
+        >>> compressor.plan() == plan
+        True
     """
     config = FinetuneConfig() if config is None else config
     where = None if folder is None else Path(folder)
@@ -86,6 +138,6 @@ def _save_plan(plan: Plan, path: Path) -> None:
         plan.save(path)
     except OSError as error:
         raise TrainingError(
-            f"the plan could not be written to {path} ({error}); the checkpoint beside it is complete: make room, and "
-            "call search again with resume=True"
+            f"the plan could not be written to {path} ({error}); the checkpoint beside it is complete: free some "
+            "space, and call search again with resume=True"
         ) from error

@@ -1,4 +1,4 @@
-"""The optimizers of weights, gates and ranges, each with the rate that its schedule has at this part of training."""
+"""The optimizers of weights, gates and ranges, and their learning rate schedules."""
 
 import math
 from typing import Any
@@ -8,13 +8,14 @@ from torch import Tensor, nn
 
 from bayesbits.compression.compressor import Compressor
 from bayesbits.training.config import FinetuneConfig, OptimizerConfig, SearchConfig
+from bayesbits.training.distributed import full_optimizer_state, shard_optimizer_state
 from bayesbits.training.errors import CheckpointError
 
 LINEAR_FROM = 2 / 3  # the schedule "linear" decays over the last third
 STEP_FACTOR = 0.1
 
 
-def scheduled_rate(config: OptimizerConfig, part: float) -> float:
+def scheduled_lr(config: OptimizerConfig, part: float) -> float:
     """The learning rate after a part of the training, from 0 to 1."""
     if config.schedule == "linear":
         return config.lr * min(1.0, max(0.0, (1 - part) / (1 - LINEAR_FROM)))
@@ -34,34 +35,35 @@ def make_optimizers(compressor: Compressor, config: SearchConfig | FinetuneConfi
 class Optimizers:
     """One torch optimizer by group name; all of them step together.
 
-    On a GPU the rates lie on the device, where a recorded step reads them: a schedule goes on without recording anew.
+    On a GPU the learning rates are tensors on the device, where a recorded CUDA graph reads them: a schedule changes
+    them without recording again.
     """
 
     def __init__(self, groups: dict[str, tuple[list[nn.Parameter], OptimizerConfig]]) -> None:
         if not groups:
-            raise ValueError("nothing is left to learn: there are no weights, gates or ranges that ask for a gradient")
+            raise ValueError("nothing is left to learn: no weight, gate or range requires a gradient")
         self.configs = {name: config for name, (_, config) in groups.items()}
         self.members = {name: _make(parameters, config) for name, (parameters, config) in groups.items()}
-        self._rates: dict[str, float] = {}
+        self._lrs: dict[str, float] = {}
         self.set_progress(0.0)
 
     def set_progress(self, part: float) -> None:
-        """Set every rate to what its schedule says after a part of the training, from 0 to 1."""
+        """Set every learning rate to its schedule's value after a part of the training, from 0 to 1."""
         for name, optimizer in self.members.items():
-            rate = scheduled_rate(self.configs[name], part)
+            lr = scheduled_lr(self.configs[name], part)
             for group in optimizer.param_groups:
                 if not isinstance(group["lr"], Tensor):
-                    group["lr"] = rate
-                elif self._rates.get(name) != rate:
-                    group["lr"].fill_(rate)
-            self._rates[name] = rate
+                    group["lr"] = lr
+                elif self._lrs.get(name) != lr:
+                    group["lr"].fill_(lr)
+            self._lrs[name] = lr
 
-    def rates(self) -> dict[str, float]:
-        """The present rates."""
-        return dict(self._rates)
+    def lrs(self) -> dict[str, float]:
+        """The current learning rates, by group name."""
+        return dict(self._lrs)
 
     def zero_grad(self) -> None:
-        """Forget all gradients."""
+        """Set all gradients to None."""
         for optimizer in self.members.values():
             optimizer.zero_grad(set_to_none=True)
 
@@ -70,14 +72,14 @@ class Optimizers:
         for optimizer in self.members.values():
             optimizer.step()
 
-    def state_dict(self) -> dict[str, Any]:
-        """The state of every optimizer, by group name."""
-        return {name: optimizer.state_dict() for name, optimizer in self.members.items()}
+    def state_dict(self, model: nn.Module) -> dict[str, Any]:
+        """The state of every optimizer, by group name; of a sharded network the full one, in every process."""
+        return {name: full_optimizer_state(model, optimizer) for name, optimizer in self.members.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state; what was recorded of steps has to be recorded anew.
+        """Load what `state_dict` returned; a recorded CUDA graph has to be recorded again.
 
-        Options and rates stay as they are here: those of the state may lie on another device, or be for one.
+        Options and learning rates stay as they are here: those of the state may lie on another device.
         """
         for name, optimizer in self.members.items():
             own = optimizer.state_dict()["param_groups"]
@@ -85,10 +87,11 @@ class Optimizers:
             if sizes[0] != sizes[1]:
                 raise CheckpointError(
                     f"the checkpoint has {sizes[0]} parameters that learn in the group {name!r}, and here there are "
-                    f"{sizes[1]}: freeze what was frozen then, or start in another folder"
+                    f"{sizes[1]}: freeze the same parameters as before, or start in another folder"
                 )
-            optimizer.load_state_dict({"state": state[name]["state"], "param_groups": own})
-        self._rates.clear()
+            sharded = shard_optimizer_state(optimizer, state[name]["state"])
+            optimizer.load_state_dict({"state": sharded, "param_groups": own})
+        self._lrs.clear()
 
 
 def _groups(state: dict[str, Any], name: str, own: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], ...]:
@@ -97,10 +100,10 @@ def _groups(state: dict[str, Any], name: str, own: list[dict[str, Any]]) -> tupl
 
 def _make(parameters: list[nn.Parameter], config: OptimizerConfig) -> torch.optim.Optimizer:
     on_gpu = parameters[0].is_cuda
-    rate: Any = torch.tensor(config.lr, device=parameters[0].device) if on_gpu else config.lr
+    lr: Any = torch.tensor(config.lr, device=parameters[0].device) if on_gpu else config.lr
     if config.optimizer == "sgd":
         return torch.optim.SGD(
-            parameters, lr=rate, momentum=config.momentum, nesterov=config.momentum > 0,
+            parameters, lr=lr, momentum=config.momentum, nesterov=config.momentum > 0,
             weight_decay=config.weight_decay, fused=True,
         )  # fmt: skip
-    return torch.optim.Adam(parameters, lr=rate, weight_decay=config.weight_decay, fused=True, capturable=on_gpu)
+    return torch.optim.Adam(parameters, lr=lr, weight_decay=config.weight_decay, fused=True, capturable=on_gpu)

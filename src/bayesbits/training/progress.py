@@ -1,4 +1,4 @@
-"""Progress for people: a bar with the time left on a terminal, now and then a line elsewhere, or nothing."""
+"""Progress of training: a bar with the time left on a terminal, a line every few seconds elsewhere, or nothing."""
 
 import sys
 import time
@@ -19,7 +19,7 @@ _FIRST, _LAST = ("loss", "expected_relative_bops"), ("task_loss", "penalty")
 
 
 class ProgressReport:
-    """Says on the standard error how far training is.
+    """Shows on the standard error how far training is.
 
     `done` and `total` are counted in epochs, with fractions: those are known for every loader.
     """
@@ -47,12 +47,12 @@ class ProgressReport:
             self._bar.stop()
 
     def begin(self, done: float) -> None:
-        """The first step comes now, with so many epochs done before: the time left is reckoned from here."""
+        """The first step starts now, after so many epochs: the time left is computed from here."""
         self._first = self._done = done
         self._began = self._updated = time.monotonic()
 
     def update(self, done: float, values: Mapping[str, float], *, now: bool = False) -> None:
-        """Tell how many epochs are done, and the latest numbers; `now` writes a line whenever the last one was."""
+        """Show the number of epochs done and the latest values; `now` writes a line at once."""
         if not self.show:
             return
         moment = time.monotonic()
@@ -67,12 +67,12 @@ class ProgressReport:
             print(f"{self.phase}: epoch {done:.1f} of {self.total}{time_left}  {text}", file=sys.stderr, flush=True)
 
     def say(self, message: str) -> None:
-        """A line of its own."""
+        """Print a line."""
         if self.show:
             self._console.print(message, markup=False, highlight=False, soft_wrap=True)
 
     def line(self) -> Text:
-        """Where the phase stands, in one line of the terminal."""
+        """The progress of the phase in one line of the terminal."""
         moment, left = time.monotonic(), self._seconds_left()
         if left is None:
             clock = duration(moment - self._began)
@@ -83,7 +83,7 @@ class ProgressReport:
         return bar_line(head, part, clock, self._values, self._console.width, plain=plain)
 
     def _seconds_left(self) -> float | None:
-        """As reckoned at the latest update; None where nobody knows, and at the end."""
+        """The estimate of the latest update; None where there is none yet, and at the end."""
         advanced = self._done - self._first
         if advanced <= 0 or self._done >= self.total:
             return None
@@ -91,7 +91,7 @@ class ProgressReport:
 
 
 class _Line(ProgressColumn):
-    """The whole line as one column: rich itself would cut columns that do not fit, whatever they say."""
+    """The whole line as one column: rich itself would cut any column that does not fit."""
 
     def __init__(self, report: ProgressReport) -> None:
         super().__init__()
@@ -104,10 +104,10 @@ class _Line(ProgressColumn):
 def bar_line(
     head: str, part: float, clock: str, values: Mapping[str, float], width: int, *, plain: bool = False
 ) -> Text:
-    """Head, bar, time and numbers in at most so many characters; what does not fit is left out, the last one first.
+    """Head, bar, time and values in at most `width` characters; values that do not fit are left out.
 
-    Loss and cost come before the time, and other numbers behind it; the bar takes the room that is left, and goes last
-    of all. `plain` draws it without special characters.
+    Loss and cost are kept first, then the time, then the other values. The bar takes the remaining width, and is left
+    out last of all. `plain` draws it without special characters.
     """
     numbers = {
         name: _number(name, f"{value:.3g}%" if name in _PERCENT else f"{value:.4g}") for name, value in values.items()
@@ -132,7 +132,7 @@ def bar_line(
 
 
 def _number(name: str, value: str) -> str:
-    """Padded, so that the line does not move with every digit."""
+    """A value with its name, padded so that the line keeps its width."""
     return f"{_SHORT_NAMES.get(name, name.replace('_', ' '))} {value:{_DIGITS}}"
 
 
@@ -143,7 +143,7 @@ def _bar(length: int, part: float, plain: bool) -> Text:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people read them: 1:02:03."""
+    """Seconds as hours, minutes and seconds: 1:02:03."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

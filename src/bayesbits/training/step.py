@@ -1,7 +1,7 @@
 """One step of training: forward, loss, penalty, backward, update; eager, compiled, or recorded as a CUDA graph.
 
-Compiling and recording are attempts: where one fails, training goes on without it, and `execution` says so. A recorded
-step is for batches of one shape; batches of another (the last of an epoch) run unrecorded and uncompiled.
+Where compiling or recording fails, training continues without it, and `execution` says why. A compiled or recorded step
+is for batches of one shape; batches of another shape, such as the last of an epoch, run eagerly.
 """
 
 import logging
@@ -21,6 +21,7 @@ from bayesbits.nn import GatedQuantizer
 from bayesbits.training.config import FinetuneConfig, SearchConfig
 from bayesbits.training.execution import Execution, quantizers_by
 from bayesbits.training.optimizers import Optimizers
+from bayesbits.utils.batches import call_model
 from bayesbits.utils.cuda_graph import WARM_UP, Recorder, first_line
 from bayesbits.utils.torch_private import tree_map
 
@@ -28,19 +29,12 @@ _log = logging.getLogger("bayesbits")
 
 LossFunction = Callable[[Any, Any], Tensor]
 
-# Gates and ranges are many small tensors: whatever can run beside each other shall be one kernel.
+# Gates and ranges are many small tensors: operations that can run side by side are fused into one kernel.
 _GPU_OPTIONS: dict[str, Any] = {"combo_kernels": True, "max_pointwise_cat_inputs": 64}
 
 
-def call(network: nn.Module, inputs: Any) -> Any:
-    """The network's output for a batch's inputs: a tensor, a tuple of positional or a dict of keyword inputs."""
-    if isinstance(inputs, dict):
-        return network(**inputs)
-    return network(*inputs) if isinstance(inputs, tuple | list) else network(inputs)
-
-
 def distillation_loss(output: Tensor, wanted: Tensor, temperature: float) -> Tensor:
-    """T^2 KL between the softened outputs of teacher and student, the mean over the examples."""
+    """T^2 KL(teacher || student) of the outputs at temperature T, averaged over the examples."""
     student, teacher = (F.log_softmax(logits.float() / temperature, dim=-1) for logits in (output, wanted))
     examples = student.numel() // student.shape[-1]
     return temperature**2 * F.kl_div(student, teacher, reduction="sum", log_target=True) / examples
@@ -60,13 +54,13 @@ class TrainingStep:
         mu: float,
         teacher: nn.Module | None = None,
     ) -> None:
-        """`network` is the compressor's model, or what wraps it for parallel training."""
+        """`network` is the compressor's model, or its wrapper for several processes."""
         self.network, self.compressor, self.loss_fn, self.optimizers = network, compressor, loss_fn, optimizers
         self.config, self.mu, self.teacher = config, mu, teacher
         self.device = next(compressor.model.parameters()).device
         self.may_compile, self._ran_eagerly = config.compile, False
         self.execution: Execution | None = None
-        """Which way it runs, once that is settled."""
+        """How it is executed, once that is known."""
         self._not_compiled = "" if config.compile else "compile is false"
         self._not_recorded = self._no_record()
         self._recorder = None if self._not_recorded else Recorder(self.device)
@@ -75,7 +69,7 @@ class TrainingStep:
         self.reset()
 
     def _no_record(self) -> str:
-        """Why no step is recorded; empty where one is to be."""
+        """Why no step is recorded; empty where one will be."""
         if not self.config.cuda_graph:
             return "cuda_graph is false"
         if self.device.type != "cuda":
@@ -83,7 +77,7 @@ class TrainingStep:
         return "" if self.network is self.compressor.model else "the network is wrapped for parallel training"
 
     def reset(self) -> None:
-        """Forget what was compiled or recorded: modes have changed, a state was loaded, or it was the last step."""
+        """Drop the compiled and the recorded step: modes have changed, a state was loaded, or it was the last step."""
         self._forget()
         self._previous_shapes: Any = None
 
@@ -123,7 +117,7 @@ class TrainingStep:
         return values
 
     def settle(self) -> None:
-        """See which way it has run up to now; the engine asks at the end of an epoch."""
+        """Determine how the steps were executed so far; the engine calls this at the end of an epoch."""
         recorder, count = self._recorder, self._calls + self._odd
         pending = recorder is not None and not recorder.has_recorded and not recorder.refused
         odd = f"{self._odd} of {count} batches have another shape" if self._odd > self._calls else ""
@@ -162,23 +156,23 @@ class TrainingStep:
 
     def _losses(self, inputs: Any, targets: Any) -> Tensor:
         """Loss, task loss and penalty as one vector; the first is what is minimized."""
-        if not torch.compiler.is_compiling():  # which a compiled network never meets
+        if not torch.compiler.is_compiling():  # never reached in a compiled network
             self._ran_eagerly = True
         low = torch.autocast(self.device.type, torch.bfloat16) if self.config.precision == "bfloat16" else nullcontext()
         with low:
-            output = call(self.network, inputs)
+            output = call_model(self.network, inputs)
             task = self.loss_fn(output, targets)
         loss = task = task.float()
         if self.teacher is not None and self.config.distillation > 0:
             with torch.no_grad(), low:
-                wanted = call(self.teacher, inputs)
+                wanted = call_model(self.teacher, inputs)
             part = self.config.distillation
             loss = (1 - part) * task + part * distillation_loss(output, wanted, self.config.temperature)
         penalty = self.compressor.penalty() if self.mu > 0 else torch.zeros_like(loss)
         return torch.stack([loss + self.mu * penalty, task, penalty.to(loss.dtype)])
 
     def _differentiate(self, losses: Callable[[Any, Any], Tensor], inputs: Any, targets: Any) -> Tensor:
-        """Loss, task loss and penalty; every parameter has its gradient."""
+        """Loss, task loss and penalty; afterwards every parameter has its gradient."""
         self.optimizers.zero_grad()
         values = losses(inputs, targets)
         values[0].backward()  # type: ignore[no-untyped-call]
@@ -197,18 +191,18 @@ class TrainingStep:
         before = [(buffer, buffer.clone()) for buffer in self.compressor.model.buffers()]
         try:
             values = self._differentiate(compiled, inputs, targets)
-        except Exception as error:  # whatever a compiler meets in a user's network
+        except Exception as error:  # a compiler can raise anything on a user's network
             reason = first_line(error)
         else:
             self._compiled = compiled
             if self._ran_eagerly:
                 self.may_compile, self._not_compiled = False, "torch ran it uncompiled, as its settings ask for"
             return values
-        for buffer, value in before:  # statistics and noise: the forward pass may have been through
+        for buffer, value in before:  # statistics and noise: the forward pass may have run already
             buffer.copy_(value)
         try:
             values = self._differentiate(self._losses, inputs, targets)
-        except Exception as error:  # what is wrong with the network itself
+        except Exception as error:  # the network itself fails
             error.add_note(f"Before this the compiled network had failed: {reason}")
             raise
         self.may_compile, self._not_compiled = False, f"it failed: {reason}"

@@ -1,23 +1,29 @@
-"""What a phase of training is called with, and how far it is."""
+"""A phase of training: its arguments, its position, and its start from a checkpoint or from the beginning."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from bayesbits.compression.compressor import Compressor
 from bayesbits.records.plan import Plan
+from bayesbits.training import randomness
+from bayesbits.training.batches import Batches
+from bayesbits.training.checkpoint import check_description, read_checkpoint
 from bayesbits.training.config import FinetuneConfig, SearchConfig
+from bayesbits.training.distributed import Ranks
+from bayesbits.training.errors import TrainingError
+from bayesbits.training.step import LossFunction
 
-LossFunction = Callable[[Any, Any], Tensor]
 Evaluate = Callable[[nn.Module], dict[str, float]]
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a phase of training is called with; see `loop` for what each of these means."""
+    """The arguments of a phase; `search` and `finetune` explain them."""
 
     phase: str
     """"search" or "finetune"."""
@@ -26,7 +32,7 @@ class Task:
     loss_fn: LossFunction
     config: SearchConfig | FinetuneConfig
     plan: Plan | None
-    """What is fixed before fine-tuning; a search has none."""
+    """The plan that was fixed before fine-tuning; a search has none."""
     folder: Path | None
     resume: bool
     evaluate: Evaluate | None
@@ -34,7 +40,7 @@ class Task:
     progress: bool
 
     def __post_init__(self) -> None:
-        """Raise where something is wrong, before any work."""
+        """Raise for wrong arguments before training starts."""
         if not isinstance(self.compressor, Compressor):
             raise TypeError(
                 f"{self.phase} takes what bayesbits.attach returns, and this is a {type(self.compressor).__name__}"
@@ -45,11 +51,11 @@ class Task:
                 f"{self.phase} takes a {wanted.__name__}, and the configuration is a {type(self.config).__name__}"
             )
         if self.resume and self.folder is None:
-            raise ValueError("resume=True goes on from the checkpoint in a folder, and none was given")
+            raise ValueError("resume=True continues from the checkpoint in a folder, and no folder was given")
         if (self.teacher is None) != (self.config.distillation == 0):
             raise ValueError(
                 f"distillation is {self.config.distillation:g} and there is {'no' if self.teacher is None else 'a'} "
-                "teacher: learning from a teacher needs both, learning without one neither"
+                "teacher: distillation needs a teacher and a positive weight, training without it neither"
             )
 
     @property
@@ -59,37 +65,92 @@ class Task:
 
     @property
     def checkpoint(self) -> Path | None:
-        """Where the checkpoint of this phase is."""
+        """The path of this phase's checkpoint."""
         return None if self.folder is None else self.folder / f"{self.phase}.checkpoint"
 
     @property
-    def way_on(self) -> str:
-        """For messages: what is left to go on from."""
+    def how_to_resume(self) -> str:
+        """For messages: where the last checkpoint is."""
         if self.checkpoint is None:
-            return "there is no folder with a checkpoint to go on from"
-        return f"the last good checkpoint is intact, and resume=True goes on from it: {self.checkpoint}"
+            return "there is no folder, and so no checkpoint to resume from"
+        return f"the last checkpoint is intact, and resume=True continues from it: {self.checkpoint}"
 
 
 @dataclass
 class Position:
-    """How far a run is."""
+    """How far a phase is."""
 
     epoch: int = 0
     batch: int = 0
-    """How many batches of the epoch are done."""
+    """The number of batches of this epoch that are done."""
     step: int = 0
-    """How many batches are done in all."""
+    """The number of batches that are done in all."""
     length: int | None = None
-    """How many batches an epoch has: as the loader says, or as the last whole epoch had; None: not known yet."""
+    """The number of batches in an epoch: the loader's length, or that of the last epoch; None: not known yet."""
     seconds: float = 0.0
-    """How long the run has taken, in all of its sittings."""
+    """The duration of the phase so far, with the time before interruptions."""
 
     def epochs_done(self, ahead: int = 0) -> float:
-        """How many epochs are done, with fractions, when `ahead` more batches of this one are.
+        """The number of epochs done, with fractions, once `ahead` more batches of this epoch are done.
 
-        A loader without a length is taken to be at its epoch's start until a whole epoch has been seen.
+        For a loader without a length the first epoch counts as 0 until it is over.
         """
         return self.epoch + (min(1.0, (self.batch + ahead) / self.length) if self.length else 0.0)
 
     def __str__(self) -> str:
         return f"{self.step} steps (epoch {self.epoch}, batch {self.batch})"
+
+
+def find_checkpoint(task: Task, ranks: Ranks, description: dict[str, Any]) -> dict[str, Any] | None:
+    """The content of the checkpoint that the first process finds, in all processes; None where there is none."""
+    error, content, path = None, None, task.checkpoint
+    if path is not None and ranks.is_first:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.exists():
+                if not task.resume:
+                    raise TrainingError(
+                        f"{path} exists from an earlier run: continue it with resume=True, or choose another folder"
+                    )
+                content = read_checkpoint(path)
+                check_description(path, content["description"], description)
+        except (TrainingError, OSError) as problem:
+            error = problem
+    ranks.raise_together(error)
+    found: dict[str, Any] | None = ranks.broadcast(content)
+    return found
+
+
+def start_training(task: Task, ranks: Ranks, batches: Batches) -> None:
+    """Copy the first process's network to all, seed all random generators, and calibrate ranges that are not known."""
+    config, attachment = task.config, task.compressor.attachment
+    ranks.broadcast_state(task.compressor.model)
+    randomness.seed_everything(randomness.mix_seed(config.seed, ranks.rank))
+    attachment.bank.counter.copy_(torch.tensor([config.seed % 2**32, 0]))
+    if isinstance(config, SearchConfig) and not attachment.calibrated:
+        inputs = _first_inputs(batches, config.calibration_batches, ranks)
+        task.compressor.calibrate(inputs, method=config.calibration, reference_bits=config.calibration_bits)
+
+
+def _first_inputs(batches: Batches, count: int, ranks: Ranks) -> Iterator[Any]:
+    """The inputs of the first batches, those of all processes joined."""
+    own = batches.start(0)
+    for _ in range(count):
+        parts = ranks.gather(next(own, (None, None))[0])
+        if any(part is None for part in parts):
+            return
+        yield _concatenate(parts, batches.device)
+
+
+def _concatenate(parts: list[Any], device: torch.device) -> Any:
+    """The inputs of all processes as one batch."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if isinstance(first, Tensor):
+        return torch.cat([part.to(device) for part in parts]) if first.dim() else first
+    if isinstance(first, dict):
+        return {key: _concatenate([part[key] for part in parts], device) for key in first}
+    if isinstance(first, tuple):
+        return tuple(_concatenate(list(entries), device) for entries in zip(*parts, strict=True))
+    return first

@@ -53,5 +53,12 @@ def check_positive(options: object, name: str) -> None:
         raise ValueError(f"{_called(options, name)} is {value!r}; it is a positive number")
 
 
+def check_type(options: object, name: str, expected: Any, words: str) -> None:
+    """Raise unless an option is of a type, which `words` describe."""
+    value = getattr(options, name)
+    if not isinstance(value, expected):
+        raise ValueError(f"{_called(options, name)} is {value!r}; it is {words}")
+
+
 def _called(options: object, name: str) -> str:
     return f"{type(options).__name__}.{name}"

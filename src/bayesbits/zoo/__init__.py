@@ -1,5 +1,5 @@
-"""Networks and data sets to try the library on; nothing in the library itself depends on them.
+"""Networks and data sets for trying the library; only recipes and the command line use them.
 
-`bayesbits.zoo.models` holds the networks, `bayesbits.zoo.data` the data sets. Nothing is imported here, so
-that `import bayesbits.zoo` costs nothing.
+`bayesbits.zoo.models` holds the networks, `bayesbits.zoo.data` the data sets. Nothing is imported here, so that
+`import bayesbits.zoo` is free.
 """

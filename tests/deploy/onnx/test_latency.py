@@ -1,4 +1,4 @@
-"""Latencies are measured of files with any inputs, by their names, in batches that the network takes."""
+"""Latencies: with a clock that a session turns, and of real files with any inputs."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +33,7 @@ class Clock:
 def files(monkeypatch, tmp_path):
     clock = Clock()
 
-    class FakeSession:
+    class Session:
         def __init__(self, path, *, threads):
             self.name, self.threads, self.runs = path.stem, threads, 0
 
@@ -45,7 +45,7 @@ def files(monkeypatch, tmp_path):
             self.runs += 1
 
     RUNS.clear()
-    monkeypatch.setattr(latency, "Session", FakeSession)
+    monkeypatch.setattr(latency, "Session", Session)
     monkeypatch.setattr(latency, "time", clock)
     for name, size in (("a", 3), ("b", 5)):
         (tmp_path / f"{name}.onnx").write_bytes(bytes(size))

@@ -75,7 +75,7 @@ class _ChannelRemoval:
         twin = self._twin[node]
         if operation(node) in PADS and len(node.users) == 1:  # channels of zeros go with those that they are added to
             (user,) = node.users
-            if self._is_elementwise(user) and shape(self._twin[user]) == shape(twin):
+            if self._is_pointwise(user) and shape(self._twin[user]) == shape(twin):
                 return self._masks_by_labels(user)
         labels = self.program.reading.channels.labels[twin]
         parts = labels if isinstance(labels, list) else [labels]
@@ -119,7 +119,7 @@ class _ChannelRemoval:
             index: Any = node.args[1]
             return same_masks(self.masks[source][index], wanted)
         if is_pointwise(twin):
-            self._adapt_elementwise(node, wanted)
+            self._adapt_pointwise(node, wanted)
             return True
         if name == "cat":
             return self._adapt_cat(node, wanted)
@@ -139,7 +139,7 @@ class _ChannelRemoval:
             return correct_split(node, twin.meta["val"], present, outputs)
         return correct_slice(node, present) if name in SLICES else True
 
-    def _adapt_elementwise(self, node: fx.Node, wanted: IndexMasks) -> None:
+    def _adapt_pointwise(self, node: fx.Node, wanted: IndexMasks) -> None:
         """Let the inputs have the masks of the result, except along dimensions that are broadcast."""
         for used in node.all_input_nodes:
             if used in self._twin:  # sizes have no twins
@@ -168,7 +168,7 @@ class _ChannelRemoval:
             self._align(node, used, part)
         return True
 
-    def _is_elementwise(self, node: fx.Node) -> bool:
+    def _is_pointwise(self, node: fx.Node) -> bool:
         return node in self._twin and node not in self.layers and is_pointwise(self._twin[node])
 
     def _rank(self, node: fx.Node) -> int:

@@ -14,13 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bayesbits.zoo.data.augmentation import augment
 from bayesbits.zoo.data.cifar import cifar10
 from bayesbits.zoo.data.dataset import Data, Dataset
 from bayesbits.zoo.data.digits import digits
 from bayesbits.zoo.data.image_folder import FolderData, ImageFolder, image_folder
 from bayesbits.zoo.data.mnist import fashion_mnist, mnist
-from bayesbits.zoo.data.normalization import mean_and_std, normalize
+from bayesbits.zoo.data.transforms import augment, mean_and_std, normalize
 
 __all__ = [
     "Data",
@@ -48,9 +47,9 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str, folder: Path | str | None = None, **options: Any) -> Data:
-    """The data set `name`, its files looked for in `folder`/`name` and in `folder` itself.
+    """The data set `name`, from its files in `folder`/`name` or in `folder` itself.
 
-    Without a folder it is the one that the environment variable BAYESBITS_DATA names, or `data` in the working
+    The default folder is the one that the environment variable BAYESBITS_DATA names, or `data` in the working
     directory. The digits need no files, and take the option `size`, their height and width in pixels.
     """
     if name not in _LOADERS:

@@ -1,7 +1,7 @@
-"""What loading a data set gives: images and labels whole in memory, and the statistics that normalize them.
+"""A loaded data set: images and labels in memory, and the statistics that normalize them.
 
-Pixels stay the bytes of the files, a quarter of their size in float32, so that a data set fits on a GPU beside the
-network; `normalize` makes them floats, batch by batch, on the device where they lie.
+Pixels are kept as the bytes of the files, a quarter of their size in float32, so that a data set fits on a GPU beside
+the network; `normalize` converts them to float, batch by batch, on the device where they lie.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class Dataset:
     images: Tensor
     """uint8, [N, C, H, W]."""
     labels: Tensor
-    """int64, [N], from 0 up to and without `classes`."""
+    """int64, [N], from 0 to `classes` - 1."""
     classes: int
-    """How many classes there are, whether or not each has an image here."""
+    """The number of classes, including those without an image here."""
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.ndim != 4:
@@ -49,18 +49,18 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """What a recipe trains on."""
+    """Training and test images with their statistics."""
 
     train: Dataset
-    """The images to learn from."""
+    """The training images."""
     test: Dataset
-    """The images to judge by."""
+    """The test images."""
     mean: tuple[float, ...]
-    """Mean of the training images' pixels, channel by channel, where black is 0 and white is 1."""
+    """The mean of the training pixels of each channel, where black is 0 and white is 1."""
     std: tuple[float, ...]
-    """Their standard deviation, likewise; 0 for a channel that is the same everywhere."""
+    """The standard deviation of the training pixels of each channel; 0 for a constant channel."""
     name: str
-    """The name that it was loaded by."""
+    """The name by which it was loaded."""
 
 
 def _described(tensor: Tensor) -> str:

@@ -1,8 +1,8 @@
-"""The handwritten digits that scikit-learn carries: 1,797 images, with nothing to download.
+"""The handwritten digits that scikit-learn contains: 1,797 images, without a download.
 
 The originals are 8 x 8 with 17 shades. They are stretched to the bytes 0 to 255 and resized bilinearly (pixel centers
 aligned, as torch does without `align_corners`), so that networks for MNIST take them. One image in five of each class
-is for testing, chosen by a permutation that never changes.
+is a test image, chosen by a fixed permutation.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ _SEED = 0
 
 
 def digits(_folder: Path | str | None = None, size: int = 28) -> tuple[Dataset, Dataset]:
-    """Training and test images of `size` x `size` pixels, one channel; the folder that others need is not looked at."""
+    """Training and test images of `size` x `size` pixels, one channel; no folder is needed."""
     if size < 1:
         raise ValueError(f"size is {size}; the digits have at least one pixel")
     require_packages("the data set 'digits'", "sklearn")
@@ -38,7 +38,7 @@ def digits(_folder: Path | str | None = None, size: int = 28) -> tuple[Dataset, 
 
 
 def _split(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Which images are for training and which for testing: the last fifth of each class in one fixed order."""
+    """The indices of the training and of the test images: the last fifth of each class in a fixed order is tested."""
     # RandomState, because NumPy promises never to change its stream.
     order = torch.from_numpy(np.random.RandomState(_SEED).permutation(len(labels)))
     for_test = torch.zeros(len(labels), dtype=torch.bool)

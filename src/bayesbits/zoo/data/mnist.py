@@ -1,8 +1,8 @@
-"""MNIST and Fashion-MNIST from IDX files, packed by gzip or not.
+"""MNIST and Fashion-MNIST from IDX files, compressed by gzip or not.
 
 An IDX file begins with two zero bytes, a code for the type of its elements and the number of dimensions, then each
-dimension as a big-endian 32-bit integer; the elements follow, the last dimension fastest. Everything that the header
-promises is checked against the file.
+dimension as a big-endian 32-bit integer. The elements follow, with the last dimension contiguous. The header is checked
+against the length of the file.
 """
 
 import gzip
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bayesbits.zoo.data.dataset import Dataset
-from bayesbits.zoo.data.places import find, not_found, places
+from bayesbits.zoo.data.sources import candidate_folders, find_files, not_found
 
 _UNSIGNED_BYTE = 0x08
 _GZIP = b"\x1f\x8b"
@@ -37,7 +37,7 @@ def fashion_mnist(folder: Path | str | None) -> tuple[Dataset, Dataset]:
 
 def read_idx(path: Path) -> Tensor:
     """The array in an IDX file of unsigned bytes, as a uint8 tensor of the shape that its header gives."""
-    content = _unpacked(path)
+    content = _decompressed(path)
     if len(content) < 4 or content[:2] != b"\0\0":
         raise ValueError(f"{path} is not an IDX file: it begins with the bytes {content[:4].hex(' ') or '(none)'}")
     kind, dimensions = content[2], content[3]
@@ -58,8 +58,8 @@ def read_idx(path: Path) -> Tensor:
 
 def _load(name: str, folder: Path | str | None) -> tuple[Dataset, Dataset]:
     missing: dict[Path, str] = {}
-    for place in places(name, folder):
-        found = find(_NAMES, [place], endings=(".gz", ""))
+    for place in candidate_folders(name, folder):
+        found = find_files(_NAMES, [place], endings=(".gz", ""))
         if len(found) == len(_NAMES):
             train_images, train_labels, test_images, test_labels = (found[name] for name in _NAMES)
             return _split(train_images, train_labels), _split(test_images, test_labels)
@@ -80,7 +80,7 @@ def _split(image_path: Path, label_path: Path) -> Dataset:
     return Dataset(images.unsqueeze(1), labels.long(), _CLASSES)
 
 
-def _unpacked(path: Path) -> bytes:
+def _decompressed(path: Path) -> bytes:
     # The content decides, not the name: some programs unpack a download and leave the name as it was.
     content = path.read_bytes()
     if content[:2] != _GZIP:

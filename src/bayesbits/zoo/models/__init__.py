@@ -48,9 +48,8 @@ _BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "resnet56": partial(CifarResNet, 56),
 }
 
-
 _SHAPES = {"lenet5": (1, 28, 28), "resnet18": (3, 224, 224), "resnet50": (3, 224, 224), "mobilenetv2": (3, 224, 224)}
-_CIFAR = (3, 32, 32)
+_CIFAR = (3, 32, 32)  # of all others
 
 
 def names() -> tuple[str, ...]:
@@ -66,5 +65,5 @@ def create(name: str, **options: Any) -> nn.Module:
 
 
 def input_shape(name: str) -> tuple[int, int, int]:
-    """Channels, height and width of the images that a network was made for; the others are for CIFAR-10."""
+    """Channels, height and width of the images that a network was made for."""
     return _SHAPES.get(name, _CIFAR)

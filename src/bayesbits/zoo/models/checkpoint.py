@@ -1,9 +1,9 @@
 """Reads trained weights from a file into a network.
 
-Published checkpoints come in a few wrappings: a plain state_dict, one kept under the key `state_dict` beside the epoch
-and the like, and either of them with the `module.` prefix that data-parallel training leaves on every key. All are
-accepted here, and state_dicts in safetensors. Files are read with `weights_only=True`, so that a checkpoint cannot run
-code.
+Published checkpoints come in several forms: a plain state_dict, a state_dict under the key `state_dict` beside other
+values such as the epoch, and either of them with the prefix `module.` that data-parallel training adds to every key.
+All are accepted here, and state_dicts in safetensors. Files are read with `weights_only=True`, so that a checkpoint
+cannot run code.
 """
 
 import os
@@ -54,7 +54,7 @@ def _read_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 
 def _read(path: Path) -> Any:
-    """What a file holds; one error for all the ways in which a file can be no checkpoint."""
+    """The content of a file; every way in which a file can fail to be a checkpoint ends in one kind of error."""
     if not path.is_file():
         found = "is a folder" if path.is_dir() else "is not there"
         raise FileNotFoundError(f"the checkpoint {path} {found}; give the file with {_WANTED}")
@@ -67,17 +67,17 @@ def _read(path: Path) -> Any:
         raise
     except SafetensorError as error:
         raise _unreadable(path, f"it is damaged or no safetensors file ({error})") from error
-    except Exception as error:  # torch meets other bytes with whatever error comes first
+    except Exception as error:  # torch raises many kinds of errors on other bytes
         if isinstance(error, pickle.UnpicklingError) and "Unsupported " in str(error):
             reason = "it holds Python objects, such as a whole model, and reading those could run any code"
             raise _unreadable(path, f"{reason}; where it was made, save model.state_dict() instead") from error
-        raise _unreadable(path, "it is cut off, damaged or something else altogether") from error
+        raise _unreadable(path, "it is truncated, damaged or of another format") from error
 
 
 def _unreadable(path: Path, reason: str) -> ValueError:
     own = ""
     if path.suffix == ".checkpoint":
-        own = ". A file .checkpoint of bayesbits is for going on with its run; float.safetensors beside it has weights"
+        own = ". A file .checkpoint of bayesbits is for resuming its run; float.safetensors beside it holds weights"
     return ValueError(f"{path} is not a checkpoint that can be read safely: {reason}. Expected is {_WANTED}{own}")
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class ZeroPaddedShortcut(nn.Module):
-    """Every second pixel; as many channels as asked for, the new ones zero, half of them before and half behind."""
+    """Keeps every second pixel, and adds channels of zeros, half of them before and half after the input's channels."""
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()

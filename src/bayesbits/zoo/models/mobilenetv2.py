@@ -90,6 +90,6 @@ def _convolution(
 
 
 def _multiple_of_8(channels: float) -> int:
-    """The nearest multiple of 8, at least 8, and one step up where that would lose more than a tenth."""
+    """The nearest multiple of 8, at least 8; the next one where the nearest would be more than a tenth too small."""
     rounded = max(8, int(channels + 4) // 8 * 8)
     return rounded if rounded >= 0.9 * channels else rounded + 8

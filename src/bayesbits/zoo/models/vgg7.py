@@ -1,8 +1,8 @@
 """VGG-7 for 32 x 32 x 3 images (CIFAR-10), as in the Bayesian Bits paper:
 2x(128C3) - MP2 - 2x(256C3) - MP2 - 2x(512C3) - MP2 - 1024FC - Softmax, ReLU, batch norm for every layer but the last.
 
-The convolutions pad by one, so that only the pooling shrinks the image. A layer that batch norm follows has no bias:
-batch norm's shift would take its place.
+The convolutions pad by one, so that only the pooling shrinks the image. A layer before a
+batch norm has no bias: the shift of the batch norm takes its place.
 """
 
 from torch import Tensor, nn

@@ -1,0 +1,142 @@
+"""The tables on the page of results, made from experiments/results/*.json and benchmarks/results/*.json.
+
+`tables()` gives them as Markdown, by name; `conf.py` puts them where the page says `{{ name }}`. No figure is typed.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+EXPERIMENTS = ROOT / "experiments" / "results"
+BENCHMARKS = ROOT / "benchmarks" / "results"
+FRONTS = {"posttrain-resnet20": (4.6, 2.71, 1.8), "posttrain-resnet56": (4.75, 2.45, 1.6)}  # % of the bit operations
+ON_A_CPU = {"posttrain-resnet20": "posttrain-resnet20-default-mus-cpu", "posttrain-resnet56": "posttrain-resnet56-cpu"}
+METHODS = ("sensitivity", "gates", "gates+ranges", "sensitivity adaround", "gates+ranges adaround")
+
+Row = Mapping[str, Any]
+
+
+def tables() -> dict[str, str]:
+    """Every table, by the name that the page calls it."""
+    return {
+        "searches": searches(),
+        "whole_test_set": whole_test_set(),
+        "fronts": "\n\n".join(front(name, costs) for name, costs in FRONTS.items()),
+        "training": benchmark("training-h200", "training", TRAINING),
+        "scaling": benchmark("training-h200", "scaling", TRAINING),
+        "deployed": benchmark(
+            "deployed-cpu", "deployed", DEPLOYED, lambda row: (row["threads"], row["batch"]) == (1, 1)
+        ),
+        "equality": benchmark("equality-cpu", "equality", EQUALITY),
+        "bandwidth": benchmark("quantizer-h200", "bandwidth", BANDWIDTH),
+        "quantizer_gpu": benchmark("quantizer-h200", "quantizer", QUANTIZER, lambda row: row["device"] == "cuda"),
+        "quantizer_cpu": benchmark("quantizer-cpu", "quantizer", QUANTIZER),
+    }
+
+
+def searches() -> str:
+    """Accuracy and cost of every search that is kept."""
+    rows = []
+    for path in sorted(EXPERIMENTS.glob("*.json")):
+        result = json.loads(path.read_text())
+        if "relative_bops" not in result:
+            continue
+        rows.append(
+            {
+                "result": f"`{path.stem}`",
+                "epochs": result["epochs"],
+                "accuracy": f"{result['accuracy']:.2f}%",
+                "bit operations": f"{result['relative_bops']:.2f}%",
+                "paper's convention": f"{result['paper_relative_bops']:.2f}%",
+                "weights": f"{result['weight_bytes'] / 1000:,.0f} of {result['float_weight_bytes'] / 1000:,.0f} kB",
+                "seconds": f"{result['seconds']:.0f}",
+                "device": result["device"],
+            }
+        )
+    return markdown(rows)
+
+
+def whole_test_set() -> str:
+    """Deployed networks and ONNX files on all test images."""
+    rows = []
+    for path in sorted(EXPERIMENTS.glob("whole-test-set-*.json")):
+        result = json.loads(path.read_text())
+        unlike = result["decisions_unlike_deployed"]
+        rows.append(
+            {"network": f"`{path.stem.removeprefix('whole-test-set-')}`", "images": f"{result['images']:,}"}
+            | {f"{what}, accuracy": f"{value:.2f}%" for what, value in result["accuracy"].items()}
+            | {f"decisions of {what} unlike deployed": count for what, count in unlike.items()}
+        )
+    return markdown(rows)
+
+
+def front(name: str, costs: Iterable[float]) -> str:
+    """The best accuracy of each method at a cost or below, as the mean over the seeds."""
+    result = json.loads((EXPERIMENTS / f"{name}.json").read_text())
+    rows = []
+    for cost in costs:
+        row = {f"{result['model']}, % of the bit operations": f"{cost:g}"}
+        for method in METHODS:
+            best = [best_within(run["points"], cost) for run in result["methods"][method]]
+            row[method] = "-" if None in best else f"{sum(best) / len(best):.2f}"
+        rows.append(row)
+    eight = [run["points"][0]["accuracy"] for run in result["methods"]["8/8 minmax"]]
+    on_a_cpu = json.loads((EXPERIMENTS / f"{ON_A_CPU[name]}.json").read_text())
+    told = (
+        f"Float has {result['float_accuracy']:.2f}%, 8/8 with min/max ranges {sum(eight) / len(eight):.2f}% at 6.25%. "
+        f"A front of gates and ranges took at most {longest(result):.0f} s on {result['device']} with torch "
+        f"{result['torch']}, and {longest(on_a_cpu):.0f} s on {on_a_cpu['device']}. "
+        f"`experiments/results/{name}.json`, by `{result['command']}`"
+    )
+    return f"{markdown(rows)}\n\n{told}"
+
+
+def longest(result: Row) -> float:
+    """The seconds of the slowest front of gates and ranges."""
+    return max(run["seconds"] for run in result["methods"]["gates+ranges"])
+
+
+def best_within(points: Iterable[Row], cost: float) -> float | None:
+    """The best accuracy among the points that cost at most so much; None where there is none."""
+    return max((point["accuracy"] for point in points if point["relative_bops"] <= cost), default=None)
+
+
+TRAINING = {
+    "network": "network", "batch": "batch", "what": "what", "ms": "ms", "time / float": "time / float",
+    "memory MB": "memory, MB", "memory / float": "memory / float",
+    "hours of the paper's ImageNet": "hours of the paper's ImageNet",
+}  # fmt: skip
+DEPLOYED = {"network": "network", "file": "file", "ms": "ms", "speed": "times as fast", "MB": "MB", "% BOPs": "% BOPs"}
+EQUALITY = {
+    "network": "network", "file": "file", "inputs": "inputs", "values": "exact values", "differing": "of these differ",
+    "integer kernels": "integer kernels", "simulated codes off": "codes of the simulation beside a tie",
+    "decisions flipped": "decisions that differ end to end",
+}  # fmt: skip
+BANDWIDTH = {
+    "dtype": "dtype", "elements": "elements", "forward / copy": "forward / copy", "backward / copy": "backward / copy",
+}  # fmt: skip
+QUANTIZER = {
+    "elements": "elements", "what": "what", "ms": "ms", "time / ours": "time / ours",
+    "memory, copies of x": "memory beside x, in copies of x",
+}  # fmt: skip
+
+
+def benchmark(name: str, table: str, columns: Mapping[str, str], chosen: Callable[[Row], bool] = bool) -> str:
+    """A table of a benchmark's record, with the machine, the date and the command under it."""
+    record = json.loads((BENCHMARKS / f"{name}.json").read_text())
+    rows = [
+        {title: row.get(key, "") for key, title in columns.items()} for row in record["tables"][table] if chosen(row)
+    ]
+    machine = ", ".join(f"{key} {value}" for key, value in record["machine"].items())
+    command = record.get("command", f"python -m benchmarks {table}")
+    note = f" {record['note']}" if "note" in record else ""
+    told = f"`benchmarks/results/{name}.json`, {record['date']}, {machine}. Command: `{command}`.{note}"
+    return f"{markdown(rows)}\n\n{told}"
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """Rows with equal columns as a Markdown table."""
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *([str(cell) for cell in row.values()] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,105 @@
+"""The bias that is corrected for a layer: its own, or where it has none, the shift of its batch norm.
+
+Means are taken at the output of the module that owns the bias, so that a later correction sees an earlier one. The
+corrected values are remembered with the attachment: without its quantizers, a network with corrected biases is not the
+float network any more.
+"""
+
+import torch
+from torch import Tensor
+
+from bayesbits.baselines.layerwise import channel_axis, norm_of
+from bayesbits.compression.compressor import Compressor
+from bayesbits.nn.batch_norm import AttachedBatchNorm
+from bayesbits.nn.folding import fold_factor, round_bias
+from bayesbits.nn.layer import AttachedLayer
+from bayesbits.records.topology import Layer
+
+_CORRECTED = "corrected biases"
+
+
+class LayerBias:
+    """The bias of a layer, or the shift of its batch norm."""
+
+    def __init__(self, compressor: Compressor, layer: Layer, module: AttachedLayer) -> None:
+        self.layer, self.module = layer, module
+        self.norm = norm_of(compressor.model, layer) if module.bias is None else None
+        self.module_name = layer.name if self.norm is None or layer.norm is None else layer.norm
+        """The module that owns the bias, and at whose output the mean is taken."""
+        self.name = f"{self.module_name}.bias"
+        self.parameter = compressor.model.get_parameter(self.name)
+        self.gate = compressor.attachment.gate_of(layer.name)
+
+    def mean(self) -> "Mean":
+        """An empty mean of the output of the module that owns the bias."""
+        return Mean(self)
+
+    def axis(self, output: Tensor) -> int:
+        """The axis of the channels in the output of the module that owns the bias."""
+        return channel_axis(self.layer, output) % output.dim() if self.norm is None else 1
+
+    def after_norm(self, shift: Tensor) -> Tensor:
+        """A shift of the layer's output as a shift of the output of the module that owns the bias."""
+        return shift if self.norm is None else shift * fold_factor(self.norm).double()
+
+    @torch.no_grad()
+    def round_parameter(self) -> None:
+        """Set the bias to the value that the network rounds it to, which the measured mean contains."""
+        if self.norm is not None:
+            assert isinstance(self.norm, AttachedBatchNorm)
+            rounded = self.norm.effective_shift()
+            assert rounded is not None
+            self.parameter.copy_(rounded)
+        elif self.module.parts.rounds_bias and (step := self.module.bias_step()) is not None:
+            self.parameter.copy_(round_bias(self.parameter, step))
+
+    @torch.no_grad()
+    def subtract(self, shift: Tensor) -> float:
+        """Subtract a shift from the channels that the plan keeps; returns its root mean square."""
+        if self.gate is not None:
+            shift = shift * self.gate.values().to(shift)
+        self.parameter.sub_(shift.to(self.parameter.dtype))
+        return shift.square().mean().sqrt().item()
+
+
+class Mean:
+    """The mean of a module's output by channel, over batches, calls and positions."""
+
+    def __init__(self, bias: LayerBias) -> None:
+        self.bias = bias
+        self.total: Tensor | None = None
+        self.count = 0
+
+    def add(self, _: Tensor, output: Tensor) -> None:
+        """Add an output; the input of the module is not used."""
+        axis = self.bias.axis(output)
+        added = output.detach().double().movedim(axis, 0).flatten(1).sum(dim=1)
+        self.total = added if self.total is None else self.total + added
+        self.count += output.numel() // output.shape[axis]
+
+    def value(self) -> Tensor:
+        """The mean of all outputs; raises where there are none, or where it is not finite."""
+        if self.total is None or self.count == 0:
+            raise ValueError(f"no values reached {self.bias.layer.name} on these batches")
+        mean = self.total / self.count
+        if not bool(torch.isfinite(mean).all()):
+            raise ValueError(f"the output of {self.bias.layer.name} on these batches has a mean that is not finite")
+        return mean
+
+
+def remember(compressor: Compressor, biases: list[LayerBias]) -> None:
+    """Remember the corrected biases with the live network; checkpoints do not contain them."""
+    corrected = {bias.name: bias.parameter.detach().clone() for bias in biases}
+    notes = compressor.attachment.notes
+    notes[_CORRECTED] = {**notes.get(_CORRECTED, {}), **corrected}
+
+
+def check_uncorrected(compressor: Compressor, advice: str) -> None:
+    """Raise where a bias still has the value that a correction gave it."""
+    for name, corrected in compressor.attachment.notes.get(_CORRECTED, {}).items():
+        present = compressor.model.get_parameter(name).detach()
+        if torch.equal(present, corrected.to(present)):
+            raise ValueError(
+                f"the biases of this network were corrected before ({name}, for one), so that without its quantizers "
+                f"it is not the float network any more: {advice}"
+            )

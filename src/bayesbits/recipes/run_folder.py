@@ -1,0 +1,144 @@
+"""The folder of a run: its files, and whether a run may write there.
+
+recipe.toml          the recipe with every setting
+float.safetensors    the weights of the float network, where the recipe trains one
+plan.json            the bits of every tensor and the kept channels of every layer
+topology.json        the structure of the network, for counting costs
+model.safetensors    the final network: weights, ranges, and the fixed bits and channels
+result.json          the metrics and the cost of the final network
+metrics.jsonl        losses and evaluations during training, one JSON object per line
+verification.json    the result of verifying the deployed network, where it was verified
+report.html          a page about the run
+front.json           the points of post-training
+posttrain.json       the settings that these points were learned with
+*.checkpoint         the state of each stage, to resume from
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load as tensors_from_bytes
+from safetensors.torch import save as bytes_from_tensors
+from torch import nn
+
+from bayesbits.recipes.recipe import Recipe
+from bayesbits.recipes.toml import load, to_table, to_toml
+from bayesbits.training import TrainingError
+from bayesbits.utils.files import write_atomically
+
+RECIPE = "recipe.toml"
+FLOAT = "float.safetensors"
+PLAN = "plan.json"
+TOPOLOGY = "topology.json"
+MODEL = "model.safetensors"
+RESULT = "result.json"
+METRICS = "metrics.jsonl"
+VERIFICATION = "verification.json"
+REPORT = "report.html"
+FRONT = "front.json"
+POSTTRAIN = "posttrain.json"
+CHECKPOINTS = ("float.checkpoint", "search.checkpoint", "finetune.checkpoint")
+
+# Settings that do not change what a run computes: they may differ when it is resumed.
+_MAY_DIFFER = {"folder", "workers", "checkpoint_seconds", "log_steps", "evaluate_epochs", "compile", "cuda_graph"}
+_MAY_DIFFER |= {"description", "source"}
+
+
+def check(folder: Path, recipe: Recipe, *, resume: bool) -> None:
+    """Raise where the folder holds another run, where it is a file, or where it holds this run and `resume` is off."""
+    for path in (folder, *folder.parents):
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"the folder to write to is {folder}, and {path} is a file; choose another by --output")
+    if (folder / RECIPE).exists():
+        if not resume:
+            raise ValueError(
+                f"{folder} holds a run of {load(folder / RECIPE).name} already; go on with it by --resume "
+                f"(resume=True), for short {resume_command(folder)}, or choose another folder by --output"
+            )
+        found, wanted = (to_table(one) for one in (load(folder / RECIPE), recipe))
+        difference = first_difference(found, wanted)
+        if difference is not None:
+            raise ValueError(
+                f"{folder} holds another run: {difference}; choose another folder by --output, or go on with that run: "
+                f"{resume_command(folder)}"
+            )
+
+
+def prepare(folder: Path, recipe: Recipe) -> None:
+    """Make the folder and write the recipe into it, which marks it as the folder of this run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write(folder / RECIPE, to_toml(recipe))
+
+
+def resume_command(folder: Path) -> str:
+    """The command that resumes the search in a folder."""
+    return f"bayesbits search {quote(str(folder / RECIPE))} --resume"
+
+
+def unfinished(folder: Path, missing: str) -> str:
+    """A message: why a folder holds no finished run, and what to do; `missing` is the file that is not there."""
+    if not (folder / RECIPE).is_file():
+        return (
+            f"{folder} holds no finished run: there is no {missing}. `bayesbits search` writes it at its end, "
+            "`bayesbits posttrain` with --budget"
+        )
+    begun = [name.removesuffix(".checkpoint") for name in CHECKPOINTS if (folder / name).is_file()]
+    if (folder / POSTTRAIN).is_file() and "search" not in begun:
+        return (
+            f"{folder} holds points of `bayesbits posttrain`, and no final network: there is no {missing}. The same "
+            "command with --budget PERCENT makes one of them final"
+        )
+    stage = f"its last checkpoint is of the stage {begun[-1]!r}" if begun else "there is no checkpoint yet"
+    return (
+        f"{folder} holds a run that is not finished ({stage}, and there is no {missing}): it was interrupted, or is "
+        f"still running. Go on with: {resume_command(folder)}"
+    )
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file of a run in one piece; where that fails, the file before it is intact."""
+    try:
+        write_atomically(path, content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        raise TrainingError(
+            f"{path} could not be written ({error}); the file before it is intact. Make room and start again: "
+            "with resume=True a run goes on where it was"
+        ) from error
+
+
+def clear(folder: Path) -> None:
+    """Remove the files of a search, and nothing else."""
+    for name in (RESULT, RECIPE, FLOAT, PLAN, TOPOLOGY, MODEL, METRICS, VERIFICATION, REPORT, *CHECKPOINTS):
+        (folder / name).unlink(missing_ok=True)
+
+
+def save_weights(model: nn.Module, path: Path) -> None:
+    """Write a network's state_dict; tied weights are written for each of their names."""
+    state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
+    write(path, bytes_from_tensors(state))
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Load the state_dict that `save_weights` wrote into a network."""
+    try:
+        model.load_state_dict(tensors_from_bytes(path.read_bytes()))
+    except (SafetensorError, RuntimeError) as error:
+        raise ValueError(f"{path} is damaged, or not of this network: {error}") from error
+
+
+def first_difference(found: Any, wanted: Any, where: str = "") -> str | None:
+    """The first setting in which two tables differ and must not, in words; None where there is none."""
+    if isinstance(found, Mapping) and isinstance(wanted, Mapping):
+        for key in [*wanted, *(key for key in found if key not in wanted)]:
+            if key not in _MAY_DIFFER:
+                place = f"{where}.{key}" if where else str(key)
+                difference = first_difference(found.get(key), wanted.get(key), place)
+                if difference is not None:
+                    return difference
+        return None
+    return None if found == wanted else f"{where} was {found!r} there and is {wanted!r} now"

@@ -1,0 +1,150 @@
+"""The stages of a run in their order: new network, float training, search, fine-tuning, and the test of the result.
+
+Every stage writes its files to the folder of the run and resumes from its own checkpoint.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from torch import nn
+
+from bayesbits.compression.attach import attach
+from bayesbits.compression.compressor import Compressor
+from bayesbits.compression.spec import Spec
+from bayesbits.recipes import run_folder, search_advice
+from bayesbits.recipes.data import Loaders
+from bayesbits.recipes.evaluation import measure
+from bayesbits.recipes.factories import build_model
+from bayesbits.recipes.process import Process, config_for_device
+from bayesbits.recipes.recipe import FloatConfig, Recipe
+from bayesbits.recipes.result import Result, result_of_run
+from bayesbits.recipes.tasks import learning_task
+from bayesbits.records.plan import Plan
+from bayesbits.training import finetune, search
+from bayesbits.training.batches import Batches
+from bayesbits.training.engine import run as train
+from bayesbits.training.randomness import seed_everything
+from bayesbits.training.task import Task
+from bayesbits.zoo.models import load_checkpoint
+
+Say = Callable[[str], None]
+
+
+class Stages:
+    """The stages of one run."""
+
+    def __init__(
+        self, recipe: Recipe, folder: Path, process: Process, loaders: Loaders, progress: bool, say: Say
+    ) -> None:
+        self.recipe, self.folder, self.process, self.loaders = recipe, folder, process, loaders
+        self.progress, self.say = progress, say
+        self.task = learning_task(recipe.task)
+        self.advice = ""
+        self.teacher: nn.Module | None = None
+        self.tested = 0
+
+    def new_model(self) -> nn.Module:
+        """The network with the weights of the checkpoint, or with random weights that depend on the seed alone."""
+        seed_everything(self.recipe.seed)
+        config = self.recipe.model
+        model = build_model(config.name, config.options, self.loaders.classes)[0]
+        if config.checkpoint is not None:
+            load_checkpoint(model, config.checkpoint)
+        return model.to(self.process.device)
+
+    def float_network(self, model: nn.Module) -> dict[str, float] | None:
+        """Train the float network if the recipe says so; returns its metrics, or None for a search from scratch."""
+        recipe = self.recipe
+        if recipe.float_training is not None:
+            self._train_float(model, config_for_device(recipe.float_training, self.process.device, self.say, "float"))
+        elif recipe.model.checkpoint is None:
+            self.say("the search starts from scratch")
+            return None
+        if any(config is not None and config.distillation for config in (recipe.search, recipe.finetune)):
+            self.teacher = copy.deepcopy(model)
+        values, self.tested = measure(model, self.loaders.test, self.task.metrics)
+        words = ", ".join(f"{one.name} {one.text(values[one.key])}" for one in self.task.metrics)
+        self.say(f"float network: {words} on the test set")
+        return values
+
+    def _train_float(self, model: nn.Module, config: FloatConfig) -> None:
+        """Ordinary training with the engine of the search: quantizers are attached, and every tensor stays in float."""
+        saved = self.folder / run_folder.FLOAT
+        if not saved.exists():
+            all_float = Spec(prune=False, input_bits=32, residual_bits=None, rules={"*": {"bits": 32}})  # type: ignore[dict-item]
+            compressor = attach(model, self.loaders.example, all_float)
+            compressor.calibrate([self.loaders.example])  # required, though every range is unused
+            task = Task(
+                "float", compressor, self.loaders.train, self.task.loss.function, config, plan=None,
+                folder=self.folder, resume=True, evaluate=self._evaluate, teacher=None, progress=self.progress,
+            )  # fmt: skip
+            train(task)
+            compressor.detach()
+            if self.process.first:
+                run_folder.save_weights(model, saved)
+        else:
+            run_folder.load_weights(model, saved)
+
+    def search(self, model: nn.Module) -> tuple[Compressor, Plan]:
+        """Learn bits and channels."""
+        recipe = self.recipe
+        config = config_for_device(recipe.search, self.process.device, self.say, "search")
+        compressor = attach(model, self.loaders.example, recipe.spec)
+        if self.process.first:
+            compressor.topology.save(self.folder / run_folder.TOPOLOGY)
+        steps = self._search_steps()
+        learns = any(group["name"] == "gates" for group in compressor.parameter_groups())
+        open_bops = compressor.cost(compressor.plan()).relative_bops
+        if learns and (warning := search_advice.before(config, steps)):
+            self.say(warning)
+        plan = search(
+            compressor, self.loaders.train, self.task.loss.function, config, folder=self.folder, resume=True,
+            evaluate=self._evaluate, teacher=self.teacher if config.distillation else None, progress=self.progress,
+        )  # fmt: skip
+        relative_bops = compressor.cost(plan).relative_bops
+        self.say(f"search: {relative_bops:.3g}% of the bit operations")
+        self.advice = search_advice.after(relative_bops, open_bops, config, steps) if learns else ""
+        return compressor, plan
+
+    def _search_steps(self) -> int | None:
+        """The number of steps of the whole search; None where the loader has no length."""
+        config = self.recipe.search
+        batches = Batches(self.loaders.train, self.process.device, config.epoch_steps).length
+        return None if batches is None else batches * config.epochs
+
+    def finish(self, compressor: Compressor, plan: Plan) -> None:
+        """Make bits and channels final, and fine-tune the network if the recipe says so."""
+        if self.recipe.finetune is None:
+            compressor.fix(plan)
+        else:
+            config = config_for_device(self.recipe.finetune, self.process.device, self.say, "finetune")
+            finetune(
+                compressor, self.loaders.train, self.task.loss.function, config, plan=plan, folder=self.folder,
+                resume=True, evaluate=self._evaluate, teacher=self.teacher if config.distillation else None,
+                progress=self.progress,
+            )  # fmt: skip
+
+    def result(self, compressor: Compressor, plan: Plan, float_values: Mapping[str, float] | None) -> Result:
+        """Test the final network; write it and its result."""
+        values, _ = measure(compressor.model, self.loaders.test, self.task.metrics)
+        result = result_of_run(
+            self.recipe, self.folder, compressor, plan, self.process,
+            scores=self.task.scores(values, float_values), advice=self.advice,
+        )  # fmt: skip
+        if self.process.first:
+            run_folder.save_weights(compressor.model, self.folder / run_folder.MODEL)
+            result.save(self.folder / run_folder.RESULT)
+        return result
+
+    @property
+    def _evaluate(self) -> Callable[[nn.Module], dict[str, float]] | None:
+        """The evaluation after every epoch, on the validation data; the test data are never used for it."""
+        validation, metrics = self.loaders.validation, self.task.metrics
+        if validation is None:
+            return None
+        return lambda model: {
+            f"validation_{key}": value for key, value in measure(model, validation, metrics)[0].items()
+        }
