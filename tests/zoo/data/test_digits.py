@@ -52,5 +52,5 @@ def test_digits_ask_for_scikit_learn_where_it_is_not_installed(monkeypatch: pyte
     for loaded in [loaded for loaded in sys.modules if loaded == "sklearn" or loaded.startswith("sklearn.")]:
         monkeypatch.setitem(sys.modules, loaded, None)
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with refused(ImportError, "scikit-learn", "pip install bayesbits[data]"):
+    with refused(ImportError, "scikit-learn", 'pip install "bayesbits[data]"'):
         data.load("digits")

@@ -174,5 +174,5 @@ def test_reading_asks_for_pillow_where_it_is_not_installed(tmp_path: Path, monke
     for loaded in [loaded for loaded in sys.modules if loaded == "PIL" or loaded.startswith("PIL.")]:
         monkeypatch.setitem(sys.modules, loaded, None)
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with refused(ImportError, "Pillow", "pip install bayesbits[data]"):
+    with refused(ImportError, "pillow", 'pip install "bayesbits[data]"'):
         folder[0]

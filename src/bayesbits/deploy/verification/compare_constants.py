@@ -25,7 +25,7 @@ from bayesbits.nn.folding import fold_factor, folded_bias, round_bias
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
 from bayesbits.records.plan import Plan
-from bayesbits.records.topology import Layer
+from bayesbits.records.topology import Layer, output_axis
 from bayesbits.utils.naming import key_of
 from bayesbits.utils.torch_private import BatchNorm
 
@@ -205,7 +205,7 @@ def _float_weight(network: IntegerNetwork, layer: IntegerLayer) -> Array:
     if f"{layer.name}.weight" in network.tensors:
         return _array(network.tensors[f"{layer.name}.weight"])
     sizes = [1] * len(layer.weight_shape)
-    sizes[1 if layer.kind == "conv_transpose" and layer.groups == 1 else 0] = -1
+    sizes[output_axis(layer.kind, layer.groups)] = -1
     steps = network.steps(layer.name).numpy()
     codes = network.codes(layer.name).numpy().astype(np.float32)
     weight: Array = codes * steps.reshape(sizes if steps.size > 1 else ())

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, fx, nn
 
+from bayesbits.deploy.modules import LAYERS
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.signature import name_tensors
-from bayesbits.deploy.verification.deployed_program import LAYERS, module_of, run_deployed
+from bayesbits.deploy.verification.deployed_program import module_of, run_deployed
 from bayesbits.deploy.verification.differences import (
     describe_excess,
     differences,

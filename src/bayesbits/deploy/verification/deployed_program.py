@@ -9,14 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from bayesbits.deploy.modules import DEQUANTIZERS, QUANTIZERS
+from bayesbits.deploy.modules import DEQUANTIZERS, LAYERS, QUANTIZERS
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.rewrite.operations import AVERAGES
 from bayesbits.deploy.verification.float64_mode import Float64Mode
 from bayesbits.graph.exported_program import operation
 from bayesbits.utils.naming import name_of
-
-LAYERS = "layers"
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
-from bayesbits.zoo.data.sources import from_data_extra
+from bayesbits.utils.optional_packages import require_packages
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -105,8 +105,9 @@ def image_folder(folder: Path | str, size: int = 224) -> FolderData:
 
 def read_picture(path: str | os.PathLike[str]) -> Image:
     """The picture in `path` as RGB, read to its end; a ValueError names a file that cannot be read."""
-    with from_data_extra("Pillow", f"reading {os.fspath(path)}"):
-        import PIL.Image
+    require_packages(f"reading {os.fspath(path)}", "PIL")
+    import PIL.Image
+
     try:
         with PIL.Image.open(path) as picture:
             return picture.convert("RGB")
@@ -125,8 +126,9 @@ def random_crop(picture: Image, size: int) -> Image:
     Random numbers come from torch, so that the workers of a `DataLoader` draw different ones and a seed repeats them.
     """
     picture = _resized(picture.crop(random_box(*picture.size)), size, size)
-    with from_data_extra("Pillow", "mirroring pictures"):
-        from PIL.Image import Transpose
+    require_packages("mirroring pictures", "PIL")
+    from PIL.Image import Transpose
+
     return picture.transpose(Transpose.FLIP_LEFT_RIGHT) if torch.rand(()).item() < 0.5 else picture
 
 
@@ -178,6 +180,7 @@ def _uniform(low: float, high: float) -> float:
 
 
 def _resized(picture: Image, width: int, height: int) -> Image:
-    with from_data_extra("Pillow", "resizing pictures"):
-        from PIL.Image import Resampling
+    require_packages("resizing pictures", "PIL")
+    from PIL.Image import Resampling
+
     return picture.resize((width, height), Resampling.BILINEAR)

@@ -1,13 +1,12 @@
-"""Where data sets come from: the folders in which files are looked for, and the packages that read them.
+"""Where data sets come from: the folders in which files are looked for.
 
 The folder is the one given, or the one that `BAYESBITS_DATA` names, or `data` in the working directory. A data set lies
-in a subfolder of its own name, or in the folder itself. Nothing is ever downloaded. Missing files and missing packages
-are named in the errors made here.
+in a subfolder of its own name, or in the folder itself. Nothing is ever downloaded. Missing files are named in the
+error made here.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 VARIABLE = "BAYESBITS_DATA"
@@ -48,12 +47,3 @@ def not_found(name: str, expected: str, missing: Mapping[Path, str]) -> FileNotF
         f"It is published as {_PUBLISHED[name]}. Put the files into a folder named above, or say where they are with "
         f"the option `folder` or the environment variable {VARIABLE}."
     )
-
-
-@contextmanager
-def from_data_extra(package: str, purpose: str) -> Iterator[None]:
-    """Around an import: where `package` is not installed, the error says what needs it and how to install it."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise ImportError(f"{purpose} needs {package}; install it with: pip install bayesbits[data]") from error
