@@ -18,17 +18,6 @@ MODULES = {"bb": bayesbits, "bb.baselines": baselines, "bb.functional": function
 # What public names lack, of "summary", "Args", "Example" and "methods". Entries are only ever taken out.
 LACKING: dict[str, str] = {
     "bb.IntegerNetwork": "methods",
-    "bb.baselines.AdaRoundConfig": "Args Example",
-    "bb.baselines.AdaRoundReport": "Args Example",
-    "bb.baselines.BiasCorrectionReport": "Args Example",
-    "bb.baselines.Equalizationreport": "Args Example",
-    "bb.baselines.Sensitivity": "Args Example",
-    "bb.baselines.adaround": "Args Example",
-    "bb.baselines.correct_biases": "Args Example",
-    "bb.baselines.correct_biases_without_data": "Args Example",
-    "bb.baselines.equalize": "Args Example",
-    "bb.baselines.sensitivity": "Args Example",
-    "bb.baselines.uniform": "Args Example",
 }
 
 

@@ -43,7 +43,7 @@ def test_own_training_loop_writes_what_onnxruntime_runs_alone(tmp_path):
     assert cost is not None
     assert float(accuracy[1]) > 92
     assert float(cost[1]) < 2
-    assert "exact places       4 with" in output
+    assert "exact tensors      4 with" in output
     assert "integer kernels    3 of 3 layers" in output
 
     command = (

@@ -43,7 +43,8 @@ def test_no_other_file_touches_a_private_name_of_torch(path):
 
 
 def test_private_names_are_found_however_they_are_written():
-    source = "import torch._ops\nfrom torch.utils._pytree import tree_map\ntorch._C.f()\nfrom torch.nn import Linear\nx[0]._version"
+    source = "import torch._ops\nfrom torch.utils._pytree import tree_map\ntorch._C.f()\nfrom torch.nn import Linear\n"
+    source += "x[0]._version"
     found = {"torch._ops", "torch.utils._pytree.tree_map", "torch._C.f", "torch._C", "_version"}
     assert private_names(source) == found
 

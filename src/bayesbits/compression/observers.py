@@ -28,9 +28,7 @@ def network_restored(model: nn.Module) -> Iterator[None]:
                 quantizer.enter(mode, fixed_bits)
             with torch.no_grad():
                 for buffer, version, value in buffers:
-                    if (
-                        tensor_version(buffer) != version
-                    ):  # others may be part of a user's graph, which writing would break
+                    if tensor_version(buffer) != version:  # writing to others could break a user's graph
                         buffer.copy_(value)
 
 

@@ -173,12 +173,12 @@ def operation_arguments(operation: OpOverload) -> list[Any]:
 
 
 def tensor_version(x: Tensor) -> int:
-    """How often a tensor was changed in place; equal numbers say that it was not. Gone: raises where it is asked for."""
+    """How often a tensor was changed in place. Gone: calibrating and measuring sensitivities raise."""
     return int(x._version)
 
 
 def remove_forward_pre_hooks(module: nn.Module, kind: type) -> None:
-    """Remove the forward pre-hooks of this class, which a copy of the module has too, unlike the handles to remove them.
+    """Remove the forward pre-hooks of this class; a copy of the module has such hooks, but no handles to remove them.
 
     Gone: raises where a network is detached.
     """
