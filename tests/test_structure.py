@@ -1,11 +1,11 @@
-"""The house: imports point down, tests mirror the source file by file, and the tree in CONTRIBUTING.md is true."""
+"""The structure: imports point down, tests mirror the source file by file, and the tree in CONTRIBUTING.md is true."""
 
 import ast
 from pathlib import Path
 
 from tests.tree import PACKAGE, PAGE, ROOT, first_sentence, page_with_tree
 
-# The rooms from the lowest to the highest, and what each may import; a room may always import itself.
+# The subpackages from the lowest to the highest, and what each may import; each may import itself.
 ALLOWED = {
     "utils": set(),
     "functional": {"utils"},
@@ -29,38 +29,38 @@ ALLOWED = {
 }  # fmt: skip
 
 
-def rooms_imported_by(path: Path) -> set[str]:
-    rooms = set()
+def subpackages_imported_by(path: Path) -> set[str]:
+    subpackages = set()
     for node in ast.walk(ast.parse(path.read_text())):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             module = node.module or ""
             names = [f"{module}.{alias.name}" for alias in node.names] if module == "bayesbits" else [module]
-        rooms |= {name.split(".")[1] for name in names if name.startswith("bayesbits.")}
-    return rooms
+        subpackages |= {name.split(".")[1] for name in names if name.startswith("bayesbits.")}
+    return subpackages
 
 
 def test_imports_point_down():
     for path in sorted(PACKAGE.rglob("*.py")):
         relative = path.relative_to(PACKAGE)
-        room = relative.parts[0].removesuffix(".py")
-        if room == "__init__":
+        subpackage = relative.parts[0].removesuffix(".py")
+        if subpackage == "__init__":
             continue
-        assert room in ALLOWED, f"{relative}: say in ALLOWED what the room {room} may import"
-        wrong = rooms_imported_by(path) - ALLOWED[room] - {room}
-        assert not wrong, f"{relative} imports {sorted(wrong)}; {room} may import {sorted(ALLOWED[room])}"
+        assert subpackage in ALLOWED, f"{relative}: say in ALLOWED what {subpackage} may import"
+        wrong = subpackages_imported_by(path) - ALLOWED[subpackage] - {subpackage}
+        assert not wrong, f"{relative} imports {sorted(wrong)}; {subpackage} may import {sorted(ALLOWED[subpackage])}"
 
 
 def test_the_direction_has_no_circles():
     lower: set[str] = set()
-    for room, allowed in ALLOWED.items():
-        assert allowed <= lower, f"{room} may import {sorted(allowed - lower)}, which stand above it"
-        lower.add(room)
+    for subpackage, allowed in ALLOWED.items():
+        assert allowed <= lower, f"{subpackage} may import {sorted(allowed - lower)}, which stand above it"
+        lower.add(subpackage)
 
 
 def test_the_tree_in_contributing_is_true():
-    assert PAGE.read_text() == page_with_tree(ALLOWED), "write it anew: python -m tests.tree"
+    assert PAGE.read_text() == page_with_tree(ALLOWED), "write it again: python -m tests.tree"
 
 
 def test_every_source_file_says_in_one_sentence_what_it_is_for():
@@ -69,8 +69,8 @@ def test_every_source_file_says_in_one_sentence_what_it_is_for():
 
 
 def test_every_room_is_in_the_tree():
-    rooms = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in sources()}
-    assert rooms == set(ALLOWED), "ALLOWED names every room, and the tree is written from it"
+    subpackages = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in sources()}
+    assert subpackages == set(ALLOWED), "ALLOWED names every subpackage, and the tree is written from it"
 
 
 def test_test_folders_mirror_the_source():
@@ -80,7 +80,7 @@ def test_test_folders_mirror_the_source():
 
 
 def test_every_module_has_its_test_file():
-    """For `src/bayesbits/room/x.py` there is `tests/room/test_x.py`."""
+    """For `src/bayesbits/nn/gates.py` there is `tests/nn/test_gates.py`."""
     modules = [path.relative_to(PACKAGE) for path in sources()]
     mirrored = {path: ROOT / "tests" / path.with_name(f"test_{path.name}") for path in modules}
     missing = [str(path) for path, test in mirrored.items() if not test.exists()]

@@ -1,7 +1,7 @@
-"""`python -m tests.tree`: write the tree of source files in CONTRIBUTING.md anew.
+"""`python -m tests.tree`: write the tree of source files in CONTRIBUTING.md again.
 
-Every file has one line, which is the first sentence of its docstring. Rooms stand in the order of `ALLOWED` in
-tests/test_structure.py, the lowest first; within a room files stand before folders, each in alphabetical order.
+Every file has one line, which is the first sentence of its docstring. Subpackages stand in the order of `ALLOWED` in
+tests/test_structure.py, the lowest first; within one files stand before folders, each in alphabetical order.
 """
 
 import ast
@@ -22,22 +22,22 @@ def first_sentence(path: Path) -> str:
     return re.split(r"(?<=[^.]\.)\s", text)[0].removesuffix(".")
 
 
-def tree(rooms: Iterable[str]) -> str:
-    """Every source file with its line; `rooms` names the folders and files of the package in order."""
+def tree(subpackages: Iterable[str]) -> str:
+    """Every source file with its line; `subpackages` names the folders and files of the package in order."""
     lines = ["src/bayesbits/"]
-    for room in rooms:
-        folder, file = PACKAGE / room, PACKAGE / f"{room}.py"
+    for subpackage in subpackages:
+        folder, file = PACKAGE / subpackage, PACKAGE / f"{subpackage}.py"
         lines += _folder(folder, 1) if folder.is_dir() else [_line(file.name, first_sentence(file), 1)]
     return "\n".join(lines)
 
 
-def page_with_tree(rooms: Iterable[str]) -> str:
+def page_with_tree(subpackages: Iterable[str]) -> str:
     """CONTRIBUTING.md with the tree as it should be."""
     before, marker, rest = PAGE.read_text().partition(BEGIN)
     assert marker, f"{PAGE.name} has no line {BEGIN}"
     _, marker, after = rest.partition(END)
     assert marker, f"{PAGE.name} has no line {END}"
-    return f"{before}{BEGIN}\n```text\n{tree(rooms)}\n```\n{END}{after}"
+    return f"{before}{BEGIN}\n```text\n{tree(subpackages)}\n```\n{END}{after}"
 
 
 def _folder(folder: Path, depth: int) -> list[str]:

@@ -19,7 +19,7 @@ def test_learned_step_size_quantization_by_hand():
     assert y.tolist() == [0.5, -1.0, 63.5, -63.5]
     y.sum().backward()
     assert x.grad.tolist() == [1.0, 1.0, 0.0, 0.0]
-    # By the step: code - x / step inside of the range, the last code outside; times 1 / sqrt(elements x 127).
+    # By the step: code - x / step inside the range, the last code outside; times 1 / sqrt(elements x 127).
     slope = (1 - 0.6) + (-2 + 2.2) + 127 - 127
     torch.testing.assert_close(quantizer.step.grad.item(), slope * (4 * 127) ** -0.5, rtol=1e-4, atol=0)
 

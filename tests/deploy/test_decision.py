@@ -18,7 +18,7 @@ def test_networks_in_half_precision_are_refused():
     compressor = bb.attach(model, rows().bfloat16())
     compressor.calibrate([rows().bfloat16()])
     compressor.fix()
-    with pytest.raises(ValueError, match=r"0\.weight is in bfloat16.*Way out: model\.float\(\)"):
+    with pytest.raises(ValueError, match=r"0\.weight is in bfloat16.*To fix this: model\.float\(\)"):
         bb.deploy(compressor)
     model.float()
     check_close(run(bb.deploy(compressor), rows()), run(model, rows()))
@@ -28,7 +28,7 @@ def test_what_is_not_final_is_refused():
     model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)).eval()
     compressor = bb.attach(model, rows())
     compressor.calibrate([rows()])
-    with pytest.raises(ValueError, match=r"not final yet.*Way out: compressor\.fix\(\)"):
+    with pytest.raises(ValueError, match=r"not final yet.*To fix this: compressor\.fix\(\)"):
         bb.deploy(compressor)
     with pytest.raises(TypeError, match="deploy takes the Compressor that attach returned, and this is a Sequential"):
         bb.deploy(model)

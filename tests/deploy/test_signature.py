@@ -99,13 +99,13 @@ class Choosing(nn.Module):
 
 
 def test_what_can_never_be_given_again_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"attached with <function .* as activation, .*Way out: make it the default"):
+    with pytest.raises(ValueError, match=r"with <function .* as activation, .*To fix this: make it the default"):
         deploy_uniformly(Choosing(), (rows(), lambda x: -x))
     _, small = deploy_uniformly(Choosing(), {"x": rows()})  # a default may be left out
     run(small, {"x": rows()})
     compressor, small = deploy_uniformly(Choosing(), {"x": rows(), "kind": torch.float64})
     bb.save(small, tmp_path / "small")
-    with pytest.raises(ValueError, match=r"takes an object as kind, whose class is not stored.*Way out"):
+    with pytest.raises(ValueError, match=r"takes an object as kind, whose class is not stored.*To fix this"):
         bb.load(tmp_path / "small", compressor.detach())
 
 

@@ -87,7 +87,7 @@ def test_what_is_asked_for_is_chosen_inside_of_the_block_only(kernels):
             assert dispatch.forced() == name
             assert dispatch.choose(large) is dispatch.choose(small) is expected
         assert dispatch.forced() is None
-    with implementation("opaque"):  # one operation, inside of which the choice is free
+    with implementation("opaque"):  # one operation, inside which the choice is free
         assert dispatch.choose(large) is compiled
         assert dispatch.choose(small) is reference
         assert dispatch.choose(like(cuda=True)) is kernels

@@ -29,7 +29,7 @@ def removable(topology: Topology) -> dict[str, int]:
 
 
 class Autocast(nn.Module):
-    """Three layers, the first two in half precision; `watch` is called inside of the region."""
+    """Three layers, the first two in half precision; `watch` is called inside the region."""
 
     def __init__(self) -> None:
         super().__init__()

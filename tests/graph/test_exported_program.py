@@ -67,7 +67,7 @@ def test_graphs_that_hide_layers_or_shapes_are_refused() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x[x[:, 0] > 0]
 
-    with pytest.raises(RuntimeError, match="the exported graph runs other graphs inside of cond"):
+    with pytest.raises(RuntimeError, match="the exported graph runs other graphs inside cond"):
         export(Conditional(), (torch.ones(2, 4),), {})
     with pytest.raises(RuntimeError, match="the shape of index depends on the data"):
         export(Chosen(), (torch.ones(2, 4),), {})

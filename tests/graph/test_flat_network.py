@@ -46,7 +46,7 @@ def test_tensors_in_an_unknown_class_are_refused() -> None:
         def __init__(self) -> None:
             self.content = torch.zeros(1)
 
-    with pytest.raises(TypeError, match="takes tensors inside of a Box, which torch cannot take apart"):
+    with pytest.raises(TypeError, match="takes tensors inside a Box, which torch cannot take apart"):
         FlatNetwork(Options(), (Box(),), {})
 
 

@@ -193,7 +193,7 @@ def test_a_pass_that_fails_leaves_no_trace(compiled):
         network(x)
     assert not compressor.attachment.in_pass
     model.stem(x).sum().backward()
-    model.stem(x).sum().backward()  # of gates that were drawn anew: the graph of the failed pass is gone
+    model.stem(x).sum().backward()  # of gates that were drawn again: the graph of the failed pass is gone
     model.fails = False
     network(x).sum().backward()
 

@@ -1,4 +1,4 @@
-"""Operands are quantized inside of their module, before any hook; an observer sees them before that."""
+"""Operands are quantized inside their module, before any hook; an observer sees them before that."""
 
 import copy
 import io

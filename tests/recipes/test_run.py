@@ -187,7 +187,7 @@ def test_a_users_own_network_and_data(mine):
         ("users_own:nothing", "users_own:data", "returned a NoneType; it returns a torch.nn.Module"),
         ("users_own:raises", "users_own:data", "raised KeyError: 'no such thing'"),
         ("users_own:network", "users_own:nothing", r"returned a NoneType; it returns a bayesbits.zoo.data.Data, or"),
-        ("users_own:network", "users_own:iterators", "iterables that start anew for every epoch"),
+        ("users_own:network", "users_own:iterators", "iterables that start again for every epoch"),
     ],
 )
 def test_factories_that_do_not_give_what_is_asked_are_named(mine, model, data, said):

@@ -115,7 +115,7 @@ def test_records_of_the_version_before_are_read() -> None:
 @pytest.mark.parametrize("record", [Plan, Front, Topology, Structure])
 def test_records_of_other_versions_are_refused_with_a_way_out(record: type[Record]) -> None:
     for version in (record.VERSION - 1, record.VERSION + 1):
-        with pytest.raises(ValueError, match=f"{record.__name__} version {version} cannot be read; .*Make it anew"):
+        with pytest.raises(ValueError, match=f"{record.__name__} version {version} cannot be read; .*Make it again"):
             record.from_json(json.dumps({"version": version}))
 
 

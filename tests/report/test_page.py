@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bayesbits.report import page, write_report
-from bayesbits.report.run_folder import read_run
+from bayesbits.report.run_data import read_run
 from tests.report.parsing import Page
 from tests.report.runs import HOSTILE, write_run, write_verification
 

@@ -7,7 +7,7 @@ import pytest
 from bayesbits.records.topology import Addition
 from bayesbits.report import page_tables
 from bayesbits.report.layer_figure import LayerBars
-from bayesbits.report.run_folder import read_run
+from bayesbits.report.run_data import read_run
 from tests.report.runs import write_run, write_verification
 
 

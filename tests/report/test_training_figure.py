@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from bayesbits.report.run_folder import Point, Stage
+from bayesbits.report.run_data import Point, Stage
 from bayesbits.report.training_figure import training_figure
 from tests.report.parsing import Page
 

@@ -57,7 +57,7 @@ _attached: dict[str, nn.Module] = {}
 def compressor(
     spec: bb.Spec | None = None, make: Callable[[], nn.Module] = Network, example: Tensor | None = None
 ) -> bb.Compressor:
-    """A network with quantizers attached, always the same, and anew for every caller."""
+    """A network with quantizers attached, always the same, and again for every caller."""
     key = f"{make} {spec}"
     if key not in _attached:
         torch.manual_seed(3)

@@ -103,7 +103,7 @@ def norm_of(model: nn.Module, layer: Layer | FoundLayer) -> BatchNorm | None:
 
 @contextmanager
 def observing_layers(model: nn.Module, observers: Mapping[str, Observer]) -> Iterator[None]:
-    """Inside of the block every observer is called with the input and output of its module, without gradients.
+    """Inside the block every observer is called with the input and output of its module, without gradients.
 
     The output is taken before hooks change it, and before it is quantized as an operand of a residual addition.
     """

@@ -2,7 +2,7 @@
 
 The calls of all modules are recorded in the order in which they begin. When a quantizer changes, every call that ended
 before the first call of the quantizer has the same inputs as before, and its recorded output is returned: for nested
-modules that of the outermost such call, so that nothing inside of it runs. Operations between modules are computed
+modules that of the outermost such call, so that nothing inside it runs. Operations between modules are computed
 again. The results are bitwise equal to those of a run from the start.
 
 The network must be in evaluation mode and deterministic. A recorded output that was written into afterwards is not
@@ -97,7 +97,7 @@ class _Run:
 
 @contextmanager
 def _intercepted(model: nn.Module, run: _Run) -> Iterator[None]:
-    """Inside of the block every module of the network calls the run instead of its own `forward`."""
+    """Inside the block every module of the network calls the run instead of its own `forward`."""
     modules = [module for module in model.modules() if module is not model and "forward" not in module.__dict__]
 
     def intercept(module: nn.Module) -> Callable[..., Any]:

@@ -1,8 +1,8 @@
 """`bb.attach`: quantizers and gates are put into the user's live network, in place.
 
-The way of a network, in the order of the calls below: `graph.trace` reads its topology, `compression.attachment` makes
+The steps, in the order of the calls below: `graph.trace` reads its topology, `compression.attachment` makes
 quantizers and gates for it, and the classes of its layers, batch norms, outputs and root are exchanged for ones that
-use them (`nn.layer`, `nn.batch_norm`, `nn.quantized_output`, `nn.network`). At last every weight gets its range.
+use them (`nn.layer`, `nn.batch_norm`, `nn.quantized_output`, `nn.network`). Finally every weight gets its range.
 """
 
 from typing import Any
@@ -73,7 +73,7 @@ def check_free(model: nn.Module) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"quantizers are attached to an nn.Module, and this is a {type(model).__name__}")
     if is_compiled(model):
-        raise ValueError("attach to the network itself and compile it afterwards: torch.compile(model) behind attach")
+        raise ValueError("attach to the network itself and compile it afterwards: torch.compile(model) after attach")
     if find_attachment(model) is not None:
         raise ValueError(
             "this network, or a part of it, has quantizers attached already: call compressor.detach() first"

@@ -59,7 +59,7 @@ def calibrate_activations(
     reference_bits: int = 8,
     momentum: float = 0.9,
 ) -> None:
-    """Set range and sign of the activation quantizers inside of `model` from what the float network computes.
+    """Set range and sign of the activation quantizers inside `model` from what the float network computes.
 
     `quantizers` maps names of tensors to quantizers. A batch holds the inputs of the model, on its device. A
     range is signed where a value below zero was seen. Whether a quantizer learns, is fixed or off stays as it was.

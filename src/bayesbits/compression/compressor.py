@@ -5,7 +5,7 @@
     loss = task_loss + mu * compressor.penalty()      # in your own loop
     compressor.fix(compressor.plan())
 
-All state lives in the network itself (see `compression.attachment`); a handle is made anew by `Compressor(model)`, for
+All state lives in the network itself (see `compression.attachment`); a handle is made again by `Compressor(model)`, for
 example after `copy.deepcopy` or `torch.load`.
 """
 
@@ -99,7 +99,7 @@ class Compressor:
             method: "minmax" (the largest magnitude), "moving_average" (of each batch's largest magnitude),
                 "percentile" (of the magnitudes) or "mse" (the least squared error of rounding). Weights have "mse"
                 or "minmax".
-            percentile: For "percentile": how much of the magnitudes lies inside of the range, in percent.
+            percentile: For "percentile": how much of the magnitudes lies inside the range, in percent.
             reference_bits: For "mse": the width at which the error is smallest. A tensor whose width is not learned
                 has its own width instead.
             momentum: For "moving_average": how much of the average each further batch keeps.

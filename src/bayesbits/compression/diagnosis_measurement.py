@@ -30,7 +30,7 @@ def diagnose(
     *,
     draws: int = 4,
 ) -> Diagnosis:
-    """Look at every quantizer inside of `model`, of weights and activations, by its tensor's name.
+    """Look at every quantizer inside `model`, of weights and activations, by its tensor's name.
 
     `penalty` gives the penalty as the loss has it, its weight included. `batches` yields pairs of inputs (in any form
     that `call_model` takes) and targets, and `loss_fn(output, targets)` the task's loss. Each batch runs `draws` times.

@@ -66,7 +66,7 @@ def _has_never_run(norm: BatchNorm) -> bool:
 
 @contextmanager
 def observing(quantizers: Mapping[str, GatedQuantizer], observers: Mapping[str, Hook]) -> Iterator[None]:
-    """Inside of the block every observer is called with its quantizer's inputs."""
+    """Inside the block every observer is called with its quantizer's inputs."""
     handles = [quantizer.register_forward_pre_hook(observers[name]) for name, quantizer in quantizers.items()]
     try:
         yield

@@ -1,13 +1,14 @@
-"""The penalties: what is asked of the gates, to be added to a task's loss as `task + mu * penalty`.
+"""The penalties: the cost of open gates, to be added to a task's loss as `task + mu * penalty`.
 
-    paper          sum_k sum_j lambda_jk prod_(i<=j) q_ik,       lambda_jk = b_j MACs_k / max MACs       (Eq. bb_map)
+    paper          sum_k sum_j lambda_jk prod_(i<=j) q_ik,       lambda_jk = b_j MACs_k / max MACs
     variational    sum_k sum_j KL_jk prod_(i<j) q_ik / N,        with the prior P(z_jk = 1) = e^-L, L = N lambda_jk
-                   KL_jk = -H[q_jk] + L q_jk - log(1 - e^-L) (1 - q_jk)                        (Eq. kl_autoregressive)
+                   KL_jk = -H[q_jk] + L q_jk - log(1 - e^-L) (1 - q_jk)
     expected_bops  the expected bit operations in percent of float, with the expected widths
                    sum_j (b_j - b_(j-1)) prod_(i<=j) q_ik,  b_0 = 0
 
-q_jk = P(z_jk > 0) is the probability that the gate of width b_j of tensor k is on; `compression.penalty_base` says
-which gates and MACs those are. To add a penalty: write a subclass of `Penalty` here, and name it in `PENALTIES`.
+`paper` is the paper's objective, `variational` its bound. q_jk = P(z_jk > 0) is the probability that the gate of width
+b_j of tensor k is on; `compression.penalty_base` says which gates and MACs those are. To add a penalty: write a
+subclass of `Penalty` here, and name it in `PENALTIES`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The decision of the gates as a `Plan`, and a `Plan` as the final decision."""
+"""Reading a `Plan` from the gates (`read_plan`), and fixing quantizers and gates to a `Plan` (`fix_plan`)."""
 
 from bayesbits.compression.attachment import Attachment
 from bayesbits.cost.bops import FLOAT_BITS

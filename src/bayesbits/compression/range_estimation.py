@@ -33,7 +33,7 @@ class RangeOptions:
     method: str
     """One of METHODS."""
     percentile: float
-    """For `percentile`: how much of the magnitudes lies inside of the range, in percent."""
+    """For `percentile`: how much of the magnitudes lies inside the range, in percent."""
     reference_bits: int
     """For `mse`: the width at which the error is smallest."""
     momentum: float = 0.0

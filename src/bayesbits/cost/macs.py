@@ -41,7 +41,7 @@ def operation_macs(operation: Callable[..., Any], args: Sequence[Any], kwargs: M
 
 
 class MacCounter(ExitStack):
-    """Counts the MACs of all operations inside of a `with` block that torch knows how to count."""
+    """Counts the MACs of all operations inside a `with` block that torch knows how to count."""
 
     def __enter__(self) -> Self:
         from torch.utils.flop_counter import FlopCounterMode  # here, as it imports triton: a quarter of a second

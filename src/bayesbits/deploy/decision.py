@@ -87,7 +87,7 @@ def read_decision(compressor: Compressor, channel_multiple: int = 1) -> Decision
     if not topology.traced:
         raise ValueError(
             "torch.export cannot read this network, and deployment needs its graph; topology.unsupported says what "
-            "stood in the way. Way out: rewrite that part (branches on data, mostly), or deploy the part that exports"
+            "stood in the way. To fix this: rewrite that part (mostly branches on data), or deploy a part that exports"
         )
     args, kwargs = fixed.attachment.example_inputs or ((), {})
     args, kwargs = tree_map_only(Tensor, _float_on_cpu, (args, kwargs))
@@ -130,7 +130,7 @@ def _check_precision(model: nn.Module) -> None:
         if tensor.is_floating_point() and torch.finfo(tensor.dtype).bits < torch.finfo(torch.float32).bits:
             raise ValueError(
                 f"{name} is in {str(tensor.dtype).removeprefix('torch.')}, and a deployed network computes in float32: "
-                "its codes would be others. Way out: model.float(), look at its accuracy once more, and deploy that"
+                "its codes would be others. To fix this: model.float(), look at its accuracy once more, and deploy that"
             )
 
 
@@ -142,7 +142,7 @@ def _check_fixed(compressor: Compressor) -> None:
     if learning:
         raise ValueError(
             f"bits or channels are not final yet ({learning[0]}, for one), and what the network computes now is not "
-            "what would be deployed. Way out: compressor.fix(), or compressor.fix(plan), and deploy that"
+            "what would be deployed. To fix this: compressor.fix(), or compressor.fix(plan), and deploy that"
         )
 
 

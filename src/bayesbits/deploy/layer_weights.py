@@ -133,7 +133,7 @@ def _along_outputs(values: Tensor, layer: Layer) -> Tensor:
     if layer.kind == "conv_transpose" and layer.groups > 1 and not layer.depthwise:
         raise ValueError(
             f"the weight of {layer.name}, a transposed convolution with groups, has no axis of output channels along "
-            "which its batch norm could be folded. Way out: one convolution for each group"
+            "which its batch norm could be folded. To fix this: one convolution for each group"
         )
     axis = output_axis(layer.kind, layer.groups)
     return values.reshape(*[1] * axis, -1, *[1] * (len(layer.weight_shape) - axis - 1))

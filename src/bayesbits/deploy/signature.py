@@ -62,7 +62,7 @@ def _check_repeatable(arguments: Sequence[Argument]) -> None:
         if value is not None and not argument.optional:
             raise ValueError(
                 f"the network was attached with {value} as {argument.name}, which cannot be known again, and would be "
-                "part of every call of the deployed network. Way out: make it the default of that argument, or an "
+                "part of every call of the deployed network. To fix this: make it the default of that argument, or an "
                 "attribute of the network, and leave it out of the example inputs"
             )
 
@@ -132,7 +132,7 @@ def example_call(structure: Structure, *, by_position: bool) -> tuple[tuple[Any,
         if any(part.kind in ("object", "other") for part in argument.form.parts()):
             raise ValueError(
                 f"the network takes an object as {argument.name}, whose class is not stored, so that no example of it "
-                "can be made. Way out: give example inputs, or load without a model"
+                "can be made. To fix this: give example inputs, or load without a model"
             )
     args = tuple(argument.form.build(zeros) for argument in takes[: last + 1])
     return args, {argument.name: argument.form.build(zeros) for argument in rest}

@@ -33,7 +33,7 @@ _forced: ContextVar[str | None] = ContextVar("bayesbits_implementation", default
 
 @contextmanager
 def implementation(name: str) -> Iterator[None]:
-    """Run `gated_quantize` with one implementation inside of a `with` block; for tests and measurements.
+    """Run `gated_quantize` with one implementation inside a `with` block; for tests and measurements.
 
     Args:
         name: "torch" (the definition), "compiled" (the definition compiled for the CPU), "triton" (the kernels),
@@ -63,7 +63,7 @@ def implementation(name: str) -> Iterator[None]:
 
 @contextmanager
 def watching() -> Iterator[Counter[str]]:
-    """After the block, how often each implementation has run in it; runs inside of compiled code are not counted."""
+    """After the block, how often each implementation has run in it; runs inside compiled code are not counted."""
     before, seen = _ran.copy(), Counter[str]()
     try:
         yield seen

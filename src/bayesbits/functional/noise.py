@@ -1,6 +1,6 @@
 """Noise from a counter: uniform numbers that are a function of (seed, step, index) and of nothing else.
 
-The noise of gates must be the same on every rank, be continued bit for bit after a resume, and be drawn inside of
+The noise of gates must be the same on every rank, be continued bit for bit after a resume, and be drawn inside
 compiled functions and CUDA graphs. A hash of a counter that lives in a tensor does all of this; a generator does not.
 """
 

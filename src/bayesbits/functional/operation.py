@@ -17,7 +17,7 @@ from bayesbits.functional.dispatch import choose, forced, has_kernel, run_backwa
 def _as_one_operation(x: Tensor, rows: int) -> bool:
     """Whether the kernel is one operation, into which the compiler does not look: that of `torch.compile` for the GPU.
 
-    `torch.compiler.is_exporting` must not be asked: on torch 2.11 it is a constant True inside of dynamo.
+    `torch.compiler.is_exporting` must not be asked: on torch 2.11 it is a constant True inside dynamo.
     """
     if torch.compiler.is_compiling():
         return torch.compiler.is_dynamo_compiling() and has_kernel(x, rows)
@@ -66,7 +66,7 @@ def gated_quantize(
 ) -> Tensor:
     """Quantize x by a gated mixture of widths: z_2 (x_2 + z_4 (eps_4 + z_8 (eps_8 + ...))).
 
-    Gates of 0 and 1 give exactly the codes of one width. Gradients reach x (straight through inside of the range), beta
+    Gates of 0 and 1 give exactly the codes of one width. Gradients reach x (straight through inside the range), beta
     and the gates. `functional.reference` defines the value and the gradients.
 
     Args:

@@ -1,1 +1,1 @@
-"""Reading a network into a `Topology`, and attaching quantizers to it."""
+"""Reading a network into a `Topology`: its layers, the tensors between them, and the channels that can be removed."""

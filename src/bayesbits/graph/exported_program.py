@@ -128,7 +128,7 @@ def _check_readable(graph: fx.Graph) -> None:
     """Refuse graphs whose shapes depend on the data, or with operations that run graphs of their own (torch.cond)."""
     for node in graph.nodes:
         if isinstance(node.target, HigherOrderOperator):
-            raise RuntimeError(f"the exported graph runs other graphs inside of {node.name}")
+            raise RuntimeError(f"the exported graph runs other graphs inside {node.name}")
         values = node.meta.get("val")
         for value in values if isinstance(values, (tuple, list)) else [values]:
             if isinstance(value, Tensor) and any(isinstance(size, torch.SymInt) for size in value.shape):

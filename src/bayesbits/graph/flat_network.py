@@ -37,7 +37,7 @@ class FlatNetwork(nn.Module):
         for leaf in self._leaves:
             if not isinstance(leaf, Tensor) and tensors_in(leaf):
                 raise TypeError(
-                    f"the network takes tensors inside of a {type(leaf).__name__}, which torch cannot take apart: "
+                    f"the network takes tensors inside a {type(leaf).__name__}, which torch cannot take apart: "
                     "give tuples, lists and dicts, or register the class with torch.export.register_dataclass"
                 )
         self.training = network.training

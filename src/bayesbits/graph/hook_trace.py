@@ -40,7 +40,7 @@ def trace_with_hooks(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
     parameters = {id(parameter): name for name, parameter in model.named_parameters()}
     seen, macs = _run(model, args, kwargs)
     computed = [name for name, record in seen.items() if id(weight_of(record.module)) not in parameters]
-    for name in computed:  # weight and spectral norm: the weight is computed anew in every run
+    for name in computed:  # weight and spectral norm: the weight is computed again in every run
         del seen[name]
     floats = [tensor for tensor in tensors_in((args, kwargs)) if tensor.is_floating_point()]
     activations = _activations(seen, floats)

@@ -131,7 +131,7 @@ def find_layers(program: Program) -> tuple[FoundLayer, ...]:
 
 
 def layer_input(program: Program, call: fx.Node) -> fx.Node:
-    """The tensor that a layer's module is called with, before a circular convolution pads it inside of the module."""
+    """The tensor that a layer's module is called with, before a circular convolution pads it inside the module."""
     inside = program.calls(call)[-1:]
     node = _operand(call)
     while inside and program.calls(node)[-1:] == inside and node.all_input_nodes:

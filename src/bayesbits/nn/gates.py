@@ -84,8 +84,9 @@ class GateBank(nn.Module):
     Parts of a forward pass that checkpointing repeats during backward use the values of the latest draw: with several
     passes before one backward, checkpointed parts of the earlier ones would be repeated with the wrong gates.
 
-    The noise is a function of the seed and of a counter, both in the buffer `counter`: equal on all ranks once the
-    buffer is, and continued exactly by a state_dict.
+    The noise is a function of the seed and of a counter, both in the buffer `counter`: it is equal on all
+    ranks if the buffer is, and a state_dict continues it exactly. `bb.search` sets the buffer; in a loop of your own
+    DDP broadcasts it.
     """
 
     counter: Tensor
@@ -133,7 +134,7 @@ class GateBank(nn.Module):
 
 
 def is_recomputing() -> bool:
-    """Whether this forward runs inside of backward: it is checkpointing's second one, with the first one's noise."""
+    """Whether this forward runs inside backward: it is checkpointing's second one, with the first one's noise."""
     return not torch.compiler.is_compiling() and in_backward()
 
 

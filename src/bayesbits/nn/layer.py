@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bayesbits.functional.grid import INTEGER_BITS
-from bayesbits.nn.calibration import CalibrationState
+from bayesbits.nn.calibration_state import CalibrationState
 from bayesbits.nn.channel_gate import ChannelFollower, ChannelGate
 from bayesbits.nn.class_exchange import AttachedModule, exchange_class
 from bayesbits.nn.folding import fold_factor, round_bias

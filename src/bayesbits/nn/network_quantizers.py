@@ -1,4 +1,4 @@
-"""All quantizers and gates of a network: one module, which hangs at the network's root under the name `bayesbits`.
+"""All quantizers and gates of a network: one module, which is stored at the network's root under the name `bayesbits`.
 
 It owns everything that learns, by the names of tensors and layers, and says what runs before and after each forward
 pass. `nn.network` puts it into the network; `compression.attachment` decides which quantizers and gates there are.
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesbits.nn.calibration import CalibrationState
+from bayesbits.nn.calibration_state import CalibrationState
 from bayesbits.nn.channel_gate import ChannelFollower, ChannelGate
 from bayesbits.nn.gated_quantizer import GatedQuantizer
 from bayesbits.nn.gates import GateBank

@@ -1,6 +1,6 @@
 """A module whose output is quantized: the operand of a residual addition, or of a pooling with indices.
 
-The output is quantized inside of the module, before any forward hook: a hook sees what the deployed network has.
+The output is quantized inside the module, before any forward hook: a hook sees what the deployed network has.
 """
 
 import functools
@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bayesbits.nn.calibration import CalibrationState
+from bayesbits.nn.calibration_state import CalibrationState
 from bayesbits.nn.class_exchange import AttachedModule, exchange_class
 from bayesbits.nn.gated_quantizer import GatedQuantizer
 

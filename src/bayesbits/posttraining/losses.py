@@ -70,7 +70,7 @@ def layers_loss(compressor: Compressor, batch: Any) -> Tensor:
 
 @contextmanager
 def _outputs(modules: list[nn.Module]) -> Iterator[list[Tensor]]:
-    """The outputs that the modules compute inside of the block, before quantizers and hooks change them."""
+    """The outputs that the modules compute inside the block, before quantizers and hooks change them."""
     seen: list[Tensor] = []
 
     def observe(_arguments: tuple[Any, ...], _keywords: dict[str, Any], output: Tensor) -> None:

@@ -56,7 +56,7 @@ def _save(attachment: Attachment) -> Callable[[], None]:
 
 @contextmanager
 def as_float_network(attachment: Attachment) -> Iterator[None]:
-    """Inside of the block the live network is the float one: no quantizer rounds, and no channel is pruned."""
+    """Inside the block the live network is the float one: no quantizer rounds, and no channel is pruned."""
     with quantizers_restored(attachment):
         for quantizer in attachment.quantizers.values():
             quantizer.turn_off()
@@ -67,7 +67,7 @@ def as_float_network(attachment: Attachment) -> Iterator[None]:
 
 @contextmanager
 def only_learning(compressor: Compressor, groups: tuple[str, ...]) -> Iterator[dict[str, list[nn.Parameter]]]:
-    """Inside of the block only the parameters of these groups require gradients; yields them by group name.
+    """Inside the block only the parameters of these groups require gradients; yields them by group name.
 
     The network stays in evaluation mode, so that batch norms keep their statistics and dropout does nothing. Only the
     gates are in training mode.

@@ -2,7 +2,7 @@
 
 Data sets of the zoo are held on the device as a whole. Photographs in folders are read by worker processes. A user's
 function returns either a `bayesbits.zoo.data.Data`, which is treated like a data set of the zoo, or loaders: a pair
-(train, test) or a triple (train, validation, test) of iterables that start anew for each epoch and yield batches of
+(train, test) or a triple (train, validation, test) of iterables that start again for each epoch and yield batches of
 (inputs, labels).
 """
 
@@ -195,7 +195,7 @@ def _from_users_loaders(made: Any, config: DataConfig, process: Process, labeled
     if not isinstance(made, tuple) or len(made) not in (2, 3) or any(isinstance(part, Iterator) for part in made):
         raise ValueError(
             f"the data {config.name!r} returned a {type(made).__name__}; it returns a bayesbits.zoo.data.Data, or "
-            "a tuple (train, test) or (train, validation, test) of loaders, iterables that start anew for every epoch"
+            "a tuple (train, test) or (train, validation, test) of loaders, iterables that start again for every epoch"
         )
     if config.padding or config.flip or config.validation or not config.standardize:
         raise ValueError(

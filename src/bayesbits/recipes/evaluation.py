@@ -78,7 +78,7 @@ def _try(task: LearningTask, model: nn.Module, loader: Iterable[Any], where: str
 
 @contextmanager
 def explained(inputs: str, hint: str = "") -> Iterator[None]:
-    """Errors of a network that runs inside of the block become a ValueError that names its inputs and adds a hint."""
+    """Errors of a network that runs inside the block become a ValueError that names its inputs and adds a hint."""
     try:
         yield
     except _FAILURES as error:
@@ -104,7 +104,7 @@ def _check_pair(batch: Any) -> None:
 
 @contextmanager
 def full_float32() -> Iterator[None]:
-    """Inside of the block a GPU multiplies float32 numbers in full precision, as other devices do.
+    """Inside the block a GPU multiplies float32 numbers in full precision, as other devices do.
 
     By default torch lets convolutions round their inputs to 10 bits of mantissa (TF32). At low bit widths that is a
     different network from the deployed one: about one decision in a hundred changes.

@@ -26,8 +26,8 @@ from bayesbits.records.plan import Plan
 from bayesbits.training import finetune, search
 from bayesbits.training.batches import Batches
 from bayesbits.training.engine import run as train
+from bayesbits.training.phase import Phase
 from bayesbits.training.randomness import seed_everything
-from bayesbits.training.task import Task
 from bayesbits.zoo.models import load_checkpoint
 
 Say = Callable[[str], None]
@@ -77,11 +77,11 @@ class Stages:
             all_float = Spec(prune=False, input_bits=32, residual_bits=None, rules={"*": {"bits": 32}})  # type: ignore[dict-item]
             compressor = attach(model, self.loaders.example, all_float)
             compressor.calibrate([self.loaders.example])  # required, though every range is unused
-            task = Task(
+            phase = Phase(
                 "float", compressor, self.loaders.train, self.task.loss.function, config, plan=None,
                 folder=self.folder, resume=True, evaluate=self._evaluate, teacher=None, progress=self.progress,
             )  # fmt: skip
-            train(task)
+            train(phase)
             compressor.detach()
             if self.process.first:
                 run_folder.save_weights(model, saved)

@@ -176,10 +176,12 @@ class IntegerNetwork:
 
     @property
     def layers(self) -> tuple[IntegerLayer, ...]:
+        """The layers, in running order."""
         return self.structure.layers
 
     @property
     def notes(self) -> tuple[str, ...]:
+        """What the user should know: layers and tensors that stay in float, and why."""
         return self.structure.notes
 
     def layer(self, name: str) -> IntegerLayer:

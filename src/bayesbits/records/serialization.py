@@ -73,7 +73,7 @@ class Record:
         if data.get("version") != cls.VERSION:
             raise ValueError(
                 f"{name} version {data.get('version')!r} cannot be read; this library reads {cls.VERSION}. "
-                "Make it anew with this version of the library, or read it with the version that wrote it"
+                "Make it again with this version of the library, or read it with the version that wrote it"
             )
         return _read_fields(cls, data, name)
 

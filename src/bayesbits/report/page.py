@@ -18,7 +18,7 @@ from bayesbits.recipes.run_folder import POSTTRAIN, RECIPE, REPORT, write
 from bayesbits.report import page_tables as tables
 from bayesbits.report.formatting import format_reduction
 from bayesbits.report.layer_figure import layer_figures
-from bayesbits.report.run_folder import Run, read_run
+from bayesbits.report.run_data import Run, read_run
 from bayesbits.report.svg import printable
 from bayesbits.report.training_figure import training_figure
 

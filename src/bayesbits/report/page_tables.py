@@ -7,7 +7,7 @@ from bayesbits.deploy.verification.result import RuntimeTensor, Verification
 from bayesbits.recipes.result import POSTTRAINING
 from bayesbits.report.formatting import format_bytes, format_count, format_duration, format_part, format_reduction
 from bayesbits.report.layer_figure import FLOAT_BITS, LayerBars
-from bayesbits.report.run_folder import Run
+from bayesbits.report.run_data import Run
 
 _METHODS = {
     "bayesian_bits": "Bayesian Bits: bits and channels were learned",
@@ -131,7 +131,7 @@ def verification(found: Verification) -> list[Row]:
     close = [place for place in found.runtime_tensors if not place.exact]
     wrong = sum(tensor.wrong for tensor in found.wrong)
     rows = [
-        ("Derived anew from plan and weights", str(found.derived)),
+        ("Derived again from plan and weights", str(found.derived)),
         ("In the file", str(found.stored)),
         ("Integer network against training, layer by layer",
          f"{simulated.ties:,} of {simulated.codes:,} activation codes differ beside a tie, {wrong:,} elsewhere"),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from markupsafe import Markup
 
-from bayesbits.report.run_folder import Point, Stage
+from bayesbits.report.run_data import Point, Stage
 from bayesbits.report.svg import WIDTH, Axis, element, figure, horizontal_line, label, linear_axis, log_axis
 
 _HEIGHT, _TOP, _BOTTOM, _LEFT = 282, 60, 234, 56

@@ -113,7 +113,8 @@ class Ranks:
     def check_equal(self, tensor: Tensor, what: str) -> None:
         """Raise unless a tensor is the same in every process."""
         rows = self.gather(tensor.detach().cpu())
-        assert all(torch.equal(row, rows[0]) for row in rows), f"{what} differ between processes"
+        if not all(torch.equal(row, rows[0]) for row in rows):
+            raise TrainingError(f"{what} differ between processes, which have to start equal: seed all of them alike")
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The network to run: itself, or wrapped by DistributedDataParallel, which averages gradients."""
@@ -136,7 +137,7 @@ def local_part(tensor: Tensor) -> Tensor:
 
 @contextmanager
 def averaged_quantizer_gradients(compressor: Compressor) -> Iterator[None]:
-    """Inside of this context the gradients of a sharded network's quantizers and gates are averaged over the processes.
+    """Inside this context the gradients of a sharded network's quantizers and gates are averaged over the processes.
 
     Backward reaches them in the same order everywhere, as the network is the same.
     """

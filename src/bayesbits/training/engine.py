@@ -22,42 +22,42 @@ from bayesbits.training.errors import Interrupted, LoaderError, NonFiniteError, 
 from bayesbits.training.execution import Execution
 from bayesbits.training.metrics import LossHistory, MetricsLog
 from bayesbits.training.optimizers import make_optimizers
+from bayesbits.training.phase import Evaluate, Phase, Position, find_checkpoint, start_training
 from bayesbits.training.progress import ProgressReport
 from bayesbits.training.step import TrainingStep
-from bayesbits.training.task import Evaluate, Position, Task, find_checkpoint, start_training
 from bayesbits.utils.modes import evaluation_mode, modes_restored
 from bayesbits.utils.torch_private import BatchNorm
 
 Result = TypeVar("Result")
 
 
-def run(task: Task) -> None:
+def run(phase: Phase) -> None:
     """Train a phase to its end; see `Run`."""
-    model = task.compressor.model
+    model = phase.compressor.model
     with ExitStack() as stack:
         stack.enter_context(modes_restored(model))
-        if task.teacher is not None:
-            stack.enter_context(evaluation_mode(task.teacher))
+        if phase.teacher is not None:
+            stack.enter_context(evaluation_mode(phase.teacher))
         ranks = stack.enter_context(Ranks(next(model.parameters()).device))
-        shown = task.progress and ranks.is_first
-        progress = stack.enter_context(ProgressReport(task.phase, task.config.epochs, show=shown))
-        stack.enter_context(averaged_quantizer_gradients(task.compressor))
-        phase = Run(task, ranks, stack.enter_context(StopSignals()), progress)
+        shown = phase.progress and ranks.is_first
+        progress = stack.enter_context(ProgressReport(phase.name, phase.config.epochs, show=shown))
+        stack.enter_context(averaged_quantizer_gradients(phase.compressor))
+        training = Run(phase, ranks, stack.enter_context(StopSignals()), progress)
         # Weights and activations are compiled apart: half of the quantizers share a compilation.
-        quantizers = len(task.compressor.attachment.quantizers)
-        stack.enter_context(compiled.expecting(phase.steps * quantizers // 2))
-        phase.train()
+        quantizers = len(phase.compressor.attachment.quantizers)
+        stack.enter_context(compiled.expecting(training.steps * quantizers // 2))
+        training.train()
 
 
 class Run:
     """One phase of training, from where it starts to its end."""
 
-    def __init__(self, task: Task, ranks: Ranks, signals: StopSignals, progress: ProgressReport) -> None:
-        self.task, self.config, self.ranks = task, task.config, ranks
+    def __init__(self, phase: Phase, ranks: Ranks, signals: StopSignals, progress: ProgressReport) -> None:
+        self.phase, self.config, self.ranks = phase, phase.config, ranks
         self.signals, self.progress = signals, progress
-        self.compressor, self.model = task.compressor, task.compressor.model
+        self.compressor, self.model = phase.compressor, phase.compressor.model
         self.device = next(self.model.parameters()).device
-        self.batches = Batches(task.loader, self.device, task.config.epoch_steps)
+        self.batches = Batches(phase.loader, self.device, phase.config.epoch_steps)
         length = self.batches.length
         if length is None and self.config.epochs == 1:
             raise ValueError(
@@ -65,14 +65,14 @@ class Run:
                 "configuration, or a loader with __len__"
             )
         self.description = describe_training(
-            task.phase, self.compressor, self.config, task.plan, batches=length, world_size=ranks.world_size
+            phase.name, self.compressor, self.config, phase.plan, batches=length, world_size=ranks.world_size
         )
-        content = find_checkpoint(task, ranks, self.description)
+        content = find_checkpoint(phase, ranks, self.description)
         if content is None:
-            start_training(task, ranks, self.batches)
+            start_training(phase, ranks, self.batches)
         else:
-            assert task.checkpoint is not None
-            load_model(task.checkpoint, self.model, content["model"])
+            assert phase.checkpoint is not None
+            load_model(phase.checkpoint, self.model, content["model"])
         self.optimizers = make_optimizers(self.compressor, self.config)
         if content is None:
             self.position, self.losses = Position(length=length), LossHistory()
@@ -91,23 +91,23 @@ class Run:
         self.frozen = False
         self.ranks.check_equal(self.compressor.attachment.bank.counter, "the counters of the gates' noise")
         self.step = TrainingStep(
-            self.ranks.wrap(self.model), self.compressor, self.task.loss_fn, self.optimizers, self.config,
-            mu=self.task.mu, teacher=self.task.teacher,
+            self.ranks.wrap(self.model), self.compressor, self.phase.loss_fn, self.optimizers, self.config,
+            mu=self.phase.mu, teacher=self.phase.teacher,
         )  # fmt: skip
         self.seconds_before = self.position.seconds
         self.started = self.saved = time.monotonic()
         self.reported: Execution | None = None
         unfinished = content is None or self.position.epoch < self.config.epochs
-        writes = self.task.folder is not None and self.ranks.is_first and unfinished
-        path = self.task.folder / "metrics.jsonl" if writes and self.task.folder is not None else None
-        self.metrics = MetricsLog(path, self.task.phase, None if content is None else content["metrics"])
+        writes = self.phase.folder is not None and self.ranks.is_first and unfinished
+        path = self.phase.folder / "metrics.jsonl" if writes and self.phase.folder is not None else None
+        self.metrics = MetricsLog(path, self.phase.name, None if content is None else content["metrics"])
         if content is None:
             self._save()
-            if path is not None and self.task.checkpoint is not None:
+            if path is not None and self.phase.checkpoint is not None:
                 # A checkpoint that cannot be read back is found now, and not after hours of training.
-                read_checkpoint(self.task.checkpoint)
+                read_checkpoint(self.phase.checkpoint)
         elif unfinished:
-            self.progress.say(f"{self.task.phase}: resuming after {self.position}")
+            self.progress.say(f"{self.phase.name}: resuming after {self.position}")
 
     @property
     def steps(self) -> int:
@@ -136,14 +136,14 @@ class Run:
                 self._report_execution()
             if position.step % self.config.log_steps == 0:
                 self._log()
-            due = self.task.folder is not None and time.monotonic() - self.saved >= self.config.checkpoint_seconds
+            due = self.phase.folder is not None and time.monotonic() - self.saved >= self.config.checkpoint_seconds
             stop, save = self.ranks.max([self.signals.received, int(due)])
             if stop:
                 self._stop(stop)
             if save:
                 self._save()
         if position.batch == 0:
-            raise LoaderError(f"the loader gave no batches in epoch {position.epoch}; {self.task.how_to_resume}")
+            raise LoaderError(f"the loader gave no batches in epoch {position.epoch}; {self.phase.how_to_resume}")
         self.step.settle()
         if self.step.execution != self.reported:
             self._report_execution()
@@ -152,8 +152,8 @@ class Run:
         last = position.epoch == self.config.epochs
         if last:
             self._log()
-        if self.task.evaluate is not None and (last or position.epoch % self.config.evaluate_epochs == 0):
-            self._evaluate(self.task.evaluate)
+        if self.phase.evaluate is not None and (last or position.epoch % self.config.evaluate_epochs == 0):
+            self._evaluate(self.phase.evaluate)
         if last:
             self._save()
 
@@ -189,7 +189,7 @@ class Run:
         except Exception as error:
             where = f"epoch {self.position.epoch}, batch {self.position.batch}"
             raise LoaderError(
-                f"the loader raised {type(error).__name__} at {where}: {error}; {self.task.how_to_resume}"
+                f"the loader raised {type(error).__name__} at {where}: {error}; {self.phase.how_to_resume}"
             ) from error
 
     def _prepare_step(self) -> None:
@@ -220,9 +220,9 @@ class Run:
 
     def _non_finite(self, what: str) -> NonFiniteError:
         lrs = ", ".join(f"{name} {lr:.3g}" for name, lr in self.optimizers.lrs().items())
-        penalty = f" or a smaller mu (now {self.task.mu:g})" if self.task.mu else ""
+        penalty = f" or a smaller mu (now {self.phase.mu:g})" if self.phase.mu else ""
         return NonFiniteError(
-            f"{what}; training stopped. Try lower learning rates (now {lrs}){penalty}; {self.task.how_to_resume}"
+            f"{what}; training stopped. Try lower learning rates (now {lrs}){penalty}; {self.phase.how_to_resume}"
         )
 
     def _report_execution(self) -> None:
@@ -231,7 +231,7 @@ class Run:
         assert self.reported is not None
         where = {"epoch": self.position.epoch, "step": self.position.step}
         self.metrics.write("execution", {**where, **self.reported.to_json()})
-        self.progress.say(f"{self.task.phase}: {self.reported}")
+        self.progress.say(f"{self.phase.name}: {self.reported}")
 
     def _log(self) -> None:
         """Write a line with the mean losses of the steps since the last one."""
@@ -239,7 +239,7 @@ class Run:
         values = self.losses.pop_means()
         if not values:
             return
-        if self.task.mu:
+        if self.phase.mu:
             values["expected_relative_bops"] = self.compressor.expected_relative_bops().item()
         where = {"epoch": self.position.epoch, "step": self.position.step, "seconds": round(self._seconds(), 3)}
         self.metrics.write("train", {**where, **values, "lr": self.optimizers.lrs()})
@@ -256,7 +256,7 @@ class Run:
 
     def _save(self) -> None:
         """Write a checkpoint, if there is a folder and everything is finite."""
-        path = self.task.checkpoint
+        path = self.phase.checkpoint
         if path is None:
             return
         self._check_losses()
@@ -286,10 +286,10 @@ class Run:
     def _stop(self, number: int) -> None:
         self._save()
         saved, resume = "nothing was saved, as there is no folder; the network is as that step left it", ""
-        if self.task.checkpoint is not None:
-            saved = f"its state is saved in {self.task.checkpoint}"
+        if self.phase.checkpoint is not None:
+            saved = f"its state is saved in {self.phase.checkpoint}"
             resume = ": the same call with resume=True continues from there"
-        raise Interrupted(f"{self.task.phase} was interrupted after {self.position}; {saved}", number, resume)
+        raise Interrupted(f"{self.phase.name} was interrupted after {self.position}; {saved}", number, resume)
 
     def _rng_state(self) -> randomness.State:
         return randomness.capture(self.device, self.batches.generators)

@@ -64,7 +64,7 @@ class Interrupted(TrainingError):  # noqa: N818 (being asked to stop is not an e
 
 
 class StopSignals:
-    """Inside of this context the first SIGINT or SIGTERM is noted in `received`, and the engine reads it between steps.
+    """Inside this context the first SIGINT or SIGTERM is noted in `received`, and the engine reads it between steps.
 
     A second signal does what it did before training, which stops at once. Outside of the main thread Python delivers
     no signals, and none is noted.

@@ -17,8 +17,8 @@ from bayesbits.training.config import FinetuneConfig, SearchConfig
 from bayesbits.training.distributed import is_first
 from bayesbits.training.engine import run
 from bayesbits.training.errors import TrainingError
+from bayesbits.training.phase import Evaluate, Phase
 from bayesbits.training.step import LossFunction
-from bayesbits.training.task import Evaluate, Task
 
 
 def search(
@@ -75,7 +75,7 @@ def search(
     """
     config = SearchConfig() if config is None else config
     where = None if folder is None else Path(folder)
-    run(Task("search", compressor, loader, loss_fn, config, None, where, resume, evaluate, teacher, progress))
+    run(Phase("search", compressor, loader, loss_fn, config, None, where, resume, evaluate, teacher, progress))
     plan = compressor.plan()
     if where is not None and is_first():
         _save_plan(plan, where / "plan.json")
@@ -128,9 +128,9 @@ def finetune(
     config = FinetuneConfig() if config is None else config
     where = None if folder is None else Path(folder)
     plan = compressor.plan() if plan is None else plan
-    task = Task("finetune", compressor, loader, loss_fn, config, plan, where, resume, evaluate, teacher, progress)
+    phase = Phase("finetune", compressor, loader, loss_fn, config, plan, where, resume, evaluate, teacher, progress)
     compressor.fix(plan)
-    run(task)
+    run(phase)
 
 
 def _save_plan(plan: Plan, path: Path) -> None:

@@ -1,1 +1,1 @@
-"""What every room may use: checks of options, nested structures, names, files written whole, torch's CUDA graphs."""
+"""What all of the package uses: options, batches, names, atomic file writes, tables, CUDA graphs, private torch."""

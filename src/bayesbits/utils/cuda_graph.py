@@ -36,7 +36,7 @@ class Recorder:
         self.forget()
 
     def forget(self) -> None:
-        """Give the record up; warm up and record anew when there is more to run."""
+        """Give the record up; warm up and record again when there is more to run."""
         self._runs = 0
         self._graph: Any = None
         self._places: list[Tensor] = []

@@ -21,7 +21,7 @@ def modes_restored(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode inside of the block."""
+    """The model in evaluation mode inside the block."""
     with modes_restored(model):
         model.eval()
         yield

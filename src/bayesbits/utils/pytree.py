@@ -109,7 +109,7 @@ class Tree:
         if not same:
             raise ValueError(
                 f"{name} was {self.content} when the network was attached, and the deployed network computes that way "
-                f"alone; it was given {value!r}. Way out: attach and deploy once more with that value"
+                f"alone; it was given {value!r}. To fix this: attach and deploy once more with that value"
             )
 
     @property

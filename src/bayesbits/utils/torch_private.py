@@ -1,7 +1,7 @@
-"""Every private name of torch that this package uses, why, and what happens when it is gone.
+"""Every private name of torch that this package uses, why, and what happens if torch removes it.
 
 No other module of the package touches a private name of torch (`tests/utils/test_torch_private.py` reads them all).
-Overrides cannot live here: `nn/network.py` and `compression/attachment.py` override `nn.Module._apply`, through which
+Overrides cannot live here: `nn/network.py` and `nn/network_quantizers.py` override `nn.Module._apply`, through which
 `Module.to` and its relatives move tensors, and `nn/network.py` overrides `_save_to_state_dict` and
 `_load_from_state_dict`, through which an attachment joins a state_dict. torch has no public form of these. If one went,
 an attached network would leave its quantizers behind, and `tests/nn/test_network.py` would fail.
@@ -61,7 +61,7 @@ __all__ = [
 
 
 def in_backward() -> bool:
-    """Whether autograd's backward is running in this thread: a forward pass inside of it is checkpointing's second one.
+    """Whether autograd's backward is running in this thread: a forward pass inside it is checkpointing's second one.
 
     Gone: raises where a network with attached quantizers runs; torch has no public question for it.
     """
@@ -79,7 +79,7 @@ def is_compiled(module: nn.Module) -> bool:
 
 @contextmanager
 def ignore_autocast() -> Iterator[None]:
-    """Autocast has no effect on this thread inside of the block, even where torch.export enters it anew.
+    """Autocast has no effect on this thread inside the block, even where torch.export enters it again.
 
     torch.export puts an autocast region into a graph of its own, and making that functional loses the names of the
     modules in it. torch.autocast tells the outermost mode of the class below that it was entered. Gone: a network with

@@ -110,7 +110,7 @@ def _notes(program: RewrittenProgram) -> tuple[str, ...]:
     notes += [f"{grid.name} stays in float: it has {grid.bits} bits" for grid in grids.values() if grid.carrier is None]
     notes += [
         f"{name} stays in float, and indices of a max-pool are taken from it: where values are equal up to rounding "
-        "they may be others than in training. Way out: give it bits in the plan"
+        "they may be others than in training. To fix this: give it bits in the plan"
         for name in sorted(program.reading.topology.pooled_tensors - set(grids))
     ]
     if not any(program.batched):

@@ -15,11 +15,11 @@ from typing import Any
 
 from torch import nn
 
-from bayesbits.zoo.models.checkpoint import load_checkpoint
 from bayesbits.zoo.models.cifar_resnet import CifarResNet
 from bayesbits.zoo.models.lenet5 import LeNet5
 from bayesbits.zoo.models.mobilenetv2 import MobileNetV2
 from bayesbits.zoo.models.resnet import ResNet, resnet18, resnet50
+from bayesbits.zoo.models.trained_weights import load_checkpoint
 from bayesbits.zoo.models.vgg7 import VGG7
 
 __all__ = [

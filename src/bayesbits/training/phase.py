@@ -22,10 +22,10 @@ Evaluate = Callable[[nn.Module], dict[str, float]]
 
 
 @dataclass(frozen=True)
-class Task:
+class Phase:
     """The arguments of a phase; `search` and `finetune` explain them."""
 
-    phase: str
+    name: str
     """"search" or "finetune"."""
     compressor: Compressor
     loader: Iterable[Any]
@@ -43,12 +43,12 @@ class Task:
         """Raise for wrong arguments before training starts."""
         if not isinstance(self.compressor, Compressor):
             raise TypeError(
-                f"{self.phase} takes what bayesbits.attach returns, and this is a {type(self.compressor).__name__}"
+                f"{self.name} takes what bayesbits.attach returns, and this is a {type(self.compressor).__name__}"
             )
-        wanted = SearchConfig if self.phase == "search" else FinetuneConfig
+        wanted = SearchConfig if self.name == "search" else FinetuneConfig
         if not isinstance(self.config, wanted):
             raise TypeError(
-                f"{self.phase} takes a {wanted.__name__}, and the configuration is a {type(self.config).__name__}"
+                f"{self.name} takes a {wanted.__name__}, and the configuration is a {type(self.config).__name__}"
             )
         if self.resume and self.folder is None:
             raise ValueError("resume=True continues from the checkpoint in a folder, and no folder was given")
@@ -66,7 +66,7 @@ class Task:
     @property
     def checkpoint(self) -> Path | None:
         """The path of this phase's checkpoint."""
-        return None if self.folder is None else self.folder / f"{self.phase}.checkpoint"
+        return None if self.folder is None else self.folder / f"{self.name}.checkpoint"
 
     @property
     def how_to_resume(self) -> str:
@@ -101,14 +101,14 @@ class Position:
         return f"{self.step} steps (epoch {self.epoch}, batch {self.batch})"
 
 
-def find_checkpoint(task: Task, ranks: Ranks, description: dict[str, Any]) -> dict[str, Any] | None:
+def find_checkpoint(phase: Phase, ranks: Ranks, description: dict[str, Any]) -> dict[str, Any] | None:
     """The content of the checkpoint that the first process finds, in all processes; None where there is none."""
-    error, content, path = None, None, task.checkpoint
+    error, content, path = None, None, phase.checkpoint
     if path is not None and ranks.is_first:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists():
-                if not task.resume:
+                if not phase.resume:
                     raise TrainingError(
                         f"{path} exists from an earlier run: continue it with resume=True, or choose another folder"
                     )
@@ -121,15 +121,15 @@ def find_checkpoint(task: Task, ranks: Ranks, description: dict[str, Any]) -> di
     return found
 
 
-def start_training(task: Task, ranks: Ranks, batches: Batches) -> None:
+def start_training(phase: Phase, ranks: Ranks, batches: Batches) -> None:
     """Copy the first process's network to all, seed all random generators, and calibrate ranges that are not known."""
-    config, attachment = task.config, task.compressor.attachment
-    ranks.broadcast_state(task.compressor.model)
+    config, attachment = phase.config, phase.compressor.attachment
+    ranks.broadcast_state(phase.compressor.model)
     randomness.seed_everything(randomness.mix_seed(config.seed, ranks.rank))
     attachment.bank.counter.copy_(torch.tensor([config.seed % 2**32, 0]))
     if isinstance(config, SearchConfig) and not attachment.calibrated:
         inputs = _first_inputs(batches, config.calibration_batches, ranks)
-        task.compressor.calibrate(inputs, method=config.calibration, reference_bits=config.calibration_bits)
+        phase.compressor.calibrate(inputs, method=config.calibration, reference_bits=config.calibration_bits)
 
 
 def _first_inputs(batches: Batches, count: int, ranks: Ranks) -> Iterator[Any]:

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import bayesbits as bb
-from bayesbits.training.task import Position
+from bayesbits.training.phase import Position
 from tests.training.problems import compressor, data, searched
 
 

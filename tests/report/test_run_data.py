@@ -7,7 +7,7 @@ import pytest
 
 from bayesbits.records.plan import Plan
 from bayesbits.report import write_report
-from bayesbits.report.run_folder import Point, Stage, read_run, read_training_curves
+from bayesbits.report.run_data import Point, Stage, read_run, read_training_curves
 from tests.report.runs import write_run, write_verification
 
 EPOCHS = {"float": 2, "search": 10, "finetune": 0}
