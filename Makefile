@@ -30,14 +30,15 @@ lint: setup
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 8
 
-# What takes longer or needs more packages: the documentation, the examples, and the wheel in an empty environment.
+# What takes longer or needs more packages: the documentation, tests marked `check` (the examples, for one), and the
+# wheel in an empty environment.
 check: docs examples wheel
 
 docs: $(CHECK_STAMP)
 	$(BIN)/python -m sphinx -b html -W --keep-going -n -q docs build/docs
 
 examples: $(CHECK_STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m check --numprocesses auto --maxprocesses 8 tests/docs tests/examples
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m check --numprocesses auto --maxprocesses 8
 
 wheel: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.wheel

@@ -111,7 +111,7 @@ TRAINING = {
 DEPLOYED = {"network": "network", "file": "file", "ms": "ms", "speed": "times as fast", "MB": "MB", "% BOPs": "% BOPs"}
 EQUALITY = {
     "network": "network", "file": "file", "inputs": "inputs", "values": "exact values", "differing": "of these differ",
-    "integer kernels": "integer kernels", "simulated codes off": "codes of the simulation beside a tie",
+    "integer kernels": "integer kernels", "simulated codes off": "codes that differ end to end",
     "decisions flipped": "decisions that differ end to end",
 }  # fmt: skip
 BANDWIDTH = {

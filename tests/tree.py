@@ -19,7 +19,7 @@ COLUMN = 32
 def first_sentence(path: Path) -> str:
     """The first sentence of a file's docstring, without its full stop; empty where there is no docstring."""
     text = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].split())
-    return re.split(r"(?<=[^.]\.)\s", text)[0].removesuffix(".")
+    return re.sub(r"(?<!\.)\.$", "", re.split(r"(?<=[^.]\.)\s", text)[0])
 
 
 def tree(subpackages: Iterable[str]) -> str:

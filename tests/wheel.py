@@ -19,6 +19,7 @@ import importlib.util
 import sys
 
 import torch
+from jinja2 import PackageLoader
 
 import bayesbits as bb
 
@@ -30,6 +31,7 @@ compressor = bb.attach(model, images[:1], bb.Spec(bits=(2, 4, 8)))
 compressor.calibrate([images])
 compressor.fix(bb.Plan.uniform(compressor.topology, residual_bits=8))
 small = bb.deploy(compressor)
+assert PackageLoader("bayesbits", "report/templates").list_templates()
 bb.save(small, "small")
 assert torch.equal(bb.load("small")(images), small(images))
 

@@ -7,6 +7,7 @@ import pytest
 from benchmarks.__main__ import BENCHMARKS, main
 
 
+@pytest.mark.check
 def test_every_benchmark_runs(tmp_path, capsys):
     main(["--smoke", "--json", str(tmp_path / "record.json")])
     record = json.loads((tmp_path / "record.json").read_text())

@@ -33,7 +33,7 @@ def test_a_failed_verification_is_said_kept_and_shown(folder, monkeypatch):
 
     monkeypatch.setattr(deploy, "deploy", deploy_wrongly)
     said = " ".join(bayesbits("verify", folder, "--num-examples", 32, code=1).output.split())
-    assert "not equal: classifier.3: bias differs in 1 of 10 places" in said
+    assert "not equal: classifier.3: bias differs in 1 of 10 values" in said
     assert "unexpected" not in said
     assert "fast.onnx is not proven equal; the findings are in" in said
     found = bb.Verification.load(folder / "verification.json")

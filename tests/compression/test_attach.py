@@ -285,3 +285,16 @@ def test_transposed_convolutions_have_one_range():
     assert compressor.attachment.quantizers["0.weight"].log_beta.dim() == 0
     assert compressor.attachment.quantizers["3.weight"].log_beta.shape == (2,)
     model(x).sum().backward()
+
+
+def test_a_root_that_cannot_be_exchanged_is_left_as_it_was():
+    class Final(nn.Sequential):
+        def __init_subclass__(cls) -> None:
+            raise TypeError("no subclasses")
+
+    model = Final(nn.Linear(4, 4))
+    before = dict(vars(model))
+    with pytest.raises(TypeError, match="no subclasses"):
+        bb.attach(model, torch.zeros(1, 4))
+    assert vars(model) == before
+    assert type(model[0]) is nn.Linear

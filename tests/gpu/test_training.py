@@ -12,7 +12,7 @@ def noisy(images, generator):
     return images + 0.1 * torch.randn(images.shape, generator=generator, device=images.device)
 
 
-def handle_and_feed():
+def handle_and_loader():
     handle = compressor()
     handle.model.cuda()
     return handle, bb.DeviceLoader(data(), 12, device="cuda", transform=noisy)
@@ -20,7 +20,7 @@ def handle_and_feed():
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_nothing_waits_for_the_device_between_steps():
-    handle, feed = handle_and_feed()
+    handle, loader = handle_and_loader()
 
     def watching(output, targets):
         # From the first step of the first epoch on, up to where the epoch ends.
@@ -30,7 +30,7 @@ def test_nothing_waits_for_the_device_between_steps():
 
     seen = []
     try:
-        bb.search(handle, feed, watching, config(epochs=1, log_steps=50), progress=False)
+        bb.search(handle, loader, watching, config(epochs=1, log_steps=50), progress=False)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert len(seen) == 4
@@ -43,12 +43,12 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path):
     def stop():
         raise StopError
 
-    whole, feed = handle_and_feed()
-    plan = bb.search(whole, feed, F.cross_entropy, config(), progress=False)
-    stopped, feed = handle_and_feed()
+    whole, loader = handle_and_loader()
+    plan = bb.search(whole, loader, F.cross_entropy, config(), progress=False)
+    stopped, loader = handle_and_loader()
     with pytest.raises(StopError):
-        bb.search(stopped, feed, Failing(6, stop), config(), folder=tmp_path, progress=False)
-    resumed, feed = handle_and_feed()
-    assert bb.search(resumed, feed, F.cross_entropy, config(), folder=tmp_path, resume=True, progress=False) == plan
+        bb.search(stopped, loader, Failing(6, stop), config(), folder=tmp_path, progress=False)
+    resumed, loader = handle_and_loader()
+    assert bb.search(resumed, loader, F.cross_entropy, config(), folder=tmp_path, resume=True, progress=False) == plan
     for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
         torch.testing.assert_close(one, other)

@@ -1,4 +1,4 @@
-"""What lies between layers: which functions pass a factor on, which follow a layer, the way from one to the next."""
+"""What lies between layers: which functions pass a factor on, which follow a layer, the path from one to the next."""
 
 from collections.abc import Callable
 
@@ -76,10 +76,10 @@ def test_the_functions_after_a_layer_compute_what_the_network_does():
         nn.Conv2d(2, 4, 1), nn.BatchNorm2d(4), nn.Hardtanh(-0.5, 0.3), nn.GELU(), nn.Conv2d(4, 2, 1)
     )
     network.eval()
-    between = read_layer_paths(network, IMAGES)
-    functions = between.functions_after("0")
+    paths = read_layer_paths(network, IMAGES)
+    functions = paths.functions_after("0")
     assert [operation(node) for node in functions] == ["hardtanh", "gelu"]
-    assert between.functions_after("4") == ()
+    assert paths.functions_after("4") == ()
     x = torch.randn(3, 4, 2, 2)
     torch.testing.assert_close(apply_functions(functions, x), network[3](network[2](x)))
 
@@ -89,14 +89,14 @@ def test_a_branch_ends_the_functions_after_a_layer():
     assert read_layer_paths(Pair(lambda x: x * x), IMAGES).functions_after("first") == ()
 
 
-def test_the_way_to_a_layer():
+def test_the_path_to_a_layer():
     network = nn.Sequential(
         nn.Conv2d(2, 4, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
     )
-    between = read_layer_paths(network.eval(), IMAGES)
-    way = between.path_to("5")
-    assert way is not None
-    assert way.producer == "0"
-    assert operation(way.operations[0]) == "relu"
-    assert between.path_to("0") is None
+    paths = read_layer_paths(network.eval(), IMAGES)
+    path = paths.path_to("5")
+    assert path is not None
+    assert path.producer == "0"
+    assert operation(path.operations[0]) == "relu"
+    assert paths.path_to("0") is None
     assert read_layer_paths(Pair(lambda x: x + F.relu(x)), IMAGES).path_to("second") is None

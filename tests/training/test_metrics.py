@@ -12,8 +12,8 @@ from bayesbits.training.metrics import LossHistory, MetricsLog, read_metrics
 
 def test_every_line_is_json_whatever_the_numbers(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    MetricsLog(path, "search").write("train", {"loss": float("inf"), "rates": {"weights": float("nan")}, "step": 3})
-    expected = {"phase": "search", "event": "train", "loss": None, "rates": {"weights": None}, "step": 3}
+    MetricsLog(path, "search").write("train", {"loss": float("inf"), "lr": {"weights": float("nan")}, "step": 3})
+    expected = {"phase": "search", "event": "train", "loss": None, "lr": {"weights": None}, "step": 3}
     assert [json.loads(line) for line in path.read_text().splitlines()] == [expected]
 
 

@@ -8,6 +8,7 @@ from bayesbits.utils.batches import (
     all_examples_equal,
     at_least_two_examples,
     call_model,
+    call_without_labels,
     count_examples,
     split_inputs,
     to_device,
@@ -31,8 +32,21 @@ def test_a_tensor_is_the_only_input_and_other_types_are_refused():
     assert split_inputs(A) == ((A,), {})
     with pytest.raises(TypeError, match="example_inputs is a int; give a tensor, a tuple of positional inputs, or a"):
         split_inputs(3)
-    with pytest.raises(TypeError, match="a batch is a set"):
-        call_model(Difference(), {A})
+
+
+def test_an_object_of_another_class_is_the_only_input():
+    class Length(nn.Module):
+        def forward(self, text):
+            return len(text)
+
+    assert call_model(Length(), "three") == 5
+
+
+def test_an_error_about_several_inputs_asks_for_labels():
+    with pytest.raises(TypeError, match=r"the 3 elements .* pass only the inputs: `\(x for x, _ in loader\)`"):
+        call_without_labels(Difference(), (A, B, A))
+    with pytest.raises(TypeError, match="missing 1 required"):
+        call_without_labels(Difference(), (A,))
 
 
 def test_examples_are_counted_along_the_first_tensor_that_has_any():

@@ -14,8 +14,8 @@ SOURCE = Path(bayesbits.__file__).parent
 
 # Private attributes of tensors, modules and operations, which could stand behind any expression.
 ATTRIBUTES = {
-    "_backward_hooks", "_check_input_dim", "_conv_forward", "_forward_hooks", "_forward_pre_hooks", "_metadata",
-    "_output_padding", "_schema", "_version",
+    "_backward_hooks", "_buffers", "_check_input_dim", "_conv_forward", "_forward_hooks", "_forward_pre_hooks",
+    "_metadata", "_output_padding", "_parameters", "_schema", "_version",
 }  # fmt: skip
 
 

@@ -37,7 +37,7 @@ from bayesbits.graph.layer_paths import read_layer_paths
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer
-from bayesbits.utils.batches import call_model
+from bayesbits.utils.batches import call_without_labels
 from bayesbits.utils.modes import evaluation_mode
 
 
@@ -248,7 +248,7 @@ def _float_means(reference: nn.Module, biases: Iterable[LayerBias], batches: lis
     observers = {mean.bias.module_name: mean.add for mean in means.values()}
     with evaluation_mode(reference), observing_layers(reference, observers):
         for batch in batches:
-            call_model(reference, batch)
+            call_without_labels(reference, batch)
     return {name: mean.value() for name, mean in means.items()}
 
 

@@ -18,7 +18,7 @@ from bayesbits.nn import GatedQuantizer
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.nn.quantized_output import observe_output
 from bayesbits.records.topology import Layer
-from bayesbits.utils.batches import all_examples_equal, batched_tensors, call_model
+from bayesbits.utils.batches import all_examples_equal, batched_tensors, call_without_labels
 from bayesbits.utils.torch_private import BatchNorm
 
 Observer = Callable[[Tensor, Tensor], None]
@@ -139,7 +139,7 @@ def run_to(model: nn.Module, layer: Layer, batch: Any, observe: Observer, *, mod
             raise _Stop
 
     with suppress(_Stop), observing_layers(model, {module or layer.name: observe_and_stop}):
-        call_model(model, batch)
+        call_without_labels(model, batch)
 
 
 def channel_axis(layer: Layer, output: Tensor) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bayesbits.utils.batches import call_model
+from bayesbits.utils.batches import call_without_labels
 from bayesbits.utils.torch_private import tensor_version, tree_leaves
 
 
@@ -61,7 +61,7 @@ class CachedForward:
             first = min(numbers, default=len(before))
         run = _Run(before, first, keep=record)
         with _intercepted(self.model, run):
-            output = call_model(self.model, self.batch)
+            output = call_without_labels(self.model, self.batch)
         self.computed = run.computed
         if record:
             self._calls = run.calls

@@ -38,7 +38,7 @@ RecipeArgument = Annotated[
 RunFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as search.mu=0.1; may be repeated."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
 ]
 ModelOption = Annotated[
     str | None,

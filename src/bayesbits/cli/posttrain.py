@@ -34,6 +34,8 @@ from bayesbits.training import Interrupted, TrainingError
 from bayesbits.utils.batches import count_examples, to_device
 from bayesbits.utils.files import write_atomically
 
+_NEW_NAMES = {"gate_rate": "gate_lr", "range_rate": "range_lr"}  # in files of earlier versions
+
 
 @dataclass(frozen=True)
 class CalibratedNetwork:
@@ -226,6 +228,7 @@ def _front_before(folder: Path, settings: Mapping[str, Any]) -> Front | None:
         )
     try:
         found = json.loads((folder / POSTTRAIN).read_text(encoding="utf-8"))
+        found = {_NEW_NAMES.get(name, name): value for name, value in found.items()}
         front = Front.load(folder / FRONT)
     except ValueError as error:
         raise ValueError(f"{folder} holds a front that cannot be read ({error}); {solution}, or remove it") from error

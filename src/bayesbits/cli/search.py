@@ -1,5 +1,6 @@
 """Runs `bayesbits search` and `bayesbits demo`: a recipe from its data to its result."""
 
+import tomllib
 from pathlib import Path
 
 from bayesbits.cli.console import output_console, print_line, print_status
@@ -10,7 +11,7 @@ from bayesbits.recipes import Recipe, Result, load, run
 from bayesbits.recipes.process import is_first_process
 from bayesbits.recipes.run_folder import RECIPE, REPORT, clear, resume_command
 from bayesbits.report import write_report
-from bayesbits.training import TrainingError
+from bayesbits.training import CheckpointError, TrainingError
 from bayesbits.utils.optional_packages import require_extras
 
 DEMO_RECIPE = "digits-lenet5"
@@ -31,7 +32,7 @@ def run_demo(folder: Path) -> None:
     require_extras("bayesbits demo", "onnx", "data")
     recipe = load(DEMO_RECIPE)
     finished = (folder / REPORT).exists() and (folder / RECIPE).exists()
-    if finished and load(folder / RECIPE).description == recipe.description:  # a run of another recipe is not removed
+    if finished and _description(folder / RECIPE) == recipe.description:  # a run of another recipe is not removed
         clear(folder)
     print_status(f"{recipe.description}. Training on scikit-learn's digits, on this machine.")
     result = run_recipe(recipe, folder, resume=True)
@@ -40,6 +41,14 @@ def run_demo(folder: Path) -> None:
         run_verify(folder, DEMO_EXAMPLES)
     finally:  # the page tells of a failed verification, too
         finish(result, folder)
+
+
+def _description(path: Path) -> object:
+    """The description in a recipe, which a recipe of another version has too."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8")).get("description")
+    except ValueError:
+        return None
 
 
 def load_recipe(options: RecipeOptions) -> Recipe:
@@ -66,11 +75,16 @@ def run_recipe(recipe: Recipe, folder: Path, *, resume: bool, device: str | None
     try:
         return run(recipe, folder, resume=resume, device=device, say=print_status)
     except (TrainingError, KeyboardInterrupt) as error:
-        if (folder / RECIPE).is_file():
+        if (folder / RECIPE).is_file() and _can_resume(error):
             if isinstance(error, KeyboardInterrupt):
                 error.add_note("Only the work since the last checkpoint is lost.")
             error.add_note(f"Go on with: {resume_command(folder)}")
         raise
+
+
+def _can_resume(error: BaseException) -> bool:
+    """Whether the run can continue: a checkpoint that is damaged or of another training stays so."""
+    return not isinstance(error, CheckpointError) or isinstance(error.__cause__, OSError)
 
 
 def show_result(result: Result) -> None:

@@ -80,7 +80,7 @@ def show_network(model: str, input_shape: str | None, overrides: Sequence[str]) 
     names = [layer.name for layer in topology.layers]
     console.print(fit_table(console, names, lambda n: _wide(topology, n), lambda n: _narrow(topology, n)))
     for line in (*_fixed_channels(topology), *_unsupported(topology)):
-        console.print(line, markup=False, highlight=False)
+        print_line(line)
     console.print(_costs(topology))
 
 

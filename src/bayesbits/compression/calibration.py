@@ -21,7 +21,7 @@ from bayesbits.compression.sampling import SAMPLE, evenly_spaced, in_rows
 from bayesbits.functional.operation import LARGEST_RANGE
 from bayesbits.nn import GatedQuantizer
 from bayesbits.nn.layer import AttachedLayer
-from bayesbits.utils.batches import call_model
+from bayesbits.utils.batches import call_without_labels
 
 
 def calibrate(
@@ -78,7 +78,7 @@ def calibrate_activations(
             if isinstance(module, GatedQuantizer):
                 module.turn_off()
         for batch in batches:
-            _call_without_labels(model, batch)
+            call_without_labels(model, batch)
             count += 1
             for observer in observers.values():
                 observer.end_batch()
@@ -165,16 +165,3 @@ def _check_values(seen: Mapping[str, SeenValues]) -> None:
             f"{name}: batch {batch} (the first is 0) has values that are NaN, infinite or larger than {LARGEST_RANGE}; "
             "no range was changed"
         )
-
-
-def _call_without_labels(model: nn.Module, batch: Any) -> None:
-    """Run the model on a batch; where it refuses several positional inputs, some of them may be labels."""
-    try:
-        call_model(model, batch)
-    except TypeError as error:
-        if not isinstance(batch, tuple | list) or len(batch) < 2:
-            raise
-        raise TypeError(
-            f"the model did not take the {len(batch)} elements of a batch as its positional inputs ({error}); "
-            "where batches hold labels too, pass only the inputs: `(x for x, _ in loader)`"
-        ) from error

@@ -91,7 +91,7 @@ class Compressor:
     ) -> None:
         """Take the ranges of activations from data, and those of weights from the weights.
 
-        Where it fails, no range is changed.
+        Where the batches cannot be used, no range is changed.
 
         Args:
             batches: What the model is called with: tensors, tuples of positional or dicts of keyword inputs. From a

@@ -18,7 +18,7 @@ from bayesbits.compression.observers import network_restored, observing
 from bayesbits.compression.range_estimation import round_to_bits
 from bayesbits.compression.sampling import SAMPLE, evenly_spaced, in_rows
 from bayesbits.nn import GatedQuantizer, Gates
-from bayesbits.utils.batches import call_model
+from bayesbits.utils.batches import call_without_labels
 
 
 def diagnose(
@@ -32,8 +32,8 @@ def diagnose(
 ) -> Diagnosis:
     """Look at every quantizer inside `model`, of weights and activations, by its tensor's name.
 
-    `penalty` gives the penalty as the loss has it, its weight included. `batches` yields pairs of inputs (in any form
-    that `call_model` takes) and targets, and `loss_fn(output, targets)` the task's loss. Each batch runs `draws` times.
+    `penalty` gives the penalty as the loss has it, its weight included. `batches` yields pairs of inputs (as for
+    `call_model`) and targets, and `loss_fn(output, targets)` the task's loss. Each batch runs `draws` times.
     """
     if draws < 1:
         raise ValueError(f"at least one draw is needed, got draws={draws}")
@@ -52,7 +52,7 @@ def diagnose(
                 for member in gates:
                     member._drawn = None  # a draw of an earlier pass belongs to the graph of that pass
                 loss = _checked(
-                    loss_fn(call_model(model, inputs), targets), f"the loss of batch {number} (the first is 0)"
+                    loss_fn(call_without_labels(model, inputs), targets), f"the loss of batch {number} (the first is 0)"
                 )
                 totals = [total + one for total, one in zip(totals, _gradients(loss, quantizers), strict=True)]
                 count += 1

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bayesbits.compression.compressor import Compressor
+from bayesbits.cost.bops import FLOAT_BITS
 from bayesbits.functional.grid import INTEGER_BITS, bias_codes
 from bayesbits.nn.folding import fold_factor, folded_bias
 from bayesbits.nn.layer import AttachedLayer, LayerParts
@@ -66,7 +67,7 @@ def read_weights(compressor: Compressor, layer: Layer, emitted: Tensor) -> Layer
         factor = fold_factor(norm)
         bias = folded_bias(norm, factor, bias, norm.bias)
     bias = bias if bias is None else torch.where(emitted, bias, 0.0)
-    bits = 32 if parts.weight is None else parts.weight.effective_bits()
+    bits = FLOAT_BITS if parts.weight is None else parts.weight.effective_bits()
     if parts.weight is None or bits > LARGEST_CODED_BITS:
         assert isinstance(module, AttachedLayer) or parts.weight is None
         numbers = module.effective_weight() if isinstance(module, AttachedLayer) else weight

@@ -138,13 +138,13 @@ class FloatTensors(nn.Module):
     def add(self, name: str, tensor: Tensor, *, parameter: bool) -> str:
         """Copy a tensor of the user's network into this module; returns the target of its get_attr nodes."""
         key = key_of(name)
-        if key not in self._buffers and key not in self._parameters:
+        if not hasattr(self, key):
             self.set(key, tensor.detach().clone(), parameter=parameter)
         return target_of(FLOATS, name)
 
     def add_positions(self, positions: Tensor) -> str:
         """Add the positions of an index_select under a new name; returns the target of its get_attr node."""
-        return self.add(f"positions.{len(self._buffers)}", positions, parameter=False)
+        return self.add(f"positions.{len(list(self.buffers()))}", positions, parameter=False)
 
     def set(self, key: str, tensor: Tensor, *, parameter: bool) -> None:
         """Register a tensor under a key."""
@@ -155,9 +155,10 @@ class FloatTensors(nn.Module):
 
     def remove_unread(self, targets: Collection[str]) -> None:
         """Remove every tensor that is not among the targets of a graph's get_attr nodes."""
-        for tensors in (self._parameters, self._buffers):
-            for key in [key for key in tensors if f"{FLOATS}.{key}" not in targets]:
-                del tensors[key]
+        names = [name for name, _ in (*self.named_parameters(), *self.named_buffers())]
+        for key in names:
+            if f"{FLOATS}.{key}" not in targets:
+                delattr(self, key)
 
 
 def largest_sum(network: IntegerNetwork, layer: IntegerLayer) -> int:

@@ -131,8 +131,8 @@ def attach_to_network(model: nn.Module, attached: NetworkQuantizers) -> None:
     """Make a network the owner of the quantizers and gates that are attached to its modules, in place."""
     attached.to(next(model.parameters()).device)
     attached.train(model.training)
-    model.__dict__[NAME] = attached  # beside the children
     exchange_class(model, AttachedNetwork)
+    model.__dict__[NAME] = attached  # beside the children
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoderLayer):
             module.register_forward_pre_hook(_PlainPath())

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from bayesbits.compression.compressor import Compressor
 from bayesbits.nn.quantized_output import observe_output
 from bayesbits.posttraining.quantizer_state import as_float_network
-from bayesbits.utils.batches import call_model
+from bayesbits.utils.batches import call_model, call_without_labels
 
 LossFunction = Callable[[Any, Any], Tensor]
 BatchLoss = Callable[[int], Tensor]
@@ -44,7 +44,7 @@ def batch_loss(
 def float_log_probabilities(compressor: Compressor, inputs: list[Any]) -> list[Tensor]:
     """The log-softmax of the float network's outputs, batch by batch."""
     with as_float_network(compressor.attachment), torch.no_grad():
-        return [_logits(call_model(compressor.model, batch)).log_softmax(-1) for batch in inputs]
+        return [_logits(call_without_labels(compressor.model, batch)).log_softmax(-1) for batch in inputs]
 
 
 def divergence(output: Any, target: Tensor) -> Tensor:
@@ -58,9 +58,9 @@ def layers_loss(compressor: Compressor, batch: Any) -> Tensor:
     layers = compressor.topology.layers
     modules = [compressor.model.get_submodule(layer.norm or layer.name) for layer in layers]
     with as_float_network(compressor.attachment), torch.no_grad(), _outputs(modules) as wanted:
-        call_model(compressor.model, batch)
+        call_without_labels(compressor.model, batch)
     with _outputs(modules) as given:
-        call_model(compressor.model, batch)
+        call_without_labels(compressor.model, batch)
     errors = [
         (ours - theirs).square().sum() / theirs.square().sum().clamp_min(torch.finfo(theirs.dtype).tiny)
         for ours, theirs in zip(given, wanted, strict=True)

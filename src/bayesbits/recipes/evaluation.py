@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.recipes.data import Loaders
-from bayesbits.recipes.metrics import Metric, class_metrics
+from bayesbits.recipes.metrics import Metric, class_metrics, examples_in
 from bayesbits.recipes.tasks import LearningTask
 from bayesbits.training import randomness
 from bayesbits.training.batches import Batches
-from bayesbits.utils.batches import call_model, count_examples, to_device
+from bayesbits.utils.batches import call_model, to_device
 from bayesbits.utils.modes import evaluation_mode
 
 _FAILURES = (RuntimeError, LookupError, TypeError, ValueError, AttributeError)
@@ -38,7 +38,7 @@ def measure(model: nn.Module, batches: Iterable[Any], metrics: Sequence[Metric])
                     raise ValueError(f"the metric {metric.name} cannot be computed: {problem}")
             added = [metric.gather(output, targets) for metric in metrics]
             totals = [total + new for total, new in zip(totals, added, strict=True)] if totals else added
-            number += count_examples((targets, output))
+            number += examples_in(targets, output)
     if number == 0:
         raise ValueError("there is nothing to test on: the loader gave no batches")
     return {metric.key: metric.value(total) for metric, total in zip(metrics, totals, strict=True)}, number

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bayesbits.recipes.recipe import IGNORED
+from bayesbits.utils.batches import batched_tensors
 
 Problem = Callable[[Any, Any], str | None]
 
@@ -106,6 +107,14 @@ def described(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     return f"a {type(value).__name__}"
+
+
+def examples_in(targets: Any, output: Any) -> int:
+    """How many examples a batch has: the length of the first tensor in its targets, or else in the output."""
+    tensors = batched_tensors((targets, output))
+    if not tensors:
+        raise ValueError("neither the targets nor the network's output hold a tensor with one entry for each example")
+    return len(tensors[0])
 
 
 def class_metrics(ignored: int = IGNORED) -> tuple[Metric, Metric, Metric]:

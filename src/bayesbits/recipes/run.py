@@ -24,7 +24,6 @@ from bayesbits.recipes.recipe import Recipe
 from bayesbits.recipes.result import POSTTRAINING, Result, result_of_run
 from bayesbits.recipes.stages import Say, Stages
 from bayesbits.recipes.tasks import LearningTask
-from bayesbits.recipes.toml import load
 from bayesbits.records.plan import Plan
 
 
@@ -187,7 +186,7 @@ def restore(folder: str | Path, device: str | None = None) -> FinishedRun:
     if not (folder / run_folder.RESULT).exists():
         raise FileNotFoundError(run_folder.unfinished(folder, run_folder.RESULT))
     result = Result.load(folder / run_folder.RESULT)
-    recipe, process = load(folder / run_folder.RECIPE), current_process(device)
+    recipe, process = run_folder.load_recipe(folder), current_process(device)
     loaders = open_data(recipe.data, process, recipe.seed, labeled=False)
     model = build_model(recipe.model.name, recipe.model.options, loaders.classes)[0].to(process.device)
     compressor = attach(model, loaders.example, recipe.spec)

@@ -57,16 +57,27 @@ def check(folder: Path, recipe: Recipe, *, resume: bool) -> None:
     if (folder / RECIPE).exists():
         if not resume:
             raise ValueError(
-                f"{folder} holds a run of {load(folder / RECIPE).name} already; go on with it by --resume "
+                f"{folder} holds a run of {load_recipe(folder).name} already; go on with it by --resume "
                 f"(resume=True), for short {resume_command(folder)}, or choose another folder by --output"
             )
-        found, wanted = (to_table(one) for one in (load(folder / RECIPE), recipe))
+        found, wanted = (to_table(one) for one in (load_recipe(folder), recipe))
         difference = first_difference(found, wanted)
         if difference is not None:
             raise ValueError(
                 f"{folder} holds another run: {difference}; choose another folder by --output, or go on with that run: "
                 f"{resume_command(folder)}"
             )
+
+
+def load_recipe(folder: Path) -> Recipe:
+    """The recipe of the run in a folder."""
+    try:
+        return load(folder / RECIPE)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}. If an earlier version of bayesbits wrote this run, rename the keys of its {RECIPE} as "
+            "CHANGELOG.md says, or run the recipe again in another folder"
+        ) from error
 
 
 def prepare(folder: Path, recipe: Recipe) -> None:

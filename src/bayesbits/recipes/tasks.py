@@ -26,11 +26,11 @@ from bayesbits.recipes.metrics import (
     class_metrics,
     class_problem,
     described,
+    examples_in,
     number_metrics,
     number_problem,
 )
 from bayesbits.recipes.recipe import CLASSIFICATION, IGNORED, REGRESSION, SEGMENTATION, TaskConfig
-from bayesbits.utils.batches import count_examples
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _users_metric(name: str, higher_is_better: bool | None) -> Metric:
         )
 
     def gather(output: Any, targets: Any) -> Tensor:
-        value, examples = function(output, targets), count_examples((targets, output))
+        value, examples = function(output, targets), examples_in(targets, output)
         return torch.tensor([float(value) * examples, examples], dtype=torch.float64)
 
     def mean(total: Tensor) -> float:

@@ -38,7 +38,6 @@ _NEW_KEYS = {  # names that other tools use, or that recipes of earlier versions
     "learning_rate": "lr",
     "kind": "optimizer",
     "standardise": "standardize",
-    "normalise": "normalize",
     "examples": "num_examples",
     "criterion": "loss",
     "lambda": "mu",
@@ -255,9 +254,8 @@ def _hint(key: str, known: set[str], prefix: str) -> str:
     if word in known:
         return f"did you mean {prefix}{word}? "
     places = [f"{table}.{name}" for table, names in _KEYS.items() for name in sorted(names)]
-    places += [
-        f"{place}.{name}" for place in places if place.split(".")[1] in _GROUPS for name in sorted(_OPTIMIZER_KEYS)
-    ]
+    groups = [place for place in places if place.split(".")[1] in _GROUPS and not place.startswith("spec.")]
+    places += [f"{group}.{name}" for group in groups for name in sorted(_OPTIMIZER_KEYS)]
     same = [place for place in places if place.rpartition(".")[2] == word]
     own = [place for place in same if prefix and place.startswith(prefix)] or same
     words = [*sorted(known), *(old for old, new in _NEW_KEYS.items() if new in known)]

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from bayesbits.cost.bops import FLOAT_BITS
 from bayesbits.report.formatting import format_part
 from bayesbits.report.svg import EMPTY, WIDTH, element, figure, horizontal_line, label
 
-FLOAT_BITS = 32
 LAYERS_PER_FIGURE = 24  # what fits on a printed page
 
 _NAME_CHARACTERS = 27

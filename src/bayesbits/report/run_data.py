@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from bayesbits.cost import Cost, CostModel
 from bayesbits.deploy.verification.result import Verification
-from bayesbits.recipes import Recipe, Result, load
-from bayesbits.recipes.run_folder import METRICS, PLAN, RECIPE, RESULT, TOPOLOGY, VERIFICATION, unfinished
+from bayesbits.recipes import Recipe, Result
+from bayesbits.recipes.run_folder import METRICS, PLAN, RECIPE, RESULT, TOPOLOGY, VERIFICATION, load_recipe, unfinished
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Topology
 
@@ -89,7 +89,7 @@ def read_run(folder: str | Path) -> Run:
     metrics, verification = folder / METRICS, folder / VERIFICATION
     return Run(
         folder=folder,
-        recipe=load(folder / RECIPE),
+        recipe=load_recipe(folder),
         recipe_text=recipe_text,
         result=result,
         topology=topology,
@@ -132,7 +132,10 @@ def _result(path: Path) -> Result:
 
 def _verification(path: Path, topology: Topology) -> Verification:
     """A verification in which every layer is one of this network."""
-    verification = _read(path, Verification.load)
+    try:
+        verification = _read(path, Verification.load)
+    except ValueError as error:
+        raise ValueError(f"{error}. Run `bayesbits verify {path.parent}` again, or remove the file") from error
     unknown = sorted({kernel.layer for kernel in verification.kernels} - {layer.name for layer in topology.layers})
     if unknown:
         raise ValueError(

@@ -29,9 +29,24 @@ def split_inputs(inputs: Any, name: str = "example_inputs") -> tuple[tuple[Any, 
 
 
 def call_model(model: nn.Module, inputs: Any) -> Any:
-    """The model's output for the inputs of a batch."""
-    args, kwargs = split_inputs(inputs, "a batch")
+    """The model's output for the inputs of a batch; an object of another class is its only input."""
+    if not isinstance(inputs, Tensor | tuple | list | Mapping):
+        return model(inputs)
+    args, kwargs = split_inputs(inputs)
     return model(*args, **kwargs)
+
+
+def call_without_labels(model: nn.Module, batch: Any) -> Any:
+    """As `call_model`; an error about several positional inputs says that some of them may be labels."""
+    try:
+        return call_model(model, batch)
+    except TypeError as error:
+        if not isinstance(batch, tuple | list) or len(batch) < 2:
+            raise
+        raise TypeError(
+            f"the model did not take the {len(batch)} elements of a batch as its positional inputs ({error}); "
+            "where batches hold labels too, pass only the inputs: `(x for x, _ in loader)`"
+        ) from error
 
 
 def batched_tensors(batch: Any) -> list[Tensor]:

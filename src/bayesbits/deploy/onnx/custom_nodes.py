@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim
 
+from bayesbits.deploy.modules import LAYERS, QUANTIZERS
 from bayesbits.graph.channel_rules import MOVES, PADS, SAME
 from bayesbits.graph.exported_program import operation
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
@@ -83,10 +84,10 @@ class CustomNodeInterpreter(fx.Interpreter):
         source = node.args[0]
         assert isinstance(source, fx.Node)
         x: Tensor = self.env[source]
-        if kind == "layers":
+        if kind == LAYERS:
             return self._layer(node, self.network.layer(name), x, source)
         grid = self.network.grid(name)
-        if kind == "quantizers":
+        if kind == QUANTIZERS:
             if grid.carrier == "uint8":
                 self._uint8[node] = grid
             dtype = torch.uint8 if grid.carrier == "uint8" else torch.float32

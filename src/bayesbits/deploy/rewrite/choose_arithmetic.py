@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from bayesbits.cost.bops import FLOAT_BITS
 from bayesbits.deploy.layer_weights import LayerWeights
 from bayesbits.deploy.rewrite.program import RewrittenProgram
 from bayesbits.functional.grid import INTEGER_BITS
@@ -26,7 +27,7 @@ def float_reason(layer: Layer, weights: LayerWeights, grids: Mapping[str, Grid])
     if weights.codes is None or weights.bits > INTEGER_BITS:
         return f"its weight has {weights.bits} bits"
     if grid is None or grid.bits > INTEGER_BITS:
-        return f"its input has {32 if grid is None else grid.bits} bits"
+        return f"its input has {FLOAT_BITS if grid is None else grid.bits} bits"
     if weights.bias is not None and bool((weights.bias_codes(grid).abs() > LARGEST_BIAS).any()):
         return "its bias does not fit into 32 bits at the step of its input and weight"
     return None

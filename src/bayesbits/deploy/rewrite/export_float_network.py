@@ -1,4 +1,4 @@
-"""The first pass: the float network as a graph, for batches of any size where its code allows that."""
+"""Before the passes: the float network as a graph, for batches of any size where its code allows that."""
 
 from __future__ import annotations
 

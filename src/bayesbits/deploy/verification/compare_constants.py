@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bayesbits.compression.compressor import Compressor
+from bayesbits.deploy.modules import DEQUANTIZERS, FLOATS, LAYERS, QUANTIZERS, target_of
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.verification.derived_constants import LayerConstants
 from bayesbits.deploy.verification.differences import LAYER_ROUNDOFF, ArrayComparison
@@ -177,7 +178,7 @@ def _check_modules(small: DeployedNetwork) -> None:
     """The modules of the deployed program hold the constants of the record."""
     network, modules = small.integer, dict[str, Any](small.program.named_modules())
     for layer in network.layers:
-        module = modules[f"layers.{key_of(layer.name)}"]
+        module = modules[target_of(LAYERS, layer.name)]
         _check_field(layer.name, "record of its module", module.layer, layer)
         if layer.arithmetic == "integer":
             assert layer.input is not None
@@ -193,8 +194,8 @@ def _check_modules(small: DeployedNetwork) -> None:
         if bias is not None:
             _DEPLOYED.check_equal(layer.name, "bias", _array(module.bias), bias.numpy())
     for grid in network.structure.grids:
-        for folder in ("quantizers", "dequantizers"):
-            module = modules.get(f"{folder}.{key_of(grid.name)}")
+        for folder in (QUANTIZERS, DEQUANTIZERS):
+            module = modules.get(target_of(folder, grid.name))
             if module is not None:
                 _check_field(grid.name, "record of its module", module.grid, grid)
                 step = np.array([grid.step], np.float32)
@@ -217,7 +218,7 @@ def _check_float_tensors(small: DeployedNetwork, model: nn.Module) -> None:
     state = model.state_dict(keep_vars=True)
     trained = {key_of(name): (name, tensor) for name, tensor in state.items() if isinstance(tensor, Tensor)}
     for plain, tensor in (*small.program.named_parameters(), *small.program.named_buffers()):
-        name, expected = trained.get(plain.removeprefix("floats."), (plain, None))
+        name, expected = trained.get(plain.removeprefix(f"{FLOATS}."), (plain, None))
         if expected is not None:
             _DEPLOYED.check_equal(name, "value", _array(tensor), _array(expected))
 
