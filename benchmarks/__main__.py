@@ -3,6 +3,8 @@
 import argparse
 import json
 import platform
+import shlex
+import sys
 import time
 from pathlib import Path
 from textwrap import indent
@@ -37,7 +39,8 @@ def main(arguments: list[str] | None = None) -> None:
     unknown = set(options.names) - set(BENCHMARKS)
     if unknown:
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
-    record = {"machine": machine(), "date": time.strftime("%Y-%m-%d"), "tables": {}}
+    command = shlex.join(["python", "-m", "benchmarks", *(sys.argv[1:] if arguments is None else arguments)])
+    record = {"machine": machine(), "date": time.strftime("%Y-%m-%d"), "command": command, "tables": {}}
     print("  ".join(f"{key} {value}" for key, value in record["machine"].items()))
     for name in options.names or BENCHMARKS:
         rows = BENCHMARKS[name](options.smoke)

@@ -12,6 +12,7 @@ def test_every_benchmark_runs(tmp_path, capsys):
     main(["--smoke", "--json", str(tmp_path / "record.json")])
     record = json.loads((tmp_path / "record.json").read_text())
     assert set(record["tables"]) == set(BENCHMARKS)
+    assert record["command"].startswith("python -m benchmarks --smoke --json ")
     assert "time / ours" in capsys.readouterr().out
 
 

@@ -16,10 +16,11 @@ The others change weights or biases and return a report:
 # 1. Write one file with the name of the method and one public function. A method that decides widths takes a
 #    `Compressor` and returns a `Plan` (or a record with a `Front` of plans), so that `fix`, `cost`, fine-tuning and
 #    deployment work for it unchanged; `uniform.py` is the shortest example. A method that changes weights or biases
-#    takes a `Compressor` with a fixed plan and returns a report; `layerwise.py` has the checks and the observation of
-#    single layers, and `bias_correction.py` is the shortest example.
+#    takes a `Compressor` with a fixed plan, or the float network before attaching as `equalize` does, and returns a
+#    report; `layerwise.py` has the checks and the observation of single layers.
 # 2. Parts that only this method uses go to files with its name as a prefix, such as `adaround_rounding.py`.
-# 3. Add the public names to the imports and to `__all__` below, and a test with values computed by hand.
+# 3. Add the public names to the imports and to `__all__` below, and a test file for every new file, with values computed
+#    by hand; then run `python -m tests.tree`.
 
 from bayesbits.baselines.adaround import AdaRoundReport, adaround
 from bayesbits.baselines.adaround_rounding import AdaRoundConfig

@@ -120,7 +120,7 @@ class Spec:
 
     A pattern that matches layers ("layer1.*") concerns their weights, inputs and channels. One that matches no layer is
     compared with the names of tensors ("fc.weight", "fc.input", "layer1.0.bn2.output"). A later pattern overrides an
-    earlier one, field by field.
+    earlier one: a fixed width, bounds and `skip` replace each other, `prune` stays unless given.
     """
 
     def __post_init__(self) -> None:

@@ -9,10 +9,14 @@
     onnx/              `export_onnx`, and onnxruntime
     verification/      `verify`
 
-What follows the passes reads the `IntegerNetwork` (records/integer_network.py) and the graph of torch's operations.
-To add a runtime, write its file from these two in a folder beside onnx/, as onnx/export.py does, and let verification/
-run that file. If the runtime computes other layers in integers than onnxruntime does, or emits other codes, change
-rewrite/choose_arithmetic.py, rewrite/fuse_quantizers.py and the arithmetic in modules.py.
+All code that runs after the passes reads the `IntegerNetwork` (records/integer_network.py) and the graph of torch's
+operations. To add a runtime that reads ONNX files, add a file like onnx/runtime.py, and let verification/verify.py and
+verification/compare_runtime.py, which know onnxruntime alone, take it. For another format write the file from these two
+in a folder beside onnx/, as onnx/export.py does, and compare it as verification/compare_runtime.py and
+compare_onnx_constants.py do. Name the runtime in `BACKENDS` (compression/spec.py), `PRESETS` (recipes/toml.py),
+utils/optional_packages.py and the extras of pyproject.toml. If the runtime computes other layers in integers than
+onnxruntime does, or emits other codes, change rewrite/choose_arithmetic.py, rewrite/fuse_quantizers.py and the
+arithmetic in modules.py.
 """
 
 from bayesbits.deploy.network import DeployedNetwork

@@ -3,7 +3,7 @@
     x_q = z_2 (x_2 + z_4 (eps_4 + z_8 (eps_8 + z_16 (eps_16 + z_32 eps_32))))
 
 x_2 is x rounded to the grid of 2 bits, and each eps_b is the residual that b bits add. A gate z_b that closes switches
-all wider ones off, so that the number of open gates is the number of bits. The gates and the end of the range, beta,
+all wider ones off, so that the open gates say how many bits there are. The gates and the end of the range, beta,
 learn by gradient descent together with the weights. `functional.reference` computes the equation and its gradients.
 """
 
