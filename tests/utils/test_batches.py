@@ -47,6 +47,8 @@ def test_an_error_about_several_inputs_asks_for_labels():
         call_without_labels(Difference(), (A, B, A))
     with pytest.raises(TypeError, match="missing 1 required"):
         call_without_labels(Difference(), (A,))
+    with pytest.raises(TypeError, match="a batch is a str; give a tensor"):
+        call_without_labels(Difference(), "three")
 
 
 def test_examples_are_counted_along_the_first_tensor_that_has_any():

@@ -19,8 +19,8 @@ The others change weights or biases and return a report:
 #    takes a `Compressor` with a fixed plan, or the float network before attaching as `equalize` does, and returns a
 #    report; `layerwise.py` has the checks and the observation of single layers.
 # 2. Parts that only this method uses go to files with its name as a prefix, such as `adaround_rounding.py`.
-# 3. Add the public names to the imports and to `__all__` below, and a test file for every new file, with values computed
-#    by hand; then run `python -m tests.tree`.
+# 3. Add the public names to the imports and to `__all__` below, and a test file for every new file, with values
+#    computed by hand; then run `python -m tests.tree`.
 
 from bayesbits.baselines.adaround import AdaRoundReport, adaround
 from bayesbits.baselines.adaround_rounding import AdaRoundConfig

@@ -37,9 +37,14 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
 
 
 def call_without_labels(model: nn.Module, batch: Any) -> Any:
-    """As `call_model`; an error about several positional inputs says that some of them may be labels."""
+    """The model's output for a batch without labels.
+
+    Raises a TypeError for a batch of another form, and one that asks for labels where the model does not take the
+    positional inputs.
+    """
+    args, kwargs = split_inputs(batch, "a batch")
     try:
-        return call_model(model, batch)
+        return model(*args, **kwargs)
     except TypeError as error:
         if not isinstance(batch, tuple | list) or len(batch) < 2:
             raise
