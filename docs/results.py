@@ -26,6 +26,8 @@ def tables() -> dict[str, str]:
         "fronts": "\n\n".join(front(name, costs) for name, costs in FRONTS.items()),
         "training": benchmark("training-h200", "training", TRAINING),
         "scaling": benchmark("training-h200", "scaling", TRAINING),
+        "training_cpu": benchmark("training-cpu", "training", CPU_TRAINING),
+        "scaling_cpu": benchmark("training-cpu", "scaling", CPU_TRAINING),
         "deployed": benchmark(
             "deployed-cpu", "deployed", DEPLOYED, lambda row: (row["threads"], row["batch"]) == (1, 1)
         ),
@@ -108,6 +110,7 @@ TRAINING = {
     "memory MB": "memory, MB", "memory / float": "memory / float",
     "hours of the paper's ImageNet": "hours of the paper's ImageNet",
 }  # fmt: skip
+CPU_TRAINING = {name: TRAINING[name] for name in ("network", "batch", "what", "ms", "time / float")}
 DEPLOYED = {"network": "network", "file": "file", "ms": "ms", "speed": "times as fast", "MB": "MB", "% BOPs": "% BOPs"}
 EQUALITY = {
     "network": "network", "file": "file", "inputs": "inputs", "values": "exact values", "differing": "of these differ",
