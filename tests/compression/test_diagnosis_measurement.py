@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from bayesbits.compression.diagnosis import Diagnosis, TensorDiagnosis
+from bayesbits.compression.diagnosis import Diagnosis
 from bayesbits.compression.diagnosis_measurement import diagnose
 from bayesbits.nn import ChannelGate, GateBank, GatedQuantizer
 
@@ -191,21 +191,6 @@ def test_fixed_unused_and_off():
     assert 3 in fixed.signal_to_noise
     assert unused.verdict == "no values reached it"
     assert unused.signal_to_noise == {}
-
-
-def found(task: float, penalty: float, *, bits: int = 8, on: float = 0.7, clipped: float = 0.0) -> TensorDiagnosis:
-    widths = (4, 8)
-    return TensorDiagnosis(
-        name="conv1.weight",
-        mode="learning",
-        bits=bits,
-        beta=1.0,
-        clipped=clipped,
-        signal_to_noise={2: 6.0, 4: 18.0, 8: math.inf},
-        probability_on=dict.fromkeys(widths, on),
-        task_gradient=dict.fromkeys(widths, task),
-        penalty_gradient=dict.fromkeys(widths, penalty),
-    )
 
 
 def test_a_quantizer_without_gates_says_so():
