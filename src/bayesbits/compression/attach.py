@@ -112,6 +112,7 @@ def _attach_to_layer(model: nn.Module, layer: Layer, attachment: Attachment) -> 
         input=attachment.quantizers.get(layer.activation),
         gate=gate if norm is None else None,
         norm=norm if folded else None,
+        norm_behind=norm,
         rounds_bias=norm is None,
         calibration=attachment.calibration,
     )

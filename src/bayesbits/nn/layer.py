@@ -11,7 +11,8 @@ is rounded as if f were 1.
 
 Once widths are final, biases are too: an integer layer adds its bias as a whole number of input step times weight
 step, which is a coarse grid at few bits. The network that is evaluated and fine-tuned rounds its biases in the same
-way: here the layer's own bias, in `nn.batch_norm` the shift of a batch norm that is folded into the layer.
+way: here the layer's own bias, in `nn.batch_norm` the shift of a batch norm that is folded into the layer. And where a
+bias would not fit into 32 bits, the grid of its channel's weights is made coarser (see `nn.folding`).
 """
 
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from bayesbits.functional.grid import INTEGER_BITS
 from bayesbits.nn.calibration_state import CalibrationState
 from bayesbits.nn.channel_gate import ChannelFollower, ChannelGate
 from bayesbits.nn.class_exchange import AttachedModule, exchange_class
-from bayesbits.nn.folding import fold_factor, round_bias
+from bayesbits.nn.folding import fold_factor, folded_bias, round_bias, widening
 from bayesbits.nn.gated_quantizer import GatedQuantizer
 from bayesbits.utils.torch_private import BatchNorm, ConvNd, ConvTransposeNd, conv_forward, output_padding
 
@@ -43,6 +44,9 @@ class LayerParts:
     """Gates the output channels; where a batch norm follows, the batch norm has the gate instead."""
     norm: BatchNorm | None = None
     """The batch norm whose factor is folded into the weight for rounding."""
+    norm_behind: BatchNorm | None = None
+    """The batch norm that is folded at deployment: the same one, or for a tied weight one whose factor goes into the
+    deployed steps."""
     rounds_bias: bool = False
     """The bias is deployed as it is, with no batch norm behind it."""
     calibration: CalibrationState = field(default_factory=lambda: CalibrationState(known=True))
@@ -99,14 +103,50 @@ class AttachedLayer(AttachedModule):
         norm = self.parts.norm
         return None if norm is None or norm.running_var is None else fold_factor(norm)
 
+    def deployed_bias(self) -> Tensor | None:
+        """The bias with the batch norm behind the layer folded in, before it is rounded; None without a bias."""
+        norm = self.parts.norm_behind
+        if norm is None or norm.running_mean is None:
+            return self.bias
+        return folded_bias(norm, fold_factor(norm), self.bias, norm.bias)
+
     def bias_step(self) -> Tensor | None:
         """The step of the deployed bias, of all output channels or of each; None where it is not an integer."""
+        step = self._input_step()
+        return None if step is None else step * self.weight_steps()
+
+    def weight_steps(self) -> Tensor:
+        """The steps of the deployed weight: one, or one for each output channel."""
+        wider, steps = self.widening(), self._steps_of_ranges()
+        return steps if wider is None else steps * wider
+
+    def widening(self) -> Tensor | None:
+        """By how much the grid of each output channel is coarser than its range asks for, so that its bias fits.
+
+        None where the bias is not an integer. Groups of a transposed convolution share one grid.
+        """
+        step, bias = self._input_step(), self.deployed_bias()
+        if step is None or bias is None:
+            return None
+        wider = widening(bias, step, self._steps_of_ranges())
+        return wider.amax() if isinstance(self, ConvTransposeNd) and self.groups > 1 else wider
+
+    def _input_step(self) -> Tensor | None:
+        """The step of the input of an integer layer; None where the layer computes in float, or is not fixed yet."""
         for quantizer in (self.parts.weight, self.parts.input):
             if quantizer is None or quantizer.mode != "fixed" or not 0 < (quantizer.fixed_bits or 0) <= INTEGER_BITS:
                 return None
-        assert self.parts.weight is not None
         assert self.parts.input is not None
-        return self.parts.input.step() * self.parts.weight.step()
+        return self.parts.input.step()
+
+    def _steps_of_ranges(self) -> Tensor:
+        """The steps of the deployed weight that its ranges ask for; where the weight is tied, times the fold factor."""
+        assert self.parts.weight is not None
+        norm, steps = self.parts.norm_behind, self.parts.weight.step()
+        if norm is None or norm is self.parts.norm:
+            return steps
+        factor = fold_factor(norm)
+        return torch.where(factor == 0, steps, steps * factor.abs())
 
     def folded_weight(self) -> Tensor:
         """The weight as it is deployed, before rounding."""
@@ -117,26 +157,28 @@ class AttachedLayer(AttachedModule):
         """Q(w f) / f: the quantized weight, with the fold factor divided out again; in its own or another dtype."""
         if self.parts.weight is None:
             return self.weight
-        weight, stretch = self._for_rounding()
+        weight, stretch = self.for_rounding()
         quantized: Tensor = self.parts.weight(weight, stretch, dtype)
         return quantized.transpose(0, 1) if weight is not self.weight else quantized
 
     def folded_codes(self) -> Tensor:
         """The integer codes of the folded weight: those of the effective weight, with the signs of the factors."""
         assert self.parts.weight is not None
-        weight, stretch = self._for_rounding()
+        weight, stretch = self.for_rounding()
         codes = self.parts.weight.codes(weight.detach(), stretch)
         codes = codes.transpose(0, 1) if weight is not self.weight else codes
         factor = self.fold_factor()
         return codes if factor is None else codes * self.along_outputs(factor.sign()).to(codes.dtype)
 
-    def _for_rounding(self) -> tuple[Tensor, Tensor | None]:
+    def for_rounding(self) -> tuple[Tensor, Tensor | None]:
         """The weight with its output channels on axis 0, and by how much the grid of each is stretched."""
-        factor = self.fold_factor()
-        if factor is None:
-            return self.weight, None
-        stretch = torch.where(factor == 0, 1.0, factor.abs()).reciprocal()
-        return (self.weight.transpose(0, 1) if isinstance(self, ConvTransposeNd) else self.weight), stretch
+        factor, stretch = self.fold_factor(), self.widening()
+        if factor is not None:
+            unfolded = torch.where(factor == 0, 1.0, factor.abs()).reciprocal()
+            stretch = unfolded if stretch is None else unfolded * stretch
+        if stretch is None or not isinstance(self, ConvTransposeNd) or self.groups > 1:
+            return self.weight, stretch
+        return self.weight.transpose(0, 1), stretch
 
     def release(self) -> None:
         del self.parts

@@ -107,6 +107,12 @@ def _notes(program: RewrittenProgram) -> tuple[str, ...]:
         for entry in program.layers
         if entry.float_reason is not None
     ]
+    widened = [count for entry in program.layers if (count := program.decision.weights[entry.layer.name].widened)]
+    if widened:
+        notes.append(
+            f"{sum(widened)} output channels of {len(widened)} layers have a coarser grid of weights than their ranges "
+            "ask for, so that their biases fit into 32 bits; beside these, such small weights cannot be seen"
+        )
     notes += [f"{grid.name} stays in float: it has {grid.bits} bits" for grid in grids.values() if grid.carrier is None]
     notes += [
         f"{name} stays in float, and indices of a max-pool are taken from it: where values are equal up to rounding "
