@@ -124,7 +124,7 @@ class RoundingGrid:
     @classmethod
     def of(cls, layer: AttachedLayer) -> "RoundingGrid":
         """The grid of a layer whose quantizer has a final width."""
-        quantizer, (_, stretch) = layer.parts.weight, layer.for_rounding()
+        quantizer, (_, stretch) = layer.parts.weight, layer.for_rounding(layer.weight)
         assert quantizer is not None
         weight = layer.weight.detach().to(arithmetic_dtype(layer.weight.dtype))
         beta = quantizer.beta.detach()

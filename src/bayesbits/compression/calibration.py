@@ -21,6 +21,7 @@ from bayesbits.compression.sampling import SAMPLE, evenly_spaced, in_rows
 from bayesbits.functional.operation import LARGEST_RANGE
 from bayesbits.nn import GatedQuantizer
 from bayesbits.nn.layer import AttachedLayer
+from bayesbits.nn.product import find_layer
 from bayesbits.utils.batches import call_without_labels
 
 
@@ -107,7 +108,7 @@ def calibrate_weights(
     for parameter, layers in attachment.topology.weight_tensors.items():
         quantizer = attachment.quantizers.get(parameter)
         if quantizer is not None:
-            layer = model.get_submodule(layers[0])
+            layer = find_layer(model, layers[0])
             assert isinstance(layer, AttachedLayer)
             calibrate_weight(
                 quantizer, layer.folded_weight().detach(), parameter, method=method, reference_bits=reference_bits

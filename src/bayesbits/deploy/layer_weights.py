@@ -12,6 +12,7 @@ from bayesbits.cost.bops import FLOAT_BITS
 from bayesbits.functional.grid import INTEGER_BITS, bias_codes
 from bayesbits.nn.folding import fold_factor, folded_bias
 from bayesbits.nn.layer import AttachedLayer, LayerParts
+from bayesbits.nn.product import find_layer
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
 from bayesbits.records.topology import Layer, output_axis
 from bayesbits.utils.torch_private import BatchNorm
@@ -57,7 +58,7 @@ def read_weights(compressor: Compressor, layer: Layer, emitted: Tensor) -> Layer
 
     `emitted` is a mask over the output channels: weight and bias are zero where it is False.
     """
-    module = compressor.model.get_submodule(layer.name)
+    module = find_layer(compressor.model, layer.name)
     weight, bias = module.weight, module.bias
     assert isinstance(weight, Tensor)
     assert isinstance(bias, Tensor | None)

@@ -17,6 +17,7 @@ from bayesbits.deploy.verification.deployed_program import CodesNode
 from bayesbits.deploy.verification.result import VerificationError
 from bayesbits.deploy.verification.simulation import QuantizerCall
 from bayesbits.functional.grid import EDGE
+from bayesbits.nn.product import find_layer
 from bayesbits.records.integer_network import Grid
 from bayesbits.records.topology import Layer
 
@@ -48,7 +49,7 @@ class LayerInput:
 def describe_layer_inputs(fixed: Compressor, removed: Collection[int]) -> dict[str, LayerInput]:
     """The inputs of all layers, by the layer's name."""
     removed, model = set(removed), fixed.model
-    return {layer.name: LayerInput(layer, model.get_submodule(layer.name), removed) for layer in fixed.topology.layers}
+    return {layer.name: LayerInput(layer, find_layer(model, layer.name), removed) for layer in fixed.topology.layers}
 
 
 def match_calls(

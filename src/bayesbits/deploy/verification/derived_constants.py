@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bayesbits.compression.compressor import Compressor
+from bayesbits.nn.product import find_layer
 from bayesbits.records.integer_network import Grid
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer
@@ -80,7 +81,7 @@ def derive_grids(fixed: Compressor, plan: Plan) -> dict[str, Grid]:
 class _LayerDerivation:
     def __init__(self, fixed: Compressor, plan: Plan, layer: Layer, grids: Mapping[str, Grid]) -> None:
         self.layer, self.topology, self.plan = layer, fixed.topology, plan
-        self.module = fixed.model.get_submodule(layer.name)
+        self.module = find_layer(fixed.model, layer.name)
         norm = None if layer.norm is None else fixed.model.get_submodule(layer.norm)
         assert isinstance(norm, BatchNorm | None)
         self.norm: Any = norm
