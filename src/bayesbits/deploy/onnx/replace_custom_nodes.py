@@ -12,6 +12,11 @@ from bayesbits.deploy.onnx.standard_nodes import NodeWriter, auxiliary_node
 from bayesbits.deploy.onnx.tensor_names import MappedTensor, name_inputs_and_outputs, write_tensor_map
 from bayesbits.records.integer_network import IntegerNetwork
 
+FUSED = frozenset(
+    ("AveragePool", "Concat", "Conv", "Gemm", "GlobalAveragePool", "LeakyRelu", "MatMul", "Mul", "Sigmoid", "Softmax")
+    + ("Div", "Pow", "Sqrt", "Where")
+)
+"""What the runtime may make one integer operation of, together with DequantizeLinear before and QuantizeLinear after."""
 SUFFIX = {"Layer": "numbers", "Quantize": "quantized", "Dequantize": "dequantized", "Scale": "dequantized"}
 
 
@@ -80,7 +85,7 @@ class _Replacement:
         if node.op_type == "Quantize":
             writer.quantize(grid, x, output)
         elif node.op_type == "Dequantize":
-            writer.dequantize(grid, x, output, for_additions=self._only_added(node))
+            writer.dequantize(grid, x, output, at_once=self._may_dequantize_at_once(node))
         elif node.op_type == "Scale":
             writer.scale(grid, x, output)
         elif node.op_type == "ToFloat":
@@ -88,14 +93,19 @@ class _Replacement:
         else:
             writer.to_uint8_codes(grid, x, output)
 
-    def _only_added(self, node: NodeProto) -> bool:
-        """Whether only additions and quantizers read these numbers; such additions are written as Sum."""
+    def _may_dequantize_at_once(self, node: NodeProto) -> bool:
+        """Whether DequantizeLinear can be written without changing the result; additions behind it become Sum."""
         readers = self._readers.get(node.output[0], [])
-        added = [reader for reader in readers if reader.op_type == "Add"]
-        if not added or any(reader.op_type not in ("Add", "Quantize") for reader in readers):
+        if all(reader.op_type == "Quantize" for reader in readers) or any(map(self._is_fused, readers)):
             return False
-        self._sums.update(name for reader in added for name in reader.output)
+        self._sums.update(name for reader in readers if reader.op_type == "Add" for name in reader.output)
         return True
+
+    def _is_fused(self, node: NodeProto) -> bool:
+        """Whether the runtime might make one integer operation of a node and the quantizer behind it."""
+        return node.op_type in FUSED and any(
+            reader.op_type == "Quantize" for name in node.output for reader in self._readers.get(name, [])
+        )
 
     def _output(self, node: NodeProto, of: str) -> str:
         """A readable name of the tensor; outputs of the network are named later."""

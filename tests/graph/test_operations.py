@@ -3,7 +3,7 @@
 import torch
 from torch import fx
 
-from bayesbits.deploy.rewrite.operations import AVERAGES, MAXIMA, arguments
+from bayesbits.graph.operations import AVERAGES, MAXIMA, arguments
 
 aten = torch.ops.aten
 
