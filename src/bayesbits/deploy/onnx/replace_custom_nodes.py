@@ -7,21 +7,23 @@ from dataclasses import replace
 
 from onnx import GraphProto, ModelProto, NodeProto
 
+from bayesbits.deploy.onnx.fast_forms import write_fast_forms
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
 from bayesbits.deploy.onnx.standard_nodes import NodeWriter, auxiliary_node
 from bayesbits.deploy.onnx.tensor_names import MappedTensor, name_inputs_and_outputs, write_tensor_map
 from bayesbits.records.integer_network import IntegerNetwork
 
 FUSED = frozenset(
-    ("AveragePool", "Concat", "Conv", "Gemm", "GlobalAveragePool", "LeakyRelu", "MatMul", "Mul", "Sigmoid", "Softmax")
-    + ("Div", "Pow", "Sqrt", "Where")
+    ("AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "MatMul", "Mul", "Sigmoid", "Softmax", "Where")
 )
-"""What the runtime may make one integer operation of, together with DequantizeLinear before and QuantizeLinear after."""
+"""What the runtime makes one integer operation of, with DequantizeLinear in front of all inputs and QuantizeLinear
+behind."""
 SUFFIX = {"Layer": "numbers", "Quantize": "quantized", "Dequantize": "dequantized", "Scale": "dequantized"}
 
 
 def replace_custom_nodes(model: ModelProto, network: IntegerNetwork, *, compact: bool) -> None:
     """Replace the custom nodes in place, name inputs and outputs, and store the map of tensors in the model."""
+    write_fast_forms(model)
     replacement = _Replacement(model.graph, network, compact)
     for node in model.graph.node:
         replacement.visit(node)
@@ -52,6 +54,7 @@ class _Replacement:
         for node in graph.node:
             for name in node.input:
                 self._readers.setdefault(name, []).append(node)
+        self._dequantized = {node.output[0] for node in graph.node if node.op_type in ("Dequantize", "Scale")}
         self._names: dict[str, str] = {}
         self._calls: Counter[tuple[str, str]] = Counter()
         self._sums: set[str] = set()
@@ -102,9 +105,12 @@ class _Replacement:
         return True
 
     def _is_fused(self, node: NodeProto) -> bool:
-        """Whether the runtime might make one integer operation of a node and the quantizer behind it."""
-        return node.op_type in FUSED and any(
-            reader.op_type == "Quantize" for name in node.output for reader in self._readers.get(name, [])
+        """Whether the runtime might make one integer operation of a node and the quantizers around it."""
+        inputs = node.input[1:] if node.op_type == "Where" else node.input
+        return (
+            node.op_type in FUSED
+            and self._dequantized.issuperset(inputs)
+            and any(reader.op_type == "Quantize" for reader in self._readers.get(node.output[0], []))
         )
 
     def _output(self, node: NodeProto, of: str) -> str:
