@@ -27,6 +27,7 @@ def test_a_uniform_plan_names_every_tensor() -> None:
         "stem.input": 8,
         **{f"{name}.input": 2 for name in ("inner", "outer", "head")},
         "outer_norm.output": 16,
+        **{f"{name}.output": 16 for name in ("stem_norm", "inner")},
     }
     assert plan.kept == {}
     for name in OWN:

@@ -37,6 +37,8 @@ def example() -> Topology:
         layers=(first, last),
         activations=(Activation("first.input", ("first",), True), Activation("last.input", ("last",), False)),
         additions=(Addition("add", ("first", None)),),
+        emitted=("last",),
+        shared_ranges=(("last.output", "last.input"),),
         groups=(
             ChannelGroup("input", 0, 2, (), ("first",), "is a network input"),
             ChannelGroup("first", 2, 2, ("first",), ("last",), None),

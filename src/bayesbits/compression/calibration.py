@@ -44,10 +44,22 @@ def calibrate(
             model, quantizers, batches,
             method=method, percentile=percentile, reference_bits=reference_bits, momentum=momentum,
         )  # fmt: skip
+        if method != "mse" or reference_bits == attachment.spec.output_bits:
+            _share_ranges(attachment)
         calibrate_weights(model, attachment, method if method == "mse" else "minmax", reference_bits)
     except BaseException:
         attachment.calibrated = before
         raise
+
+
+def _share_ranges(attachment: Attachment) -> None:
+    """Give tensors that hold the same values, or parts of them, the widest of their ranges."""
+    for family in attachment.topology.shared_ranges:
+        members = [attachment.quantizers[name] for name in family if name in attachment.quantizers]
+        if members:
+            widest, signed = max(one.beta.item() for one in members), any(one.signed for one in members)
+            for one in members:
+                one.set_range(widest, signed=signed)
 
 
 def calibrate_activations(

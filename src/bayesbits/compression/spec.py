@@ -79,6 +79,8 @@ class Spec:
         num_examples: The number of training examples, which only the variational penalty needs.
         input_bits: The width of the network's input: fixed, where 32 leaves it in float, or "learned".
         residual_bits: The width of the operands of residual additions: fixed, "learned", or None for no quantizer.
+        output_bits: The width of the outputs of layers that other float operations read (SiLU, GELU, a batch norm that
+            cannot be folded): fixed, "learned", or None for no quantizer.
         per_channel_weights: Whether every output channel of a weight has a range of its own.
         channel_multiple: The number of kept channels of a group is rounded up to a multiple of this.
         rules: Demands on single layers or tensors, by shell-style patterns of their names.
@@ -111,6 +113,10 @@ class Spec:
     the range that calibration finds: to learn it, the first layer would compute a gradient that nothing else needs."""
     residual_bits: int | Literal["learned"] | None = 8
     """The width of the operands of residual additions: fixed, "learned", or None for no quantizer."""
+    output_bits: int | Literal["learned"] | None = None
+    """The width of the outputs of layers that other float operations read: fixed, "learned", or None for no quantizer.
+    With a quantizer the layer emits codes, for which runtimes have much faster kernels than for numbers. It counts in
+    no cost."""
     per_channel_weights: bool = False
     """Whether every output channel of a weight has a range of its own."""
     channel_multiple: int = 1
@@ -137,6 +143,8 @@ class Spec:
             _check_width("Spec.input_bits", self.input_bits, ' or "learned"')
         if self.residual_bits not in (None, "learned"):
             _check_width("Spec.residual_bits", self.residual_bits, ', "learned" or None')
+        if self.output_bits not in (None, "learned"):
+            _check_width("Spec.output_bits", self.output_bits, ', "learned" or None')
         check_integer(self, "channel_multiple", 1)
         if not isinstance(self.rules, Mapping):
             raise ValueError(f"Spec.rules is a {type(self.rules).__name__}; it maps patterns to rules")
@@ -166,7 +174,7 @@ class Spec:
         """
         if backend not in BACKENDS:
             raise ValueError(f"backend is {backend!r}; it is one of {', '.join(BACKENDS)}")
-        return cls(bits=(2, 4, 8), residual_bits=8, channel_multiple=8)
+        return cls(bits=(2, 4, 8), residual_bits=8, output_bits=8, channel_multiple=8)
 
 
 def _check_width(name: str, value: Any, otherwise: str = "") -> None:

@@ -58,6 +58,8 @@ def trace_with_hooks(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
         layers=tuple(layers),
         activations=activations,
         additions=(),
+        emitted=(),
+        shared_ranges=(),
         groups=tuple(groups),
         unsupported=(
             _unsupported(error, macs - sum(layer.macs for layer in layers)),

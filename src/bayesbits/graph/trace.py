@@ -15,6 +15,7 @@ from torch import Tensor, fx, nn
 
 from bayesbits.graph.channel_rules import MOVES, PADS, SAME
 from bayesbits.graph.channels import Channels, follow_channels
+from bayesbits.graph.emitted import find_emitted, find_shared_ranges
 from bayesbits.graph.exported_program import Program, export, is_float, operation
 from bayesbits.graph.hook_trace import trace_with_hooks
 from bayesbits.graph.layers import FoundLayer, find_layers, find_unsupported, layer_input, layer_kind, other_parameters
@@ -88,7 +89,7 @@ class Reading:
     topology: Topology
     layers: tuple[FoundLayer, ...]
     operands: Mapping[str, fx.Node]
-    """The node of every quantizable operand of a residual addition, by the tensor's name."""
+    """The node of every tensor in `Topology.operand_tensors`, by the tensor's name."""
     channels: Channels
 
 
@@ -102,12 +103,19 @@ def read(program: Program) -> Reading:
     outputs = _output_layers(program, found, weighted)
     channels = follow_channels(program, found, unsupported, outputs)
     additions, missing, operands = find_additions(program, weighted, unsupported)
+    emitted = find_emitted(program, found, outputs, operands)
     activations, reads = _activations(program, found)
+    tensors = {
+        name: {layer_input(program, call) for layer in found if reads[layer.name] == name for call in layer.calls}
+        for name in reads.values()
+    }
     layers = tuple(_layer(layer, channels, reads[layer.name]) for layer in found)
     topology = Topology(
         layers=layers,
         activations=activations,
         additions=additions,
+        emitted=tuple(name.removesuffix(".output") for name in emitted),
+        shared_ranges=find_shared_ranges(emitted, operands | emitted, tensors),
         groups=channels.groups,
         unsupported=(*unsupported.values(), *missing, *_unused_layers(program, found, unsupported)),
         output_layers=outputs,
@@ -116,7 +124,7 @@ def read(program: Program) -> Reading:
         ),
         traced=True,
     )
-    return Reading(topology, found, operands, channels)
+    return Reading(topology, found, operands | emitted, channels)
 
 
 def _read_parameters(program: Program) -> set[str]:

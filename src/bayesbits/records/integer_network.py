@@ -12,7 +12,7 @@ activation as an unsigned integer of 8 or 16 bits, which is the code plus the ze
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -50,6 +50,10 @@ class Grid:
     def zero_point(self) -> int:
         """The number that is added to signed codes to store them as unsigned integers: 128, or 32768 for 16 bits."""
         return 0 if not self.signed else 2 ** (15 if self.carrier == "uint16" else 7)
+
+    def same_codes(self, other: Grid) -> bool:
+        """Whether every number has the same code on another grid, which is that of another tensor."""
+        return replace(self, name=other.name) == other
 
 
 @dataclass(frozen=True)

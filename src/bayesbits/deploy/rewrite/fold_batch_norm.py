@@ -12,9 +12,8 @@ import torch
 from torch import fx
 
 from bayesbits.deploy.modules import LAYERS, target_of
-from bayesbits.deploy.rewrite.operations import arguments
 from bayesbits.deploy.rewrite.program import Geometry, LayerNode, RewrittenProgram
-from bayesbits.graph.exported_program import operation
+from bayesbits.graph.exported_program import arguments, operation
 from bayesbits.graph.layers import BATCH_NORMS, data_of
 from bayesbits.records.topology import Layer
 
