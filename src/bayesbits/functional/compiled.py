@@ -3,7 +3,7 @@
 Compiling needs a C++ compiler, and a few seconds for each combination of widths, dtype and sign that is used for the
 first time on a machine (torch keeps the result on disk). A combination is compiled when it has run often, or from the
 start where many runs are expected (`expecting`); a log message appears where this takes long. Where there is no
-compiler, or it fails, the definition runs uncompiled, more slowly, and the log says so once.
+compiler, or it fails, the definition runs uncompiled (`functional.eager`), and the log says so once.
 """
 
 import functools
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesbits.functional import reference
+from bayesbits.functional import eager, reference
 from bayesbits.utils.torch_private import compiler_failed, find_cpp_compiler, mark_dynamic
 
 _log = logging.getLogger("bayesbits")
@@ -107,7 +107,10 @@ _numbers = itertools.count()
 _compiled: set[tuple[Any, ...]] = set()
 
 
-def _run(function: Callable[..., Any], matrices: tuple[Tensor, ...], beta: Tensor, gates: Tensor, *options: Any) -> Any:
+def _run(
+    function: Callable[..., Any], uncompiled: Callable[..., Any], matrices: tuple[Tensor, ...], beta: Tensor,
+    gates: Tensor, *options: Any,
+) -> Any:  # fmt: skip
     """Call the compiled `function`: one compilation for any number of columns, and of rows above one."""
     x = matrices[-1]
     for matrix in matrices:
@@ -117,7 +120,7 @@ def _run(function: Callable[..., Any], matrices: tuple[Tensor, ...], beta: Tenso
     global _last_was_compiled
     _last_was_compiled = False
     if (_runs[key] if _expected is None else _expected) <= MIN_RUNS:
-        return function(*matrices, beta, gates, *options)
+        return uncompiled(*matrices, beta, gates, *options)
     compiled = _specialize(*key)
     try:
         with nullcontext() if key in _compiled else _log_if_slow():
@@ -129,14 +132,14 @@ def _run(function: Callable[..., Any], matrices: tuple[Tensor, ...], beta: Tenso
         if not compiler_failed(error):
             raise
         _warn(f"compiling failed ({type(error).__name__}: {str(error).splitlines()[0]})")
-        return function(*matrices, beta, gates, *options)
+        return uncompiled(*matrices, beta, gates, *options)
 
 
 def forward(
     x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], dtype: torch.dtype | None = None
 ) -> Tensor:
     """As `reference.forward`, on a dense matrix x with one range a row."""
-    result: Tensor = _run(reference.forward, (x,), beta, gates, signed, bits, dtype)
+    result: Tensor = _run(reference.forward, eager.forward, (x,), beta, gates, signed, bits, dtype)
     return result
 
 
@@ -144,5 +147,5 @@ def backward(
     grad: Tensor, x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], sums_needed: bool = True
 ) -> Gradients:
     """As `reference.backward`, on a dense matrix x with one range a row."""
-    result: Gradients = _run(reference.backward, (grad, x), beta, gates, signed, bits, sums_needed)
+    result: Gradients = _run(reference.backward, eager.backward, (grad, x), beta, gates, signed, bits, sums_needed)
     return result
