@@ -34,6 +34,7 @@ from bayesbits.records.plan import Plan
 
 _DECISION_LOGIT = HALF_LOGIT - math.log(THRESHOLD / (1 - THRESHOLD))  # a gate is open above it
 _MARGIN = 1.0  # how far from there a gate's logit is put where the projection decides otherwise
+_CERTAIN = 12.0  # noise changes a gate with this logit, or its negative, once in 30,000 draws
 
 
 def project(attachment: Attachment, budget: Budget) -> Plan:
@@ -50,14 +51,17 @@ def project(attachment: Attachment, budget: Budget) -> Plan:
 
 
 @torch.no_grad()
-def adopt(attachment: Attachment, plan: Plan) -> None:
-    """Move the logits of learning gates so that their decision is a plan; gates that say so already stay."""
+def adopt(attachment: Attachment, plan: Plan, *, certain: bool = False) -> None:
+    """Move the logits of learning gates so that their decision is a plan.
+
+    Gates that say so already stay. With `certain` all logits are so large or small that noise changes no gate.
+    """
     for name, quantizer in attachment.quantizers.items():
         bits = plan.bits.get(name, 0)
         if quantizer.mode == "learning" and bits > 0:
             level = quantizer.bits.index(bits) - 1 + (not quantizer.gates.open_first)
             logits = quantizer.gates.logits
-            _move(logits, torch.arange(logits.numel(), device=logits.device) <= level)
+            _move(logits, torch.arange(logits.numel(), device=logits.device) <= level, certain)
     for name, gate in attachment.channel_gates.items():
         if not gate.fixed:
             logits = gate.gates.logits
@@ -65,10 +69,13 @@ def adopt(attachment: Attachment, plan: Plan) -> None:
             if name in plan.kept:
                 kept[:] = False
                 kept[list(plan.kept[name])] = True
-            _move(logits, kept)
+            _move(logits, kept, certain)
 
 
-def _move(logits: Tensor, is_open: Tensor) -> None:
+def _move(logits: Tensor, is_open: Tensor, certain: bool) -> None:
+    if certain:
+        logits.copy_(torch.where(is_open, _CERTAIN, -_CERTAIN))
+        return
     opened = logits.clamp(min=_DECISION_LOGIT + _MARGIN)
     closed = logits.clamp(max=_DECISION_LOGIT - _MARGIN)
     decided = logits > _DECISION_LOGIT
