@@ -48,6 +48,7 @@ class Attachment(NetworkQuantizers):
         self.cost_model = CostModel(topology)
         self.penalty = self._penalty(spec.penalty)
         self.expected_bops = self._penalty("expected_bops")
+        self.expected_bytes = self._penalty("expected_bytes")
 
     def _penalty(self, kind: str) -> nn.Module:
         return make_penalty(
