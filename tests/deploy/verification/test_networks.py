@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -10,6 +10,7 @@ import bayesbits as bb
 from bayesbits.zoo.models import VGG7, CifarResNet, LeNet5, MobileNetV2, resnet18, resnet50
 from tests.deploy.exported import exported
 from tests.graph.networks import IMAGES, OWN, transformer
+from tests.graph.products import KINDS, Products
 from tests.graph.test_random_networks import Random
 
 ZOO = {
@@ -172,3 +173,22 @@ def test_random_networks_under_random_plans(tmp_path_factory, network, plan):
     case = exported(Random(network), IMAGES, seed=plan, count=8)
     found = case.verify(case.write(path))
     assert len(found.integer_layers) == len(found.kernels)
+
+
+@settings(max_examples=5, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
+@example(kinds=[(kind, index % 2 == 0) for index, kind in enumerate(KINDS)], plan=0, per_channel=True)
+@given(
+    kinds=st.lists(st.tuples(st.sampled_from(KINDS), st.booleans()), min_size=1, max_size=3),
+    plan=st.integers(0, 1000),
+    per_channel=st.booleans(),
+)
+def test_weights_that_are_multiplied_in_any_way(tmp_path_factory, kinds, plan, per_channel):
+    path = tmp_path_factory.mktemp("products") / "network.onnx"
+    spec = bb.Spec(bits=(2, 4, 8), per_channel_weights=per_channel)
+    case = exported(Products(kinds), torch.zeros(2, 3, 12, 12), spec=spec, seed=plan, count=4)
+    topology = case.compressor.topology
+    assert not [entry for entry in topology.unsupported if entry.macs]
+    assert case.small.macs < topology.macs, "channels are removed"
+    found = case.verify(case.write(path))
+    runs_in_integers = [layer.name for layer in topology.layers if layer.kind != "conv_transpose"]
+    assert set(runs_in_integers) <= set(found.integer_layers)
