@@ -79,6 +79,11 @@ class Mean:
         self.total = added if self.total is None else self.total + added
         self.count += output.numel() // output.shape[axis]
 
+    @property
+    def values(self) -> int:
+        """The number of values so far."""
+        return 0 if self.total is None else self.count * self.total.numel()
+
     def value(self) -> Tensor:
         """The mean of all outputs; raises where there are none, or where it is not finite."""
         if self.total is None or self.count == 0:

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesbits.nn.quantized_output import QuantizedOutput, observe_output
+from bayesbits.nn.quantized_output import QuantizedOutput
 from bayesbits.utils.batches import call_without_labels
 
 
 class PassesDiverged(Exception):
-    """The passes do not stop behind the same modules, once each."""
+    """The passes do not stop behind the same modules, once each, or one of them has failed."""
 
 
 class _Abandoned(BaseException):
@@ -37,7 +37,7 @@ class _Pass(threading.Thread):
         self._place: str | None = None
         self._error: BaseException | None = None
         self._abandoned = False
-        self.computing_again = False
+        self.computes_again = False
 
     def run(self) -> None:
         self._go.acquire()
@@ -56,6 +56,8 @@ class _Pass(threading.Thread):
         """Run up to the next stop, and return the name of the module there; None at the end."""
         self._go.release()
         self._stopped.acquire()
+        if isinstance(self._error, Exception):  # of this network, or because another pass has changed its state
+            raise PassesDiverged(f"a forward pass raised {type(self._error).__name__}") from self._error
         if self._error is not None:
             raise self._error
         return self._place
@@ -81,7 +83,8 @@ def advance_together(
     """Yield the name of each module in `see` when the passes of all batches have stopped behind it.
 
     `see` maps names of modules to functions that get the module's output, not yet quantized and not changed by hooks,
-    and whether it was computed again. Raises `PassesDiverged` where the passes do not all reach the same modules.
+    and whether it was computed again. Raises `PassesDiverged` where the passes do not all reach the same modules, or where
+    one of them fails, as passes may disturb each other through state of the network.
     """
     passes = [_Pass(model, batch) for batch in batches]
     with _stopping(model, see):
@@ -110,33 +113,35 @@ def _stopping(model: nn.Module, see: Mapping[str, Callable[[Tensor, bool], None]
     def hook_of(name: str) -> Callable[..., Any]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
             present = threading.current_thread()
-            if not isinstance(present, _Pass):
-                return output
+            assert isinstance(present, _Pass)
+            if not isinstance(module, QuantizedOutput):
+                see[name](output, False)
             present.stop(name)
-            present.computing_again = True
-            try:
-                output = module.forward(*args, **kwargs)
-            finally:
-                present.computing_again = False
+            present.computes_again = True
+            output = module.forward(*args, **kwargs)
+            present.computes_again = False
             if not isinstance(module, QuantizedOutput):
                 see[name](output, True)
             return output
 
         return hook
 
-    def observer_of(name: str) -> Callable[..., None]:
-        def observe(args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+    def unquantized_hook_of(name: str) -> Callable[..., None]:
+        def hook(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             present = threading.current_thread()
-            see[name](output, isinstance(present, _Pass) and present.computing_again)
+            assert isinstance(present, _Pass)
+            see[name](inputs[0], present.computes_again)
 
-        return observe
+        return hook
 
     handles: list[Any] = []
     try:
         for name in see:
             module = model.get_submodule(name)
             handles.append(module.register_forward_hook(hook_of(name), prepend=True, with_kwargs=True))
-            handles += observe_output(module, observer_of(name))
+            if isinstance(module, QuantizedOutput):
+                quantizer = module.bayesbits_output.quantizer
+                handles.append(quantizer.register_forward_pre_hook(unquantized_hook_of(name)))
         yield
     finally:
         for handle in handles:

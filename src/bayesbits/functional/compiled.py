@@ -13,7 +13,7 @@ import threading
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -73,6 +73,11 @@ def expecting(runs: int) -> Iterator[None]:
         yield
     finally:
         _expected = before
+
+
+def never_compiled() -> AbstractContextManager[None]:
+    """Inside the block nothing is compiled, so that equal runs give equal bits."""
+    return expecting(0)
 
 
 @contextmanager
