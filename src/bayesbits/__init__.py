@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "CALIBRATION_METHODS",
     "Budget",
     "BudgetError",
-    "CALIBRATION_METHODS",
     "Compressor",
     "Cost",
     "DeployedNetwork",

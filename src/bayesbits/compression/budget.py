@@ -94,7 +94,7 @@ class Budget(Record):
                 words = "bytes" if name == "weight_bytes" else "bit operations"
                 raise ValueError(f"the budget {text!r} limits the {words} twice; give one of the two limits")
             limits[name] = value
-        return cls(**limits)
+        return cls(limits.get("relative_bops"), limits.get("bops"), limits.get("weight_bytes"))
 
     @property
     def limits(self) -> dict[str, float]:
@@ -115,7 +115,7 @@ class Budget(Record):
         Args:
             cost: What `Compressor.cost` returns.
         """
-        return max(getattr(cost, name) / limit for name, limit in self.limits.items())
+        return max(float(getattr(cost, name)) / limit for name, limit in self.limits.items())
 
     def describe(self, cost: Cost) -> str:
         """What a cost comes to, in the units of the limits.
@@ -148,16 +148,21 @@ def _parse_limit(part: str, text: str) -> tuple[str, float]:
     number, unit = (found.group(1), found.group(2).strip()) if found else ("", "")
     if not number or not any(map(str.isdigit, number)):
         raise ValueError(f"the budget {text!r} is not understood; write a number and a unit, such as {_FORMS}")
+    name, scale = _unit(unit, text)
     value = float(number.replace(",", "").replace("_", ""))
     if value <= 0:
         raise ValueError(f"the budget {text!r} is not positive; no network costs so little")
+    return name, value * scale
+
+
+def _unit(unit: str, text: str) -> tuple[str, float]:
+    """The limit that a unit belongs to, and how much one of it is."""
     if _PERCENT.fullmatch(unit):
-        return "relative_bops", value
+        return "relative_bops", 1.0
     if unit.lower() in _BOPS:
-        return "bops", value * _BOPS[unit.lower()]
-    scale = _BYTES.get(_SAME_UNIT.get(unit, unit))
-    if scale is not None:
-        return "weight_bytes", value * scale
+        return "bops", _BOPS[unit.lower()]
+    if (scale := _BYTES.get(_SAME_UNIT.get(unit, unit))) is not None:
+        return "weight_bytes", scale
     if unit in ("", "%"):
         raise ValueError(f"the budget {text!r} does not say of what: write a unit, such as {_FORMS}")
     raise ValueError(f"the budget {text!r} has the unit {unit!r}, which is not known; write {_FORMS}")

@@ -175,8 +175,8 @@ class Compressor:
         """Move the gates onto a budget: the plan that they decide on is then within it, as near as possible to before.
 
         Where the present decision costs more than the budget, the gates with the smallest logits close until the
-        counted cost fits; where it costs less, those with the largest logits open. Widths, rules, groups of channels and
-        their multiples are those of the spec.
+        counted cost fits; where it costs less, those with the largest logits open. Rules, groups of channels and their
+        multiples are those of the spec.
 
         Args:
             budget: The most that the plan may cost.

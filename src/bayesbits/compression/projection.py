@@ -1,9 +1,9 @@
 """The projection of a network's gates onto a budget: the plan that fits, as near as possible to what the gates say.
 
 A gate stays open in training where what it gains is worth its price, mu times the cost that it adds, and its logit says
-by how much: the loss for the cost saved grows with the logit, whatever the cost of the single gate. So gates are ordered
-by their logits, and the plan is that of the first n gates of the order, with the largest n whose counted cost is within
-the budget. In what is left of it, single bits and channels are taken back in the same order where they fit.
+by how much: the loss for the cost saved grows with the logit, whatever the cost of the single gate. So gates are sorted
+by their logits, and the plan is that of the first n gates, with the largest n whose counted cost is within the budget.
+In what is left of it, single bits and channels are taken back in the same order where they fit.
 
 The rules of the spec hold throughout: widths are chosen from the search space, of every group of channels at least one
 stays, and a multiple of `Spec.channel_multiple`; channels that can only be removed together go together.
@@ -171,9 +171,7 @@ class _GateOrder:
             for name in _limited_tensors(attachment, budget)
             if name in quantizers and quantizers[name].mode == "learning"
         ]
-        self._kept = {
-            name: (gate.kept() if gate.fixed else ~gate.may_close).tolist() for name, gate in gates.items()
-        }
+        self._kept = {name: (gate.kept() if gate.fixed else ~gate.may_close).tolist() for name, gate in gates.items()}
         self._learning = [name for name, gate in gates.items() if not gate.fixed]
         self._gates = sorted(self._all_gates())
 

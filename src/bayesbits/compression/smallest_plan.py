@@ -45,9 +45,10 @@ def check_reachable(attachment: Attachment, budget: Budget) -> None:
     if budget.allows(smallest):
         return
     broken = next(name for name, limit in budget.limits.items() if getattr(smallest, name) > limit)
+    parts = _largest_parts(attachment, smallest, broken)
     raise BudgetError(
         f"the budget of {budget} cannot be reached: with the narrowest widths and the fewest channels that the spec "
-        f"allows, the network costs {budget.describe(smallest)}. Most of it is {_largest_parts(attachment, smallest, broken)}. "
+        f"allows, the network costs {budget.describe(smallest)}. Most of it is {parts}. "
         "Raise the budget, or allow narrower widths (Spec.bits, Spec.input_bits, rules) or fewer channels (Spec.prune)"
     )
 
@@ -73,7 +74,10 @@ def _reason(attachment: Attachment, cost: LayerCost) -> str:
     topology, space = attachment.topology, attachment.search_space
     layer = topology.layer(cost.name)
     words = []
-    for what, tensor, bits in (("weight", layer.parameter, cost.weight_bits), ("input", layer.activation, cost.activation_bits)):
+    for what, tensor, bits in (
+        ("weight", layer.parameter, cost.weight_bits),
+        ("input", layer.activation, cost.activation_bits),
+    ):
         fixed = space.widths.get(tensor, (FLOAT_BITS,)) == (bits,)
         words.append(f"{what} {'fixed at' if fixed else 'at'} {bits} bits")
     words.append(f"{cost.kept_out} of {len(layer.out_channels)} channels{_why_kept(attachment, layer)}")

@@ -20,7 +20,6 @@ Everything is a tensor on the device: a recorded CUDA graph holds the update, an
 
 import math
 
-
 import torch
 from torch import Tensor, nn
 
@@ -117,18 +116,15 @@ class BudgetControl(nn.Module):
         self.log_costs.copy_(log_costs)
 
     def values(self) -> dict[str, float]:
-        """For the metrics: of every limit mu, the target, and the expected and the decided cost. It waits for the
-        device."""
+        """For the metrics: of every limit mu, target, expected and decided cost; it waits for the device."""
         target = self._log_target(self._scheduled())
         rows = torch.cat([self.log_mu, target, *self.log_costs]).exp().reshape(4, -1).T.tolist()
-        values = {}
-        for name, (mu, goal, expected, decided) in zip(self.names, rows, strict=True):
-            values |= {f"mu_{name}": mu, f"target_{name}": goal, f"expected_{name}": expected, f"decided_{name}": decided}
-        return values
-
-    def mu(self) -> float:
-        """The largest of the weights; it waits for the device."""
-        return float(self.log_mu.exp().max())
+        kinds = ("mu", "target", "expected", "decided")
+        return {
+            f"{kind}_{name}": value
+            for name, row in zip(self.names, rows, strict=True)
+            for kind, value in zip(kinds, row, strict=True)
+        }
 
     def _scheduled(self) -> Tensor:
         """How much of the schedule of the target is done, from 0 to 1."""
@@ -143,10 +139,11 @@ class BudgetControl(nn.Module):
 def start_gates(compressor: Compressor) -> None:
     """Put gates that have not learned yet nearer to the decision."""
     attachment = compressor.attachment
-    for owner in (*attachment.quantizers.values(), *attachment.channel_gates.values()):
-        logits = owner.gates.logits
-        if bool((logits == OPEN_LOGIT).all()):
-            logits.fill_(INITIAL_LOGIT)
+    gates = [quantizer.gates for quantizer in attachment.quantizers.values() if quantizer.mode == "learning"]
+    gates += [channels.gates for channels in attachment.channel_gates.values() if not channels.fixed]
+    for member in gates:
+        if bool((member.logits == OPEN_LOGIT).all()):
+            member.logits.fill_(INITIAL_LOGIT)
 
 
 def limits_of(compressor: Compressor, budget: Budget) -> dict[str, float]:
@@ -156,5 +153,3 @@ def limits_of(compressor: Compressor, budget: Budget) -> dict[str, float]:
         relative = 100 * bops / compressor.attachment.cost_model.dense().bops
         limits["relative_bops"] = min(relative, limits.get("relative_bops", math.inf))
     return limits
-
-

@@ -154,8 +154,8 @@ class SearchConfig(_TrainingConfig):
         log_steps: The number of steps between lines of metrics; only then is the loss read from the device.
         evaluate_epochs: The number of epochs between evaluations; the last epoch is always evaluated.
         mu: The weight of the penalty in the loss: a larger one gives fewer bits. None: 0.01, or what the budget needs.
-        budget: The most that the final network may cost: a `Budget`, or text such as "0.5% bops" or "500 kB". The weight
-            of the penalty is then controlled, and `search` ends with a plan within the budget.
+        budget: The most that the final network may cost: a `Budget`, or text such as "0.5% bops" or "500 kB". The
+            weight of the penalty is then controlled, and `search` ends with a plan within the budget.
         gates: Optimizer and schedule of the gates. With a budget, and left at the default, the learning rate is one at
             which a gate can close in the first third of the search; see `gate_optimizer`.
         frozen_statistics: The last part of training, from 0 to 1, in which batch norm statistics are frozen: the plan

@@ -227,7 +227,7 @@ class Run:
         costs = {name: (getattr(before, name), getattr(after, name)) for name in control.budget.limits}
         self.metrics.write("projection", where | {name: list(both) for name, both in costs.items()})
         self.progress.say(
-            f"{self.phase.name}: bits and channels are final from here: {control.budget.describe(after)} of a budget of "
+            f"{self.phase.name}: bits and channels are final from here: {control.budget.describe(after)} within "
             f"{control.budget}; the gates said {control.budget.describe(before)}"
         )
 

@@ -27,7 +27,9 @@ def scheduled_lr(config: OptimizerConfig, part: float) -> float:
     return config.lr
 
 
-def make_optimizers(compressor: Compressor, config: SearchConfig | FinetuneConfig, steps: int = sys.maxsize) -> "Optimizers":
+def make_optimizers(
+    compressor: Compressor, config: SearchConfig | FinetuneConfig, steps: int = sys.maxsize
+) -> "Optimizers":
     """One optimizer for each group of parameters that learns; `steps` is the number of steps of the whole phase."""
     groups = {group["name"]: group["params"] for group in compressor.parameter_groups()}
     configs = {"weights": config.weights, "ranges": config.ranges}
