@@ -58,7 +58,7 @@ def find_shared_ranges(
     """
     name_of = {node: name for name, node in operands.items()}
     names: dict[fx.Node, set[str]] = {}
-    for name, nodes in ((*activations.items(), *((name, (node,)) for name, node in operands.items()))):
+    for name, nodes in (*activations.items(), *((name, (node,)) for name, node in operands.items())):
         for node in nodes:
             names.setdefault(node, set()).add(name)
     families: list[set[str]] = []

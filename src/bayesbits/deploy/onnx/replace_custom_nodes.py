@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from onnx import GraphProto, ModelProto, NodeProto
 
-from bayesbits.deploy.onnx.fast_forms import write_fast_forms
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
+from bayesbits.deploy.onnx.fast_forms import write_fast_forms
 from bayesbits.deploy.onnx.standard_nodes import NodeWriter, auxiliary_node
 from bayesbits.deploy.onnx.tensor_names import MappedTensor, name_inputs_and_outputs, write_tensor_map
 from bayesbits.records.integer_network import IntegerNetwork

@@ -12,10 +12,10 @@ import torch
 from torch import fx
 
 from bayesbits.deploy.modules import LAYERS, target_of
-from bayesbits.graph.operations import arguments
 from bayesbits.deploy.rewrite.program import Geometry, LayerNode, RewrittenProgram
 from bayesbits.graph.exported_program import operation
 from bayesbits.graph.layers import BATCH_NORMS
+from bayesbits.graph.operations import arguments
 from bayesbits.records.topology import Layer
 
 

@@ -48,9 +48,7 @@ def fuse_quantizers(program: RewrittenProgram) -> None:
 class _Fusion:
     """The search from one quantizer upstream for the layers that feed it."""
 
-    def __init__(
-        self, grid: Grid, emitters: Mapping[fx.Node, LayerNode], dequantizers: Mapping[str, Grid]
-    ) -> None:
+    def __init__(self, grid: Grid, emitters: Mapping[fx.Node, LayerNode], dequantizers: Mapping[str, Grid]) -> None:
         self.grid, self.emitters, self.dequantizers = grid, emitters, dequantizers
         self.emits: dict[fx.Node, EmittedCodes] = {}
         """The calls of the layers that were reached, with the codes that they would emit."""

@@ -11,9 +11,9 @@ from torch import Tensor, fx
 
 from bayesbits.deploy.modules import DEQUANTIZERS, LAYERS, QUANTIZERS
 from bayesbits.deploy.network import DeployedNetwork
-from bayesbits.graph.operations import AVERAGES
 from bayesbits.deploy.verification.float64_mode import Float64Mode
 from bayesbits.graph.exported_program import operation
+from bayesbits.graph.operations import AVERAGES
 from bayesbits.utils.naming import name_of
 
 
