@@ -133,7 +133,7 @@ class _Graph:
         return node.op_type == "Div" and self.constants.get(node.input[1]) == HEIGHT
 
     def _replace(
-        self, node: NodeProto, operation: str, inputs: Iterable[str], unread: Iterable[NodeProto], **attributes: object
+        self, node: NodeProto, operation: str, inputs: Iterable[str], unread: Iterable[NodeProto], **attributes: Any
     ) -> None:
         new = helper.make_node(operation, list(inputs), list(node.output), name=node.name, **attributes)
         self.replaced[node.output[0]] = [new]

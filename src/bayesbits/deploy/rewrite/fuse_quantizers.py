@@ -36,7 +36,7 @@ def fuse_quantizers(program: RewrittenProgram) -> None:
             fusion = _Fusion(grid, emitters, dequantizers)
             if fusion.follow(node.args[0], EmittedCodes(grid.name, grid.low, grid.high), node):
                 for reader, numbers in fusion.dequantized:
-                    reader.replace_input_with(numbers, numbers.args[0])
+                    reader.replace_input_with(numbers, numbers.all_input_nodes[0])
                 for absorbed in (*fusion.clips, node):
                     absorbed.replace_all_uses_with(absorbed.all_input_nodes[0])
                 for call, codes in fusion.emits.items():
@@ -61,7 +61,7 @@ class _Fusion:
         """Search upstream of a node that would make these codes; False where the quantizer cannot pass an operation."""
         assert isinstance(node, fx.Node)
         if node.op == "call_module" and node.target in self.dequantizers:
-            own = self.dequantizers[node.target]
+            own = self.dequantizers[str(node.target)]
             self.dequantized.append((reader, node))
             return own.same_codes(self.grid) and (codes.low, codes.high) == (self.grid.low, self.grid.high)
         if len(node.users) != 1:
