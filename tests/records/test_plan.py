@@ -29,6 +29,8 @@ def test_a_uniform_plan_names_every_tensor() -> None:
         "outer_norm.output": 16,
     }
     assert plan.kept == {}
+    assert Plan.uniform(topology("residual")).bits["outer_norm.output"] == 8
+    assert "outer_norm.output" not in Plan.uniform(topology("residual"), residual_bits=None).bits
     for name in OWN:
         Plan.uniform(topology(name)).check(topology(name))
 
