@@ -21,7 +21,9 @@ def test_the_default_is_the_papers_search_space() -> None:
 
 def test_presets() -> None:
     assert Spec.paper() == Spec(residual_bits=None)
-    assert Spec.for_backend("onnxruntime") == Spec(bits=(2, 4, 8), residual_bits=8, output_bits=8, channel_multiple=8)
+    assert Spec.for_backend("onnxruntime") == Spec(
+        bits=(2, 4, 8), residual_bits=8, output_bits=8, channel_multiple=8, per_channel_weights=True
+    )
     with pytest.raises(ValueError, match=r"backend is 'abacus'; it is one of onnxruntime"):
         Spec.for_backend("abacus")
 

@@ -31,7 +31,7 @@ def fix_plan(attachment: Attachment, plan: Plan) -> None:
     """Make a plan final; where it does not fit, or a range is not usable, raise and change nothing."""
     plan.check(attachment.topology)
     quantizers, gates = attachment.quantizers, attachment.channel_gates
-    operands = attachment.topology.operand_tensors  # plans for a whole network name them, and a spec may leave them out
+    operands = attachment.topology.operand_tensors  # where the spec gave them no quantizer, they stay in float
     for name, bits in plan.bits.items():
         if name not in quantizers and name not in operands and bits != FLOAT_BITS:
             raise ValueError(f"the plan gives {name} {bits} bits, but it was left in float when attaching")

@@ -161,7 +161,8 @@ class Spec:
 
     @classmethod
     def for_backend(cls, backend: str) -> Spec:
-        """A spec with the widths and the multiples of channels that a runtime computes with integers.
+        """A spec with what a runtime computes with integers: widths up to 8 bits, operands of additions at 8 bits,
+        multiples of 8 channels, and a range for every output channel of a weight.
 
         Args:
             backend: The runtime: "onnxruntime".
@@ -174,7 +175,7 @@ class Spec:
         """
         if backend not in BACKENDS:
             raise ValueError(f"backend is {backend!r}; it is one of {', '.join(BACKENDS)}")
-        return cls(bits=(2, 4, 8), residual_bits=8, output_bits=8, channel_multiple=8)
+        return cls(bits=(2, 4, 8), residual_bits=8, output_bits=8, channel_multiple=8, per_channel_weights=True)
 
 
 def _check_width(name: str, value: Any, otherwise: str = "") -> None:
