@@ -136,9 +136,9 @@ def _highest_codes(beta, lowest, steps, LEVELS: tl.constexpr, GRIDS: tl.constexp
 @triton.jit
 def _on_grid(codes, lowest, highest, i: tl.constexpr, FUSED: tl.constexpr):
     """Codes of the width at i inside their bounds; there are bounds only for asymmetric ranges."""
-    if len(lowest) == 0:
-        return codes
-    return _limit(codes, lowest[i], highest[i], FUSED)
+    if len(lowest) > 0:
+        codes = _limit(codes, lowest[i], highest[i], FUSED)
+    return codes
 
 
 @triton.jit
@@ -323,10 +323,8 @@ def _backward_kernel(
         ahead = start + stride + offsets
         next_x = tl.load(x_pointer + ahead, mask=ahead < columns, other=0.0)
         next_grad = tl.load(grad_pointer + ahead, mask=ahead < columns, other=0.0)
-        if SIGNED and not ASYMMETRIC:
-            within = tl.abs(x) <= beta
-        else:
-            within = (x >= (alpha if ASYMMETRIC else 0.0)) & (x <= beta)
+        lower = alpha if ASYMMETRIC else 0.0
+        within = tl.abs(x) <= beta if SIGNED and not ASYMMETRIC else (x >= lower) & (x <= beta)
         dx = tl.where(within, grad * first_gate, 0.0)
         tl.store(dx_pointer + start + offsets, dx.to(dx_pointer.dtype.element_ty), mask=start + offsets < columns)
         if SUMS:
