@@ -115,6 +115,7 @@ def _quantizers(topology: Topology, spec: Spec, search_space: SearchSpace) -> di
         quantizers[tensor] = GatedQuantizer(
             signed=owners is not None, beta=1.0 if rows is None else torch.ones(rows), bits=widths, gates=spec.gates,
             learn_range=tensor not in inputs or len(widths) > 1,
+            asymmetric=owners is None and spec.asymmetric_activations,
         )  # fmt: skip
         if len(widths) == 1:
             quantizers[tensor].fix(widths[0])

@@ -15,7 +15,13 @@ from torch import Tensor, nn
 
 from bayesbits.compression.attachment import Attachment
 from bayesbits.compression.observers import first_statistics_taken, network_restored, observing
-from bayesbits.compression.range_estimation import RangeOptions, least_error, percentile_of_magnitudes, set_range
+from bayesbits.compression.range_estimation import (
+    RangeOptions,
+    least_error,
+    percentile_of_magnitudes,
+    set_asymmetric_range,
+    set_range,
+)
 from bayesbits.compression.range_observer import RangeObserver, SeenValues
 from bayesbits.compression.sampling import SAMPLE, evenly_spaced, in_rows
 from bayesbits.functional.operation import LARGEST_RANGE
@@ -75,8 +81,9 @@ def calibrate_activations(
     """Set range and sign of the activation quantizers inside `model` from what the float network computes.
 
     `quantizers` maps names of tensors to quantizers. A batch holds the inputs of the model, on its device. A
-    range is signed where a value below zero was seen. Whether a quantizer learns, is fixed or off stays as it was.
-    Batch norms that have never run take their statistics from these batches too: those they start with would mislead.
+    range is signed where a value below zero was seen, and asymmetric where its quantizer allows that. Whether a
+    quantizer learns, is fixed or off stays as it was. Batch norms that have never run take their statistics from these
+    batches too: those they start with would mislead.
     """
     options = RangeOptions(method, percentile, reference_bits, momentum)
     observers = {name: RangeObserver(_at_own_width(options, quantizer)) for name, quantizer in quantizers.items()}
@@ -106,11 +113,16 @@ def calibrate_activations(
     for name, observer in observers.items():
         problem: str | None = "no values reached its quantizer (an unused layer?); its range is left as it was"
         if name in seen:
-            problem = set_range(
-                quantizers[name], observer.end(seen[name]), seen[name].largest, signed=seen[name].signed
-            )
+            problem = _set_seen_range(quantizers[name], observer, seen[name])
         if problem is not None:
             warnings.warn(f"{name}: {problem}", stacklevel=2)
+
+
+def _set_seen_range(quantizer: GatedQuantizer, observer: RangeObserver, seen: SeenValues) -> str | None:
+    """Set the range of an activation: asymmetric where values below zero were seen and the quantizer allows it."""
+    if seen.signed and quantizer.log_alpha is not None:
+        return set_asymmetric_range(quantizer, observer.ends(seen), seen.extremes)
+    return set_range(quantizer, observer.end(seen), seen.largest, signed=seen.signed)
 
 
 def calibrate_weights(

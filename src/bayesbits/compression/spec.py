@@ -82,6 +82,7 @@ class Spec:
         output_bits: The width of the outputs of layers that other float operations read (SiLU, GELU, a batch norm that
             cannot be folded): fixed, "learned", or None for no quantizer.
         per_channel_weights: Whether every output channel of a weight has a range of its own.
+        asymmetric_activations: Whether the range of an activation with values below zero has two ends of its own.
         channel_multiple: The number of kept channels of a group is rounded up to a multiple of this.
         rules: Demands on single layers or tensors, by shell-style patterns of their names.
 
@@ -119,6 +120,10 @@ class Spec:
     no cost."""
     per_channel_weights: bool = False
     """Whether every output channel of a weight has a range of its own."""
+    asymmetric_activations: bool = True
+    """Whether the range of an activation with values below zero has two ends of its own, [alpha, beta] with a zero
+    point, as outputs of GELU, SiLU and hard-swish and standardized images need it; otherwise it is symmetric,
+    [-beta, beta]. Activations without values below zero are unsigned in both cases, and weights are symmetric."""
     channel_multiple: int = 1
     """The number of kept channels of a group is rounded up to a multiple of this."""
     rules: Mapping[str, Rule] = field(default_factory=dict)
@@ -139,6 +144,7 @@ class Spec:
             check_integer(self, "num_examples", 1)
         check_flag(self, "prune")
         check_flag(self, "per_channel_weights")
+        check_flag(self, "asymmetric_activations")
         if self.input_bits != "learned":
             _check_width("Spec.input_bits", self.input_bits, ' or "learned"')
         if self.residual_bits not in (None, "learned"):
@@ -152,12 +158,12 @@ class Spec:
 
     @classmethod
     def paper(cls) -> Spec:
-        """The paper's "updated" setting: no quantizers on the operands of residual additions.
+        """The paper's "updated" setting: symmetric ranges, no quantizers on the operands of residual additions.
 
         Returns:
             The spec.
         """
-        return cls(residual_bits=None)
+        return cls(residual_bits=None, asymmetric_activations=False)
 
     @classmethod
     def for_backend(cls, backend: str) -> Spec:

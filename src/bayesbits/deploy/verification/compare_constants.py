@@ -121,7 +121,7 @@ def check_deployed_constants(
 def _check_grid(grid: Grid, derived: Grid | None) -> None:
     if derived is None:
         raise VerificationError(f"{grid.name}: the network of this compressor does not quantize it; {_WHOSE}")
-    for field in ("bits", "signed", "step", "low", "high", "beta", "zero_point"):
+    for field in ("bits", "signed", "step", "low", "high", "beta", "alpha", "zero_point"):
         _check_field(grid.name, field.replace("_", " "), getattr(grid, field), getattr(derived, field))
 
 

@@ -237,6 +237,9 @@ def round_to_codes(grid: Grid, steps: Tensor) -> Tensor:
 
 def _clipped(grid: Grid, x: Tensor) -> Tensor:
     """The values of a tensor of more than 16 bits, in float64."""
-    upper = grid.beta * EDGE
-    clipped = torch.clamp(x, -upper if grid.signed else 0.0, upper)
-    return torch.round(clipped / grid.step) * grid.step if grid.bits <= 24 else clipped
+    if grid.alpha is not None:
+        clipped = torch.clamp(x, grid.alpha, grid.beta)
+    else:
+        upper = grid.beta * EDGE
+        clipped = torch.clamp(x, -upper if grid.signed else 0.0, upper)
+    return torch.round(clipped / grid.step).clamp(grid.low, grid.high) * grid.step if grid.bits <= 24 else clipped

@@ -71,11 +71,23 @@ def derive_grids(fixed: Compressor, plan: Plan) -> dict[str, Grid]:
     for name, quantizer in fixed.attachment.quantizers.items():
         if name in plan.bits and name not in fixed.topology.weight_tensors:
             bits, beta = plan.bits[name], _array(quantizer.beta)
+            if quantizer.alpha is not None:
+                found[name] = _asymmetric_grid(name, bits, _array(quantizer.alpha), beta)
+                continue
             high = 2 ** (bits - quantizer.signed) - 1
             low = -high if quantizer.signed else 0
             step = _step(beta, bits, quantizer.signed)
             found[name] = Grid(name, bits, quantizer.signed, float(step), low, high, float(beta))
     return found
+
+
+def _asymmetric_grid(name: str, bits: int, alpha: Array, beta: Array) -> Grid:
+    """The grid of a range with two ends: the zero point is -alpha in steps, and codes are counted from there."""
+    levels = 2**bits - 1
+    step = (beta - alpha) / _FLOAT32(levels)
+    zero_point = int(np.rint(-alpha / step))
+    high = min(int(np.rint(beta / step)), levels - zero_point)
+    return Grid(name, bits, True, float(step), -zero_point, high, float(beta), float(alpha))
 
 
 class _LayerDerivation:
