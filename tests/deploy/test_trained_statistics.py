@@ -163,3 +163,32 @@ def test_transposed_convolutions(groups, tmp_path):
     assert small.integer.steps("0").numel() == (4 if groups == 1 else 1)
     bb.export_onnx(small, inputs, tmp_path / "network.onnx")
     bb.verify(compressor, small, tmp_path / "network.onnx", inputs)
+
+
+def test_pruned_fine_tuned_corrected_rounded_and_stored(tmp_path):
+    """All that comes between a plan and a file, on nearly dead channels with ranges of their own."""
+    torch.manual_seed(0)
+    model, inputs = Trained(0, 1e-8, 3.0).eval(), torch.rand(32, 3, 9, 9) * 2 - 1
+    bb.baselines.equalize(model, inputs[:2])
+    compressor = bb.attach(model, inputs[:2], bb.Spec.for_backend("onnxruntime"))
+    compressor.calibrate([inputs], "mse")
+    found = bb.baselines.sensitivity(compressor, [inputs], (8, 4), loss="output")
+    assert len(found.front.points) > 1
+    topology = compressor.topology
+    plan = bb.Plan.uniform(topology, 4, 8).without(topology, topology.group("block.expand").channels[-2:])
+    compressor.fix(plan)
+    optimizer = torch.optim.SGD(compressor.parameter_groups(), lr=1e-4)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        optimizer.step()
+    bb.baselines.correct_biases(compressor, [inputs])
+    bb.baselines.adaround(compressor, [inputs], bb.baselines.AdaRoundConfig(steps=10, batch_size=4))
+    small = bb.deploy(compressor)
+    assert [layer.arithmetic for layer in small.integer.layers] == ["integer"] * 5
+    assert small.integer.steps("block.expand").numel() == CHANNELS - 2
+    assert any("coarser grid" in note for note in small.integer.notes)
+    bb.save(small, tmp_path / "small")
+    again = bb.load(tmp_path / "small")
+    bb.export_onnx(again, inputs[:2], tmp_path / "network.onnx", form="compact")
+    bb.verify(compressor, again, tmp_path / "network.onnx", inputs)
