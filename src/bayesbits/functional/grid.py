@@ -5,9 +5,9 @@ is s_b = (beta - alpha) / (2^b - 1). Signed codes are symmetric and use the narr
 8 bits: -127..127); unsigned codes are 0..2^b - 1.
 
 An asymmetric range has two ends of its own, alpha <= 0 <= beta. Its codes reach from round(alpha / s_b) to
-round(beta / s_b), which are 2^b codes, and zero is one of the grid points of every width. (Where both ends lie exactly
-between two codes these would be 2^b + 1; then the largest is left out.) So codes are centered here too; the zero point
-of other notations is -round(alpha / s_b), the number that makes the smallest code 0.
+round(beta / s_b), which are 2^b codes, and zero is one of the grid points of every width. (Where both ends lie halfway
+between two codes, these can be one less, or one more: then the largest is left out.) So codes are centered here too;
+the zero point of other notations is -round(alpha / s_b), the number that makes the smallest code 0.
 
 Codes are found by dividing by the step. Multiplying by its inverse looks the same and is not: for one range in fifty
 the largest value then rounds to a code outside of the grid.
