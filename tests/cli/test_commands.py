@@ -34,12 +34,12 @@ POSTTRAIN |= {"gates": "hard_sigmoid", "per_channel": True, "budget": None, "dev
         (["recipes"], "show.show_recipes", [], {}),
         (["inspect", "lenet5"], "show.show_network", ["lenet5", None, ()], {}),
         (["inspect", "m", "--input-shape", "3x9", "--set", "a=1"], "show.show_network", ["m", "3x9", ["a=1"]], {}),
-        (["search", "r"], "search.run_search", [RecipeOptions("r"), None], {"resume": False, "device": None}),
+        (["search", "r"], "search.run_search", [RecipeOptions("r"), None], {"resume": False, "device": None, "budget": None}),
         (
-            ["search", *RECIPE, "-o", "x", "--resume", "--device", "cpu"],
+            ["search", *RECIPE, "-o", "x", "--resume", "--device", "cpu", "--budget", "0.5% bops"],
             "search.run_search",
             [CHOSEN, Path("x")],
-            {"resume": True, "device": "cpu"},
+            {"resume": True, "device": "cpu", "budget": "0.5% bops"},
         ),
         (["plan", "x"], "show.show_plan", [Path("x")], {}),
         (["report", "x"], "show.print_report", [Path("x")], {}),
@@ -52,7 +52,7 @@ POSTTRAIN |= {"gates": "hard_sigmoid", "per_channel": True, "budget": None, "dev
             [CHOSEN, Path("w"), Path("x")],
             {
                 "labels": "none", "learn": "gates", "num_examples": 7, "steps": 3, "mus": "1,2", "gates": "sigmoid",
-                "per_channel": False, "budget": 2.5, "device": "cpu",
+                "per_channel": False, "budget": "2.5", "device": "cpu",
             },
         ),
         (
@@ -78,7 +78,7 @@ POSTTRAIN |= {"gates": "hard_sigmoid", "per_channel": True, "budget": None, "dev
             ["posttrain", "r", "--within", "2.5", "--examples=7"],
             "posttrain.run_posttrain",
             [RecipeOptions("r"), None, None],
-            {**POSTTRAIN, "num_examples": 7, "budget": 2.5},
+            {**POSTTRAIN, "num_examples": 7, "budget": "2.5"},
         ),
         (
             ["sensitivity", "r", "--widths", "4"],

@@ -205,11 +205,11 @@ class Run:
         """Set learning rates for the next step, and freeze batch norm statistics where it is time."""
         epochs = self.config.epochs
         part = self.position.epochs_done() / epochs
-        self.optimizers.set_progress(part)
         if self.control is not None:
             self.control.set_progress(part)
             if part >= SETTLE and not self.control.settled:
                 self._settle(self.control)
+        self.optimizers.set_progress(part)
         if not self.frozen and self.position.epochs_done(1) / epochs > 1 - self.config.frozen_statistics:
             self.frozen = True
             for module in self.model.modules():
