@@ -12,6 +12,7 @@ import bayesbits as bb
 from bayesbits.baselines import bias_correction, correct_biases, correct_biases_without_data
 from bayesbits.nn.layer import AttachedLayer
 from tests.graph.networks import randomize
+from tests.graph.products import Functional
 
 FLOAT_INPUT = bb.Spec(input_bits=32, residual_bits=None, prune=False)
 
@@ -287,3 +288,22 @@ def test_where_outputs_would_fill_the_memory_layers_are_corrected_one_by_one(mon
     assert corrected_biases(Residual, monkeypatch, in_one_pass=True)[2]
     monkeypatch.setattr(bias_correction, "_MOST_VALUES", 6 * 6 * 25)
     assert not corrected_biases(Residual, monkeypatch, in_one_pass=True)[2]
+
+
+def test_the_bias_of_a_product_is_corrected_where_it_is_a_parameter():
+    class Doubled(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.linear(x, self.weight, 2 * self.bias)
+
+    torch.manual_seed(0)
+    x = torch.randn(32, 2, 5, 5)
+    compressor = fixed(nn.Sequential(Functional(2), nn.ReLU(), Doubled(5, 3)), x)
+    report = correct_biases(compressor, [x])
+    assert [(layer.name, layer.parameter) for layer in report.layers] == [
+        ("0.first", "0.shift"), ("0.inner", "0.inner.bias")
+    ]  # fmt: skip
+    reasons = {layer.name: layer.reason for layer in report.skipped}
+    assert reasons == {
+        "0.last": "neither it nor a batch norm of its own has a bias",
+        "2": "its bias is computed from parameters, and cannot be written",
+    }

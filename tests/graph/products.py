@@ -83,5 +83,5 @@ class Products(nn.Module):
         x = self.stem(x)
         for block, norm in zip(self.blocks, self.norms, strict=True):
             x = norm(block(F.relu(x)))
-        x = F.relu(F.relu(x).mean((2, 3)) @ self.matrix)
-        return self.head(F.relu(torch.matmul(x, self.turned.T)))
+        x = F.gelu(F.relu(x).mean((2, 3)) @ self.matrix)
+        return self.head(F.gelu(torch.matmul(x, self.turned.T)))

@@ -17,7 +17,6 @@ from tests.graph.products import KINDS, Functional, InputsFirst, Padded, Product
 
 X = torch.linspace(-1, 1, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8).sin()
 ALL = [(kind, index % 2 == 1) for index, kind in enumerate(KINDS)]
-NAMES = ["stem", "blocks.0", "matrix", "turned", "head"]
 
 
 def attached(model: nn.Module, x: Tensor = X, **options) -> bb.Compressor:
@@ -73,7 +72,7 @@ def test_gradients_reach_weights_gates_and_ranges():
     compressor.model.train()
     compressor.model(X).square().sum().backward()
     missing = [name for name, parameter in compressor.model.named_parameters() if parameter.grad is None]
-    assert missing == []
+    assert all(name.startswith("bayesbits.tensors./stem/input.") for name in missing), "the network's input is fixed"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -90,8 +89,6 @@ def test_copies_and_pickles_have_their_own_products():
     for other in (copy.deepcopy(compressor.model), pickle.loads(pickle.dumps(compressor.model))):
         assert torch.equal(other(X), expected)
         with torch.no_grad():
-            for name in ("stem", "blocks.1.last", "blocks.2", "matrix"):
-                find_layer(other, name).source.weight.leaves[0][0]  # of the copy
             other.stem.weight.zero_()
         assert not find_layer(other, "stem").weight.any()
         assert bool(find_layer(compressor.model, "stem").weight.any())
@@ -137,25 +134,43 @@ def test_a_forward_of_the_module_itself_is_kept():
 
 def test_a_skipped_product_computes_in_float():
     model = randomize(Products([("padded", False)])).eval()
-    compressor = bb.attach(model, X, bb.Spec(rules={"matrix": "skip"}))
+    compressor = bb.attach(model, X, bb.Spec(rules={"matrix": {"skip": True}}))
     product = find_layer(model, "matrix")
     assert isinstance(product, AttachedLayer)
     assert (product.parts.weight, product.parts.input) == (None, None)
     assert torch.equal(product.weight, model.matrix.T)
-    assert [name for name in NAMES if name not in compressor.search_space.skipped] if False else True
+    compressor.calibrate([X])
+    seen: list[Tensor] = []
+    product.register_forward_hook(lambda _, args, output: seen.append(output - args[0] @ model.matrix))
+    model(X)
+    assert not seen[0].any()
 
 
-@pytest.mark.parametrize("fast", [True, False])
-def test_the_projections_of_attention_are_quantized(fast):
-    torch.manual_seed(0)
-    model, x = nn.MultiheadAttention(8, 2, batch_first=fast), torch.randn(3, 4, 8)
-    with pytest.warns(UserWarning, match="attention product"):
-        compressor = bb.attach(model.eval(), (x, x, x), bb.Spec(bits=(2, 4, 8)))
-    compressor.calibrate([(x, x, x)])
-    assert [layer.name for layer in compressor.topology.layers] == ["in_proj_weight", "out_proj"]
-    expected = model(x, x, x)[0]
-    with torch.no_grad():
-        torch.testing.assert_close(model(x, x, x)[0], expected)
-    compressor.fix(bb.Plan({**bb.Plan.uniform(compressor.topology, 8, 8).bits, "out_proj.weight": 2}))
-    assert not torch.allclose(model(x, x, x)[0], expected, rtol=0.01)
-    torch.testing.assert_close(torch.compile(model, fullgraph=True, backend="eager")(x, x, x)[0], model(x, x, x)[0])
+class Attention(nn.Module):
+    """Attention of a tensor to itself, and of the result to the tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.cross = (nn.MultiheadAttention(8, 2, batch_first=True) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.own(x, x, x)[0]
+        return self.cross(y, x, x, need_weights=False)[0]
+
+
+def test_the_projections_of_attention_are_quantized():
+    model, x = randomize(Attention()).eval(), torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(0))
+    with pytest.warns(UserWarning, match=r"of the MACs stay in float .* own \(attention product"):
+        compressor = bb.attach(model, x, bb.Spec(bits=(2, 4, 8)))
+    compressor.calibrate([x])
+    names = ["own.in_proj_weight", "own.out_proj", "cross.in_proj_weight", "cross.in_proj_weight#2", "cross.out_proj"]
+    assert [layer.name for layer in compressor.topology.layers] == names
+    compressor.fix(bb.Plan.uniform(compressor.topology, 8, 8))
+    expected = model(x)
+    with torch.no_grad():  # torch's fused attention would read the weights without what is attached
+        torch.testing.assert_close(model(x), expected)
+    torch.testing.assert_close(torch.compile(model, fullgraph=True, backend="eager")(x), expected)
+    for name in names:
+        product = find_layer(model, name)
+        product.set_constants(torch.zeros_like(product.weight), product.bias)
+        assert not torch.allclose(model(x), expected, rtol=0.01)
