@@ -168,6 +168,9 @@ class Topology(Record):
 
     VERSION: ClassVar[int] = 1
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Topology:
+        return self  # it cannot change, and lists every channel
+
     layers: tuple[Layer, ...]
     """The weighted layers, in the order in which they first run."""
     activations: tuple[Activation, ...]
