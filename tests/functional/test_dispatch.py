@@ -132,13 +132,14 @@ def test_an_implementation_gets_one_row_a_range_and_copies_only_where_it_must(la
     beta, gates, recorded = torch.linspace(0.5, 1, rows), torch.tensor([0.9, 0.6]), Recorded()
     grad = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
     y = dispatch.run_forward(x, beta, gates, True, (2, 4), recorded)
-    dx, dbeta, dgates = dispatch.run_backward(grad, x, beta, gates, True, (2, 4), True, recorded)
+    dx, dbeta, dgates, dalpha = dispatch.run_backward(grad, x, beta, gates, True, (2, 4), True, recorded)
     wide = beta.reshape(-1, 1, 1, 1)
     expected = reference.backward(grad, x, wide, gates, True, (2, 4))
     assert torch.equal(y, reference.forward(x, wide, gates, True, (2, 4)))
     assert torch.equal(dx, expected[0])
     torch.testing.assert_close(dbeta, expected[1].reshape(beta.shape))
     torch.testing.assert_close(dgates, expected[2])
+    assert dalpha is None
     for matrix, ranges in recorded.seen:
         assert matrix.shape == (rows, 120 // rows)
         assert matrix.is_contiguous()
@@ -154,7 +155,7 @@ def test_a_range_that_is_not_needed_has_no_gradient():
     x, beta, gates = torch.randn(3, 4), torch.ones(()), torch.ones(1)
     dx, *sums = dispatch.run_backward(torch.ones(3, 4), x, beta, gates, True, (8,), False, reference)
     assert torch.equal(dx, (x.abs() <= 1).float())
-    assert sums == [None, None]
+    assert sums == [None, None, None]
 
 
 def test_a_result_belongs_to_nobody_else():

@@ -316,6 +316,8 @@ def _obstacle(compressor: Compressor, layer: Layer, module: AttachedLayer | None
     norm = norm_of(compressor.model, layer)
     if module.bias is None and (norm is None or norm.bias is None):
         return "neither it nor a batch norm of its own has a bias"
+    if module.bias is not None and module.stored_bias is None:
+        return "its bias is computed from parameters, and cannot be written"
     return None
 
 

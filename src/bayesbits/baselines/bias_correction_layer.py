@@ -26,8 +26,10 @@ class LayerBias:
         self.norm = norm_of(compressor.model, layer) if module.bias is None else None
         self.module_name = layer.name if self.norm is None or layer.norm is None else layer.norm
         """The module that owns the bias, and at whose output the mean is taken."""
-        self.name = f"{self.module_name}.bias"
-        self.parameter = compressor.model.get_parameter(self.name)
+        parameter = module.stored_bias if self.norm is None else self.norm.bias
+        assert parameter is not None
+        self.parameter = parameter
+        self.name = next(name for name, own in compressor.model.named_parameters() if own is parameter)
         self.gate = compressor.attachment.gate_of(layer.name)
 
     def mean(self) -> "Mean":

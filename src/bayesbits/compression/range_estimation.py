@@ -5,6 +5,9 @@
 - `percentile`: at a percentile of the magnitudes, averaged over batches;
 - `mse`: where rounding to a reference width has the smallest mean squared error.
 
+An asymmetric range has two ends: the smallest and the largest value, their moving averages, the percentiles of the
+values from below and from above, or the two at which the error is smallest.
+
 The last two work on a bounded sample of evenly spaced values, which is the same in every run.
 """
 
@@ -26,6 +29,11 @@ _PERCENTILE_SAMPLE = 4 * SAMPLE  # 26 values lie beyond a percentile of 99.99
 _VALUES_AT_ONCE = 2**17  # that are rounded by one operation: so many fit into a cache
 _VALUES_FOR_SUMS = 32  # for each code; with fewer, rounding every value is quicker
 _FRACTIONS = [0.95**power for power in range(100)]  # of the largest magnitude, from all of it down to 0.6%
+_COARSE_FRACTIONS = _FRACTIONS[::2]  # of one end of two
+
+# An end of an asymmetric range is at least this part of the other one. Its logarithm is what learns, and an end at
+# zero, or at a single value that is nearly zero, would never come back. It lengthens the range by at most this part.
+SMALLEST_END = 1e-3
 
 
 @dataclass(frozen=True)
@@ -56,9 +64,18 @@ def percentile_of_magnitudes(rows: Tensor, percentile: float) -> Tensor:
     return torch.quantile(evenly_spaced(rows, _PERCENTILE_SAMPLE).abs(), percentile / 100, dim=1)
 
 
-def round_to_bits(rows: Tensor, beta: Tensor, bits: int, signed: bool) -> Tensor:
+def percentiles_of_values(rows: Tensor, percentile: float) -> Tensor:
+    """The values of the first row below which, and above which, lies as much as is beyond the percentile."""
+    beyond = 1 - percentile / 100
+    return torch.quantile(evenly_spaced(rows, _PERCENTILE_SAMPLE)[0], rows.new_tensor([beyond, 1 - beyond]))
+
+
+def round_to_bits(rows: Tensor, beta: Tensor, bits: int, signed: bool, alpha: Tensor | None = None) -> Tensor:
     """Each row rounded to the grid of its range."""
-    return reference.forward(rows, beta.reshape(-1, 1), torch.ones(1, device=rows.device), signed, (bits,))
+    lower = None if alpha is None else alpha.reshape(-1, 1)
+    return reference.forward(
+        rows, beta.reshape(-1, 1), torch.ones(1, device=rows.device), signed, (bits,), alpha=lower
+    )  # fmt: skip
 
 
 def least_error(rows: Tensor, largest: Tensor, bits: int, signed: bool) -> Tensor:
@@ -103,6 +120,52 @@ def _errors_from_sums(values: Tensor, candidates: Tensor, bits: int, signed: boo
     return (points * (counts * points - 2 * parts)).sum(dim=2)
 
 
+def least_error_of_two_ends(rows: Tensor, alpha: Tensor, beta: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Parts of both ends at which rounding one row has the least squared error: found together, then one by one."""
+    alpha, beta = keep_ends_apart(alpha, beta)
+    least = torch.full_like(beta, torch.inf)
+    best = alpha, beta
+    for lower, upper in ((True, True), (False, True), (True, False)):
+        start = best
+        for fraction in _FRACTIONS if lower and upper else _COARSE_FRACTIONS:
+            wanted = (alpha * fraction if lower else start[0], beta * fraction if upper else start[1])
+            ends = keep_ends_apart(*wanted)
+            error = (round_to_bits(rows, ends[1], bits, True, ends[0]) - rows).square().mean(dim=1)
+            better, least = error < least, torch.minimum(error, least)
+            best = torch.where(better, ends[0], best[0]), torch.where(better, ends[1], best[1])
+    return best
+
+
+def keep_ends_apart(alpha: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """Both ends with zero between them, and each at least a small part of the other; see SMALLEST_END."""
+    largest = torch.maximum(-alpha, beta).clamp_min(SMALLEST_RANGE / SMALLEST_END)
+    return torch.minimum(alpha, -SMALLEST_END * largest), torch.maximum(beta, SMALLEST_END * largest)
+
+
+def set_asymmetric_range(
+    quantizer: GatedQuantizer, ends: tuple[Tensor, Tensor], extremes: tuple[Tensor, Tensor]
+) -> str | None:
+    """Give the quantizer a range of two ends that is usable in any case; returns what is odd about it, if anything is.
+
+    `ends` are those that a method found, `extremes` the smallest and the largest value; all are vectors of one.
+    """
+    largest = torch.maximum(-extremes[0], extremes[1])
+    if bool(largest < SMALLEST_RANGE):
+        return set_range(quantizer, largest, largest, signed=True)
+    problem = None
+    if bool(torch.maximum(-ends[0], ends[1]) < SMALLEST_RANGE):
+        problem = "its range would end at zero, as nearly all values are zero; the extreme values are taken instead"
+        ends = extremes
+    alpha, beta = keep_ends_apart(*(end.double() for end in ends))
+    quantizer.set_range(_widened(beta).reshape(()), alpha=-_widened(-alpha).reshape(()))
+    return problem
+
+
+def _widened(ends: Tensor) -> Tensor:
+    """Quantizers keep the logarithm, in float32. Its rounding must not leave the largest value outside of the range."""
+    return ends * (1 + 1.3e-7 + 6e-8 * ends.log().abs())
+
+
 def set_range(quantizer: GatedQuantizer, ends: Tensor, largest: Tensor, *, signed: bool) -> str | None:
     """Give the quantizer a range that is usable in any case; returns what is odd about it, if anything is.
 
@@ -115,8 +178,6 @@ def set_range(quantizer: GatedQuantizer, ends: Tensor, largest: Tensor, *, signe
     elif ends.max() < SMALLEST_RANGE:
         problem = "its range would end at zero, as nearly all values are zero; the largest magnitude is taken instead"
     largest = torch.where(dead, 1.0 if dead.all() else largest.max(), largest)
-    ends = torch.where(dead | (ends < SMALLEST_RANGE), largest, ends).double()
-    # Quantizers keep the logarithm, in float32. Its rounding must not leave the largest value outside of the range.
-    ends = ends * (1 + 1.3e-7 + 6e-8 * ends.log().abs())
+    ends = _widened(torch.where(dead | (ends < SMALLEST_RANGE), largest, ends).double())
     quantizer.set_range(ends.expand(quantizer.log_beta.numel()).reshape(quantizer.log_beta.shape), signed=signed)
     return problem

@@ -37,7 +37,7 @@ _runs: Counter[tuple[Any, ...]] = Counter()
 _expected: int | None = None
 _last_was_compiled = False
 
-Gradients = tuple[Tensor, Tensor | None, Tensor | None]
+Gradients = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
 
 
 @functools.cache
@@ -114,22 +114,23 @@ _compiled: set[tuple[Any, ...]] = set()
 
 def _run(
     function: Callable[..., Any], uncompiled: Callable[..., Any], matrices: tuple[Tensor, ...], beta: Tensor,
-    gates: Tensor, *options: Any,
+    gates: Tensor, *options: Any, alpha: Tensor | None,
 ) -> Any:  # fmt: skip
     """Call the compiled `function`: one compilation for any number of columns, and of rows above one."""
     x = matrices[-1]
     for matrix in matrices:
         mark_dynamic(matrix, [0, 1] if len(matrix) > 1 else [1])
-    key = (function, x.dtype, beta.dtype, gates.dtype, len(x) == 1, *options)
+    key = (function, x.dtype, beta.dtype, gates.dtype, len(x) == 1, alpha is None, *options)
+    ends = {} if alpha is None else {"alpha": alpha}
     _runs[key] += 1
     global _last_was_compiled
     _last_was_compiled = False
     if (_runs[key] if _expected is None else _expected) <= MIN_RUNS:
-        return uncompiled(*matrices, beta, gates, *options)
+        return uncompiled(*matrices, beta, gates, *options, **ends)
     compiled = _specialize(*key)
     try:
         with nullcontext() if key in _compiled else _log_if_slow():
-            result = compiled(*matrices, beta, gates, *options)
+            result = compiled(*matrices, beta, gates, *options, **ends)
         _compiled.add(key)
         _last_was_compiled = True
         return result
@@ -137,20 +138,25 @@ def _run(
         if not compiler_failed(error):
             raise
         _warn(f"compiling failed ({type(error).__name__}: {str(error).splitlines()[0]})")
-        return uncompiled(*matrices, beta, gates, *options)
+        return uncompiled(*matrices, beta, gates, *options, **ends)
 
 
 def forward(
-    x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], dtype: torch.dtype | None = None
-) -> Tensor:
+    x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], dtype: torch.dtype | None = None,
+    alpha: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """As `reference.forward`, on a dense matrix x with one range a row."""
-    result: Tensor = _run(reference.forward, eager.forward, (x,), beta, gates, signed, bits, dtype)
+    uncompiled = eager.forward if alpha is None else reference.forward
+    result: Tensor = _run(reference.forward, uncompiled, (x,), beta, gates, signed, bits, dtype, alpha=alpha)
     return result
 
 
 def backward(
-    grad: Tensor, x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], sums_needed: bool = True
-) -> Gradients:
+    grad: Tensor, x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], sums_needed: bool = True,
+    alpha: Tensor | None = None,
+) -> Gradients:  # fmt: skip
     """As `reference.backward`, on a dense matrix x with one range a row."""
-    result: Gradients = _run(reference.backward, eager.backward, (grad, x), beta, gates, signed, bits, sums_needed)
+    uncompiled = eager.backward if alpha is None else reference.backward
+    options = (signed, bits, sums_needed)
+    result: Gradients = _run(reference.backward, uncompiled, (grad, x), beta, gates, *options, alpha=alpha)
     return result

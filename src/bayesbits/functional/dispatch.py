@@ -138,12 +138,13 @@ def _shaped_like(matrix: Tensor, dense: Tensor) -> Tensor:
 
 def run_forward(
     x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], chosen: ModuleType,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | None = None, alpha: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """x_q by one implementation, in the shape and strides of x, and in its dtype unless another one is given."""
     rows = beta.numel()
     dense = _dense(x, rows)
-    result = chosen.forward(_matrix(dense, rows), beta.reshape(-1, 1), gates, signed, bits, dtype)
+    lower = () if alpha is None else (alpha.reshape(-1, 1),)
+    result = chosen.forward(_matrix(dense, rows), beta.reshape(-1, 1), gates, signed, bits, dtype, *lower)
     uncompiled = chosen is compiled and not compiled.was_compiled()
     _ran[(eager if uncompiled else chosen).__name__.rpartition(".")[2]] += 1
     return _shaped_like(result, dense)
@@ -151,13 +152,17 @@ def run_forward(
 
 def run_backward(
     grad: Tensor, x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], sums_needed: bool,
-    chosen: ModuleType,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
-    """The gradients by one implementation, in the shapes of x, beta and the gates."""
+    chosen: ModuleType, alpha: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    """The gradients by one implementation, in the shapes of x, beta, the gates and alpha."""
     rows = beta.numel()
     dense = _dense(x, rows)
     if grad.stride() != dense.stride():
         grad = torch.empty_like(dense, dtype=grad.dtype).copy_(grad)
     matrices = _matrix(grad, rows), _matrix(dense, rows)
-    dx, dbeta, dgates = chosen.backward(*matrices, beta.reshape(-1, 1), gates, signed, bits, sums_needed)
-    return _shaped_like(dx, dense), None if dbeta is None else dbeta.reshape(beta.shape), dgates
+    lower = () if alpha is None else (alpha.reshape(-1, 1),)
+    found = chosen.backward(*matrices, beta.reshape(-1, 1), gates, signed, bits, sums_needed, *lower)
+    dx, dbeta, dgates, dalpha = found
+    dbeta = None if dbeta is None else dbeta.reshape(beta.shape)
+    dalpha = None if dalpha is None or alpha is None else dalpha.reshape(alpha.shape)
+    return _shaped_like(dx, dense), dbeta, dgates, dalpha

@@ -30,7 +30,13 @@ from bayesbits.deploy.verification.deployed_codes import (
     quantize,
     round_to_codes,
 )
-from bayesbits.deploy.verification.deployed_program import CodesNode, layer_inputs, operand_codes, run_deployed
+from bayesbits.deploy.verification.deployed_program import (
+    CodesNode,
+    layer_inputs,
+    only_as_codes,
+    operand_codes,
+    run_deployed,
+)
 from bayesbits.deploy.verification.derived_constants import LayerConstants
 from bayesbits.deploy.verification.differences import LAYER_ROUNDOFF, tolerance
 from bayesbits.deploy.verification.inputs import Batch
@@ -63,6 +69,7 @@ class SimulationComparison:
         self._outputs = OutputComparison(small)
         self._layer_inputs = describe_layer_inputs(self.simulation.fixed, small.integer.structure.removed)
         self._zero_layers = {name for name, constant in constants.items() if not constant.weight.any()}
+        self._only_as_codes = only_as_codes(small)
         self._matches: Matches = {}
         self._counts: dict[str, Counter[str]] = {}
         self._failures: dict[str, str] = {}
@@ -125,7 +132,9 @@ class SimulationComparison:
         return SimulationCounts(self.inputs, tensors, self._outputs.result())
 
     def _codes(self, values: Mapping[str, Tensor]) -> DeployedCodes:
-        return DeployedCodes(self._layer_inputs, values, self.grids, self._zero_layers, self._matches)
+        return DeployedCodes(
+            self._layer_inputs, values, self.grids, self._zero_layers, self._matches, self._only_as_codes
+        )
 
     def _compare_codes(
         self, codes: DeployedCodes, call: QuantizerCall, x: Tensor, in_float32: Tensor, *, counted: bool = True
