@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from bayesbits.baselines.simultaneous_passes import PassesDiverged, advance_together
+from bayesbits.baselines.simultaneous_passes import PassesError, advance_together
 
 BATCHES = [torch.tensor([[1.0]]), torch.tensor([[2.0]]), torch.tensor([[-3.0]])]
 
@@ -58,7 +58,7 @@ def test_an_error_of_the_network_ends_all_passes():
             return x
 
     threads = threading.active_count()
-    with pytest.raises(PassesDiverged, match="raised ZeroDivisionError") as caught:
+    with pytest.raises(PassesError, match="raised ZeroDivisionError") as caught:
         list(advance_together(nn.Sequential(*chain(), Refuses()), BATCHES, {"0": Collected()}))
     assert str(caught.value.__cause__) == "negative"
     assert threading.active_count() == threads
@@ -84,7 +84,7 @@ class Repeats(nn.Module):
 
 @pytest.mark.parametrize("network", [Branches, Repeats])
 def test_passes_that_stop_at_different_modules_or_twice_at_one_are_refused(network):
-    with pytest.raises(PassesDiverged, match="stopped behind"):
+    with pytest.raises(PassesError, match="stopped behind"):
         list(advance_together(network(), BATCHES, {"a": Collected(), "b": Collected()}))
 
 

@@ -32,7 +32,7 @@ from bayesbits.baselines.layerwise import (
     observing_layers,
     run_to,
 )
-from bayesbits.baselines.simultaneous_passes import PassesDiverged, advance_together
+from bayesbits.baselines.simultaneous_passes import PassesError, advance_together
 from bayesbits.compression.compressor import Compressor
 from bayesbits.functional.compiled import never_compiled
 from bayesbits.graph.layer_paths import read_layer_paths
@@ -41,7 +41,6 @@ from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer
 from bayesbits.utils.batches import call_without_labels
 from bayesbits.utils.modes import evaluation_mode
-
 
 _MOST_VALUES = 2**28  # of a module's output on all batches, which are in memory a few times: 4 GiB
 
@@ -104,8 +103,8 @@ def correct_biases(
     Args:
         compressor: The compressor of a network in evaluation mode, after `Compressor.fix`.
         batches: Batches of inputs, as for `Compressor.calibrate`. All of them are held in memory, and where that is
-            possible the outputs of one layer on all of them too: then all layers are corrected in one pass. Otherwise the
-            batches run through the network up to each layer once.
+            possible the outputs of one layer on all of them too: then all layers are corrected in one pass. Otherwise
+            the batches run through the network up to each layer once.
         reference: The float network whose means are wanted. By default it is this network without its quantizers. Give
             a copy made earlier where weights or biases have changed since, by `adaround` or by a correction.
         progress: A function that is called with a layer's name, its number and the number of layers.
@@ -261,7 +260,7 @@ def _correct_in_one_pass(
                 if progress is not None:
                     progress(layer, numbers[layer], len(layers))
             equal = corrected.keys() == biases.keys() and _have_means(compressor.model, after, batches)
-    except PassesDiverged:
+    except PassesError:
         equal = False
     if equal:
         return [corrected[name] for name in layers if name in corrected]

@@ -19,7 +19,7 @@ from bayesbits.nn.quantized_output import QuantizedOutput
 from bayesbits.utils.batches import call_without_labels
 
 
-class PassesDiverged(Exception):
+class PassesError(Exception):
     """The passes do not stop behind the same modules, once each, or one of them has failed."""
 
 
@@ -57,7 +57,7 @@ class _Pass(threading.Thread):
         self._go.release()
         self._stopped.acquire()
         if isinstance(self._error, Exception):  # of this network, or because another pass has changed its state
-            raise PassesDiverged(f"a forward pass raised {type(self._error).__name__}") from self._error
+            raise PassesError(f"a forward pass raised {type(self._error).__name__}") from self._error
         if self._error is not None:
             raise self._error
         return self._place
@@ -83,8 +83,8 @@ def advance_together(
     """Yield the name of each module in `see` when the passes of all batches have stopped behind it.
 
     `see` maps names of modules to functions that get the module's output, not yet quantized and not changed by hooks,
-    and whether it was computed again. Raises `PassesDiverged` where the passes do not all reach the same modules, or where
-    one of them fails, as passes may disturb each other through state of the network.
+    and whether it was computed again. Raises a `PassesError` where the passes do not all reach the same modules, or
+    where one of them fails, as passes may disturb each other through state of the network.
     """
     passes = [_Pass(model, batch) for batch in batches]
     with _stopping(model, see):
@@ -96,7 +96,7 @@ def advance_together(
                 places = {one.advance() for one in passes}
                 place = next(iter(places))
                 if len(places) > 1 or place in seen:
-                    raise PassesDiverged(f"forward passes stopped behind {', '.join(map(str, places))}")
+                    raise PassesError(f"forward passes stopped behind {', '.join(map(str, places))}")
                 if place is None:
                     return
                 seen.add(place)

@@ -172,9 +172,9 @@ def _missing(clipped: Tensor, codes: Tensor, step: Number | None, out: Tensor) -
 def _gradients_from_sums(sums: Tensor, beta: Tensor, gates: list[float]) -> tuple[Tensor, Tensor]:
     """As `reference.gradients_from_sums`, in float64.
 
-    The rows of `sums` are S_b of every width, the sum of g (clip(x) - Q_last), and the sum of g at the edges; its columns
-    are the ranges. The gradient of a gate is a combination of the S_b of all widths from its own on: each has the product
-    of all gates that it passes, but for this one, as its factor.
+    The rows of `sums` are S_b of every width, the sum of g (clip(x) - Q_last), and the sum of g at the edges; its
+    columns are the ranges. The gradient of a gate is a combination of the S_b of all widths from its own on: each has
+    the product of all gates that it passes, but for this one, as its factor.
     """
     first, *rest = gates
     openness, factors = 1.0, [0.0]

@@ -170,8 +170,9 @@ class DeployedCodes:
 
     def codes(self, call: QuantizerCall, node: CodesNode, x: Tensor) -> Tensor:
         """The deployed codes, without padding that the simulation's layer adds itself."""
-        value = self.values[node.node].double()
-        codes = torch.round(value / self.grids[node.tensor].step) if node.scaled else value
+        codes = self.values[node.node]
+        if node.scaled:
+            codes = torch.round(codes.double() / self.grids[node.tensor].step)
         expected = self.kept(call, node, x).shape
         layer = self._layers.get(call.reader)
         if layer is not None and codes.dim() == len(expected):
@@ -232,7 +233,7 @@ def quantize(grid: Grid, x: Tensor) -> Tensor:
 
 def round_to_codes(grid: Grid, steps: Tensor) -> Tensor:
     """The codes of numbers that are given as multiples of the step."""
-    return torch.clamp(torch.round(steps), grid.low, grid.high).double()
+    return torch.round(steps).clamp_(grid.low, grid.high)
 
 
 def _clipped(grid: Grid, x: Tensor) -> Tensor:

@@ -62,7 +62,10 @@ class LayerConstants:
 
 def derive_layers(fixed: Compressor, plan: Plan, grids: Mapping[str, Grid]) -> dict[str, LayerConstants]:
     """The constants of every layer, by name; `fixed` is the trained network with its plan fixed."""
-    return {layer.name: _LayerDerivation(fixed, plan, layer, grids).constants() for layer in fixed.topology.layers}
+    removed = plan.removed(fixed.topology)
+    return {
+        layer.name: _LayerDerivation(fixed, plan, layer, grids, removed).constants() for layer in fixed.topology.layers
+    }
 
 
 def derive_grids(fixed: Compressor, plan: Plan) -> dict[str, Grid]:
@@ -91,8 +94,10 @@ def _asymmetric_grid(name: str, bits: int, alpha: Array, beta: Array) -> Grid:
 
 
 class _LayerDerivation:
-    def __init__(self, fixed: Compressor, plan: Plan, layer: Layer, grids: Mapping[str, Grid]) -> None:
-        self.layer, self.topology, self.plan = layer, fixed.topology, plan
+    def __init__(
+        self, fixed: Compressor, plan: Plan, layer: Layer, grids: Mapping[str, Grid], removed: frozenset[int]
+    ) -> None:
+        self.layer, self.removed, self.plan = layer, removed, plan
         self.module = find_layer(fixed.model, layer.name)
         norm = None if layer.norm is None else fixed.model.get_submodule(layer.norm)
         assert isinstance(norm, BatchNorm | None)
@@ -143,9 +148,9 @@ class _LayerDerivation:
 
     def _keep(self) -> Array:
         """For every output channel whether the plan keeps it."""
-        channels, removed = self.layer.out_channels, self.plan.removed(self.topology)
-        kept = self.plan.kept.get(self.layer.name, range(len(channels)))
-        return np.array([index in set(kept) and channel not in removed for index, channel in enumerate(channels)])
+        channels = self.layer.out_channels
+        kept = set(self.plan.kept.get(self.layer.name, range(len(channels))))
+        return np.array([index in kept and channel not in self.removed for index, channel in enumerate(channels)])
 
     def _range(self) -> Array:
         """The upper end of the range, of the weight or of each output channel, before batch norm is folded."""
