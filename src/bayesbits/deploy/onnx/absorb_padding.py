@@ -22,29 +22,27 @@ def absorb_padding(graph: GraphProto) -> None:
     outputs = {value.name for value in graph.output}
     absorbed = set()
     for pad in graph.node:
-        dequantize = _only_reader(pad, readers, outputs)
-        convolution = None if dequantize is None else _only_reader(dequantize, readers, outputs)
-        if dequantize is None or convolution is None:
+        reader = _only_reader(pad, readers, outputs) if pad.op_type == "Pad" else None
+        if reader is None or reader.op_type not in ("DequantizeLinear", "ConvInteger"):
             continue
-        kinds = (pad.op_type, dequantize.op_type, convolution.op_type)
-        if kinds != ("Pad", "DequantizeLinear", "Conv") or convolution.input[0] != dequantize.output[0]:
+        convolution = reader if reader.op_type == "ConvInteger" else _only_reader(reader, readers, outputs)
+        if convolution is None or convolution.op_type not in ("Conv", "ConvInteger"):
             continue
-        sides = _sides(pad, dequantize, constants)
+        sides = _sides(pad, reader.input[2], constants)
         own = next((attribute.ints for attribute in convolution.attribute if attribute.name == "pads"), None)
-        if sides is None or own is None or len(own) != len(sides):
-            continue
-        own[:] = [mine + more for mine, more in zip(own, sides, strict=True)]
-        dequantize.input[0] = pad.input[0]
-        absorbed.add(pad.output[0])
+        if sides is not None and own is not None and len(own) == len(sides):
+            own[:] = [mine + more for mine, more in zip(own, sides, strict=True)]
+            reader.input[0] = pad.input[0]
+            absorbed.add(pad.output[0])
     kept = [node for node in graph.node if node.output[0] not in absorbed]
     del graph.node[:]
     graph.node.extend(kept)
 
 
-def _sides(pad: NodeProto, dequantize: NodeProto, constants: Mapping[str, np.ndarray]) -> list[int] | None:
+def _sides(pad: NodeProto, zero_point: str, constants: Mapping[str, np.ndarray]) -> list[int] | None:
     """How much each side of the height, the width and so on is padded; None where it is not padded with zeros alone."""
     mode = next((attribute.s for attribute in pad.attribute if attribute.name == "mode"), b"constant")
-    amounts, value, zero = (constants.get(name) for name in (*pad.input[1:3], dequantize.input[2]))
+    amounts, value, zero = (constants.get(name) for name in (*pad.input[1:3], zero_point))
     if mode != b"constant" or len(pad.input) != 3 or amounts is None or value is None or zero is None:
         return None
     before, after = np.split(amounts, 2)
