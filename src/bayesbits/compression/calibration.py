@@ -33,8 +33,12 @@ def calibrate(
     percentile: float,
     reference_bits: int,
     momentum: float,
+    weight_bits: int | None = None,
 ) -> None:
-    """Set the ranges of all activations from data, and those of all weights from the weights."""
+    """Set the ranges of all activations from data, and those of all weights from the weights.
+
+    `reference_bits` is the reference width of activations, and of weights where they have no `weight_bits` of their own.
+    """
     weights = attachment.topology.weight_tensors
     quantizers = {name: q for name, q in attachment.quantizers.items() if name not in weights}
     before, attachment.calibrated = attachment.calibrated, True
@@ -43,7 +47,8 @@ def calibrate(
             model, quantizers, batches,
             method=method, percentile=percentile, reference_bits=reference_bits, momentum=momentum,
         )  # fmt: skip
-        calibrate_weights(model, attachment, method if method == "mse" else "minmax", reference_bits)
+        weight_method = method if method == "mse" else "minmax"
+        calibrate_weights(model, attachment, weight_method, reference_bits if weight_bits is None else weight_bits)
     except BaseException:
         attachment.calibrated = before
         raise

@@ -1,0 +1,31 @@
+"""A progress bar on the standard error for work that takes longer than a few seconds; nothing where that is no terminal."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+PATIENCE = 2.0  # seconds: shorter work shows nothing
+
+
+@contextmanager
+def progress_bar(what: str, total: int, console: Console | None = None) -> Iterator[Callable[[str], None]]:
+    """Yields a function to be called with the name of each part that is done."""
+    console = Console(stderr=True) if console is None else console
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = bar.add_task(escape(what), total=total)
+    start = time.monotonic()
+
+    def advance(name: str) -> None:
+        bar.update(task, advance=1, description=escape(f"{what}: {name}"))
+        if not bar.live.is_started and time.monotonic() - start > PATIENCE:
+            bar.start()
+
+    try:
+        yield advance
+    finally:
+        bar.stop()
