@@ -187,3 +187,9 @@ class RoundingGrid:
     def weight(self, up: Tensor) -> Tensor:
         """The layer's weight with these codes."""
         return self.codes(up) * self.step
+
+
+def soft_weight(grid: RoundingGrid, logits: Tensor, strength: Tensor, exponent: Tensor) -> Tensor:
+    """The softly rounded weight; its gradient has that of `strength * regularizer(logits, exponent)` added."""
+    weight: Tensor = SoftRounding.apply(logits, grid.below, grid.step, grid.bounds, strength, exponent)  # type: ignore[no-untyped-call]
+    return weight

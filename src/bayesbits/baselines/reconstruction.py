@@ -24,7 +24,7 @@ from bayesbits.baselines.reconstruction_run import (
     reconstruct_units,
     report_text,
 )
-from bayesbits.baselines.reconstruction_units import BlockUnit, LayerUnit
+from bayesbits.baselines.reconstruction_units import Unit
 from bayesbits.compression.compressor import Compressor
 from bayesbits.records.plan import Plan
 from bayesbits.utils.checks import check_flag, check_number
@@ -147,7 +147,7 @@ def reconstruct(
         with evaluation_mode(reference):
             blocks = find_blocks(compressor, reference, held[0])
     block_of = {layer: name for name, layers in blocks.items() for layer in layers}
-    units: dict[str, LayerUnit | BlockUnit] = {}
+    units: dict[str, Unit] = {}
     for layer in compressor.topology.layers:
         name = block_of.get(layer.name, layer.name)
         if name in units or reasons[layer.name] is not None:

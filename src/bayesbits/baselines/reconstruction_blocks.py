@@ -1,10 +1,11 @@
 """Which modules of a network are its blocks: those with a residual addition, and the others of the same class.
 
 Rounding errors of the layers in a block add up before the next block reads them, and the layers of a block can make up
-for each other's errors. Blocks are found from the network: of every residual addition the smallest module around it with
-at least two layers. Modules of the same class are blocks too, such as those whose shapes leave no room for a shortcut.
-Of two blocks one inside of the other, the inner one counts. A layer in no block is reconstructed by itself, as are those
-of a module that runs several times, or that does not take and return tensors with the examples on their first axis.
+for each other's errors. Blocks are found from the network: of every residual addition the smallest module around it
+with at least two layers. Modules of the same class are blocks too, such as those whose shapes leave no room for a
+shortcut. Of two blocks one inside of the other, the inner one counts. A layer in no block is reconstructed by itself,
+as are those of a module that runs several times, or that does not take and return tensors with the examples on their
+first axis.
 """
 
 from typing import Any
@@ -16,6 +17,7 @@ from bayesbits.baselines.layerwise import attached_layer
 from bayesbits.baselines.reconstruction_units import BlockUnit
 from bayesbits.compression.compressor import Compressor
 from bayesbits.nn import GatedQuantizer
+from bayesbits.nn.layer import AttachedLayer
 from bayesbits.nn.quantized_output import QuantizedOutput
 from bayesbits.utils.batches import call_without_labels, count_examples
 from bayesbits.utils.torch_private import tree_leaves
@@ -53,8 +55,8 @@ def block_unit(compressor: Compressor, name: str, learned: list[str]) -> BlockUn
     quantizers: dict[int, GatedQuantizer] = {}
     for one in module.modules():
         found = [one.bayesbits_output.quantizer] if isinstance(one, QuantizedOutput) else []
-        parts = getattr(one, "parts", None)
-        found += [] if getattr(parts, "input", None) is None else [parts.input]
+        if isinstance(one, AttachedLayer) and one.parts.input is not None:
+            found.append(one.parts.input)
         quantizers |= {id(quantizer): quantizer for quantizer in found}
     return BlockUnit(
         name, module, [(layer, one) for layer, one in layers if one is not None], list(quantizers.values())

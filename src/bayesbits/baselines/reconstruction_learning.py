@@ -2,11 +2,12 @@
 
     min over V, beta of  E || f(x~; W(V), beta) - f_float(x) ||^2  +  strength * sum of 1 - |2 h(V) - 1|^b
 
-W(V) are the softly rounded weights of `adaround_rounding`, and x~ is the input with activations dropped at random: each
-element is quantized with probability 1 - drop, and as in the float network otherwise (QDrop: Wei et al., *QDrop: Randomly
-Dropping Quantization for Extremely Low-bit Post-Training Quantization*, 2022). The same holds for every activation
-quantizer inside of the unit. The unit is a layer (AdaRound) or a block of layers (BRECQ: Li et al., *Pushing the Limit of
-Post-Training Quantization by Block Reconstruction*, 2021).
+W(V) are the softly rounded weights of `adaround_rounding`, and x~ is the input with quantization dropped at random:
+each element is that of the quantized network with probability 1 - drop, and that of the float network otherwise. In the same
+way an element passes every activation quantizer inside of the unit unchanged with probability drop (QDrop: Wei et al.,
+*QDrop: Randomly Dropping Quantization for Extremely Low-bit Post-Training Quantization*, 2022). The unit is a layer
+(AdaRound) or a block of layers (BRECQ: Li et al., *Pushing the Limit of Post-Training Quantization by Block
+Reconstruction*, 2021).
 
 The loop never waits for the device: the examples of every step are drawn beforehand, and errors are read at the end. So
 on a GPU a step is recorded as a CUDA graph and replayed.
@@ -20,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesbits.baselines.adaround_rounding import AdaRoundConfig, RoundingGrid, SoftRounding, rectified_sigmoid
+from bayesbits.baselines.adaround_rounding import AdaRoundConfig, RoundingGrid, rectified_sigmoid, soft_weight
 from bayesbits.baselines.reconstruction_units import Examples, Unit
 from bayesbits.nn import GatedQuantizer
 from bayesbits.utils.cuda_graph import Recorder
@@ -76,10 +77,7 @@ def learn(
         inputs = [one[row] for one in part.inputs]
         if drop:
             inputs = [mixed(here, free[row], drop) for here, free in zip(inputs, part.float_inputs, strict=True)]
-        weights = [
-            SoftRounding.apply(one, grid.below, grid.step, grid.bounds, strength, exponent)
-            for one, grid in zip(logits, grids, strict=True)
-        ]
+        weights = [soft_weight(grid, one, strength, exponent) for one, grid in zip(logits, grids, strict=True)]
         loss = unit.error(unit.output(inputs, weights, part), part.targets[row], part)
         learned = [*logits, *ranges]
         for parameter, gradient in zip(learned, torch.autograd.grad(loss, learned, allow_unused=True), strict=True):

@@ -3,8 +3,8 @@
 A method that works layer by layer needs the inputs of a layer once the layers before it are done. To run the network
 from its start again for every layer would take as long as half the number of layers times one pass. Here the forward
 pass of every batch runs in a thread of its own, and waits wherever it calls a module of interest until it is told to go
-on. Only one of the threads runs at a time. What is held is what a pass holds at that point: the tensors that the rest of
-the network still reads.
+on. Only one of the threads runs at a time. What is held is what a pass holds at that point: the tensors that the rest
+of the network still reads.
 """
 
 import threading

@@ -14,7 +14,7 @@ from bayesbits.baselines.layerwise import Progress, SkippedLayer, attached_layer
 from bayesbits.baselines.reconstruction_examples import Gathering, Networks, gather_block, gather_layer
 from bayesbits.baselines.reconstruction_learning import learn, mean_error
 from bayesbits.baselines.reconstruction_passes import waiting_passes
-from bayesbits.baselines.reconstruction_units import BlockUnit, LayerUnit
+from bayesbits.baselines.reconstruction_units import BlockUnit, LayerUnit, Unit
 from bayesbits.compression.compressor import Compressor
 from bayesbits.graph.layer_paths import LayerPaths, read_layer_paths
 from bayesbits.graph.pointwise import apply_functions
@@ -69,7 +69,7 @@ class Settings:
 
 def reconstruct_units(
     compressor: Compressor,
-    units: Sequence[LayerUnit | BlockUnit],
+    units: Sequence[Unit],
     batches: list[Any],
     reference: nn.Module,
     settings: Settings,
@@ -95,9 +95,7 @@ def reconstruct_units(
     return tuple(rounded)
 
 
-def _reconstruct(
-    unit: LayerUnit | BlockUnit, networks: Networks, settings: Settings, ranges_done: set[int]
-) -> RoundedUnit:
+def _reconstruct(unit: Unit, networks: Networks, settings: Settings, ranges_done: set[int]) -> RoundedUnit:
     """Learn the rounding of one unit, and its ranges, and write them into the network."""
     config = settings.config
     ranges = [one for one in _ranges(unit.quantizers) if id(one) not in ranges_done] if settings.range_lr else []
@@ -107,7 +105,10 @@ def _reconstruct(
         quantize=not settings.drop and not ranges, seed=config.seed,
     )  # fmt: skip
     with torch.no_grad():
-        data = (gather_layer if isinstance(unit, LayerUnit) else gather_block)(unit, networks, gathering)  # type: ignore[operator]
+        if isinstance(unit, LayerUnit):
+            data = gather_layer(unit, networks, gathering)
+        else:
+            data = gather_block(unit, networks, gathering)
     modules = [module for _, module in unit.layers]
     grids = [RoundingGrid.of(module) for module in modules]
     nearest = [module.folded_codes() for module in modules]

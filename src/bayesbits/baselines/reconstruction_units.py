@@ -1,9 +1,9 @@
 """The units of reconstruction: a single layer, or a block of layers, and the examples that each one learns from.
 
-A layer is compared after its batch norm and its activation function. Each output position of a convolution is a row: the
-part of the input under the filter, times the filters. Neighboring positions of one image say much the same, so a few
-positions of every image are taken, and a step costs the same for large images as for small ones. A layer whose output
-is not found again in this way, such as a transposed convolution, is computed as a whole.
+A layer is compared after its batch norm and its activation function. Each output position of a convolution is a row:
+the part of the input under the filter, times the filters. Neighboring positions of one image say much the same, so a
+few positions of every image are taken, and a step costs the same for large images as for small ones. A layer whose
+output is not found again in this way, such as a transposed convolution, is computed as a whole.
 
 A block is a module that is called as the network calls it, with other weights in its layers.
 """
@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -26,8 +26,9 @@ from bayesbits.utils.torch_private import ConvNd, ConvTransposeNd, tree_flatten,
 
 MOST_ROWS = 2**16
 """The most rows of a layer that are held."""
-ROWS_PER_EXAMPLE = 16
-"""The number of rows in a step for each example of a batch."""
+ROWS_PER_EXAMPLE, FEW_ROWS = 16, 4
+"""The number of rows in a step for each example of a batch; few where a filter has few weights, as depthwise ones."""
+FEW_WEIGHTS = 64
 
 
 @dataclass(frozen=True)
@@ -50,24 +51,10 @@ class Examples:
 
     def batch(self, batch_size: int) -> int:
         """The number of examples or rows in a step."""
-        return min(len(self), batch_size * ROWS_PER_EXAMPLE) if self.as_rows else batch_size
-
-
-class Unit(Protocol):
-    """What is reconstructed at once."""
-
-    name: str
-    """The module that passes wait at."""
-    layers: list[tuple[str, AttachedLayer]]
-    """The layers whose rounding is learned."""
-    quantizers: list[GatedQuantizer]
-    """The activation quantizers inside of it."""
-
-    def output(self, inputs: list[Tensor], weights: Sequence[Tensor], part: Examples) -> Tensor:
-        """The output with these weights in its layers."""
-
-    def error(self, output: Tensor, targets: Tensor, part: Examples) -> Tensor:
-        """The squared error: summed over channels, averaged over examples and positions."""
+        if not self.as_rows:
+            return batch_size
+        few = self.inputs[0].shape[-1] <= FEW_WEIGHTS
+        return min(len(self), batch_size * (FEW_ROWS if few else ROWS_PER_EXAMPLE))
 
 
 @dataclass
@@ -163,6 +150,10 @@ class BlockUnit:
         return [leaf for leaf, here in zip(leaves, batched, strict=True) if here]
 
 
+Unit = LayerUnit | BlockUnit
+"""What is reconstructed at once."""
+
+
 def _is_batched(leaf: Any, examples: int) -> bool:
     return isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == examples
 
@@ -203,8 +194,10 @@ def multiply_rows(rows: Tensor, weight: Tensor, bias: Tensor | None, groups: int
     filters = weight.reshape(groups, len(weight) // groups, -1)
     if groups == 1:
         return F.linear(rows.flatten(1), filters[0], bias)
-    output = (rows * filters[:, 0]).sum(2) if filters.shape[1] == 1 else torch.einsum("rgk,gok->rgo", rows, filters)
-    output = output.flatten(1)
+    if filters.shape[1] == 1:
+        output = (rows * filters[:, 0]).sum(2)
+    else:
+        output = torch.einsum("rgk,gok->rgo", rows, filters).flatten(1)
     return output if bias is None else output + bias
 
 

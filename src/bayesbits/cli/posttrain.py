@@ -21,10 +21,13 @@ from bayesbits.cli.tables import file_table, fit_table
 from bayesbits.compression.attach import attach
 from bayesbits.compression.compressor import Compressor
 from bayesbits.posttraining import PosttrainConfig, posttrain, restore
-from bayesbits.posttraining.config import MUS
+from bayesbits.posttraining.config import LOSSES
+from bayesbits.posttraining.losses import LossFunction
+from bayesbits.posttraining.penalty_weights import MULTIPLES
 from bayesbits.recipes import Recipe, TrainedNetwork, trained_network
 from bayesbits.recipes.data import first_batches, inputs_of
 from bayesbits.recipes.evaluation import measure
+from bayesbits.recipes.factories import find_function
 from bayesbits.recipes.metrics import change_of
 from bayesbits.recipes.recipe import TaskConfig
 from bayesbits.recipes.run import write_posttrained
@@ -135,8 +138,12 @@ def run_posttrain(
     steps: int, mus: str | None, gates: str, budget: float | None, device: str | None,
 ) -> None:  # fmt: skip
     """Learn a front, show it, and make one of its points final where there is a budget."""
-    recipe = load_recipe(options)
-    config = PosttrainConfig(_parse_mus(mus, gates), _loss(labels, recipe), steps)
+    without_labels = (
+        labels == "none" and options.loss is not None and (options.loss in LOSSES[1:] or ":" in options.loss)
+    )
+    recipe = load_recipe(replace(options, loss=None) if without_labels else options)
+    loss = options.loss if without_labels else _loss(labels, recipe)
+    config = PosttrainConfig(_parse_mus(mus), _found(loss), steps)
     network = calibrated_network(
         recipe, checkpoint, output=output, labeled=labels == "given", num_examples=num_examples, gates=gates,
         device=device, final=budget is not None,
@@ -161,12 +168,18 @@ def _loss(labels: str, recipe: Recipe) -> str:
     return "output" if recipe.task.has_logits else "layers"
 
 
-def _parse_mus(mus: str | None, gates: str) -> tuple[float, ...]:
+def _found(loss: str) -> str | LossFunction:
+    """A loss by its name, or a function of the user's of output and float output."""
+    return find_function(loss, "loss") if ":" in loss else loss
+
+
+def _parse_mus(mus: str | None) -> tuple[float, ...] | None:
+    """The weights that are given; None: they are chosen for the network."""
     if mus is None:
-        return MUS[gates]
+        return None
     try:
         numbers = tuple(float(number) for number in mus.split(","))
-        return PosttrainConfig(numbers).mus or ()
+        return PosttrainConfig(numbers).mus
     except ValueError as error:
         message = f"{mus!r} are no weights of a penalty; write increasing numbers as 0.001,0.01"
         raise typer.BadParameter(message, param_hint="--mus") from error
@@ -175,7 +188,7 @@ def _parse_mus(mus: str | None, gates: str) -> tuple[float, ...]:
 def _learn_front(network: CalibratedNetwork, learn: str, config: PosttrainConfig) -> tuple[Front, float]:
     """The front and the seconds it took; each point is written when it is done."""
     metric = network.trained.task.metric
-    path, number = network.folder / FRONT, len(config.mus or ())
+    path, number = network.folder / FRONT, len(config.mus or MULTIPLES[network.compressor.spec.gates])
     settings = _settings(network, learn, config)
     before = _front_before(network.folder, settings)
     if before is not None and len(before.points) == number:
@@ -211,6 +224,10 @@ def _learn_front(network: CalibratedNetwork, learn: str, config: PosttrainConfig
 def _settings(network: CalibratedNetwork, learn: str, config: PosttrainConfig) -> dict[str, Any]:
     """Everything that determines a front; written beside it, so that it is never mixed with another."""
     settings = {"learn": learn, "examples": network.num_examples, "weights": network.weights, **asdict(config)}
+    if callable(config.loss):
+        settings["loss"] = (
+            f"{config.loss.__module__}:{getattr(config.loss, '__qualname__', type(config.loss).__name__)}"
+        )
     settings["gates"] = network.compressor.spec.gates
     if network.recipe.task != TaskConfig():  # older files have no task
         settings["task"] = asdict(network.recipe.task)

@@ -37,7 +37,7 @@ def calibrate(
 ) -> None:
     """Set the ranges of all activations from data, and those of all weights from the weights.
 
-    `reference_bits` is the reference width of activations, and of weights where they have no `weight_bits` of their own.
+    `reference_bits` is the reference width of activations, and without `weight_bits` of weights too.
     """
     weights = attachment.topology.weight_tensors
     quantizers = {name: q for name, q in attachment.quantizers.items() if name not in weights}

@@ -14,10 +14,11 @@ import torch
 from torch import nn
 
 from bayesbits.compression.compressor import Compressor, check_compressor
-from bayesbits.posttraining.config import LEARN, MUS, PosttrainConfig
+from bayesbits.posttraining.config import LEARN, PosttrainConfig
 from bayesbits.posttraining.examples import take_batches
 from bayesbits.posttraining.front_points import read_point
 from bayesbits.posttraining.losses import BatchLoss, LossFunction, batch_loss
+from bayesbits.posttraining.penalty_weights import default_weights
 from bayesbits.posttraining.quantizer_state import (
     Ranges,
     check_evaluation_mode,
@@ -90,7 +91,8 @@ def posttrain(
     compressor.attachment.bank.counter.copy_(torch.tensor([config.seed, 0]))
     points: list[Point] = []
     started: Ranges = {}
-    for mu in config.mus or MUS[compressor.spec.gates]:
+    mus = config.mus if config.mus is not None else default_weights(compressor, loss, len(inputs))
+    for mu in mus:
         with quantizers_restored_on_failure(compressor.attachment):
             started = started or reset_for_sweep(compressor.attachment)
             with only_learning(compressor, tuple(learn.split("+"))) as groups:

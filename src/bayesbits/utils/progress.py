@@ -1,4 +1,4 @@
-"""A progress bar on the standard error for work that takes longer than a few seconds; nothing where that is no terminal."""
+"""A progress bar on the standard error, where that is a terminal, for work that takes longer than a few seconds."""
 
 import time
 from collections.abc import Callable, Iterator
