@@ -3,8 +3,8 @@
     min over V, beta of  E || f(x~; W(V), beta) - f_float(x) ||^2  +  strength * sum of 1 - |2 h(V) - 1|^b
 
 W(V) are the softly rounded weights of `adaround_rounding`, and x~ is the input with quantization dropped at random:
-each element is that of the quantized network with probability 1 - drop, and that of the float network otherwise. In the same
-way an element passes every activation quantizer inside of the unit unchanged with probability drop (QDrop: Wei et al.,
+each element is that of the quantized network with probability 1 - drop, and that of the float network otherwise. In the
+same way an element passes every activation quantizer inside of the unit unchanged with probability drop (QDrop: Wei et al.,
 *QDrop: Randomly Dropping Quantization for Extremely Low-bit Post-Training Quantization*, 2022). The unit is a layer
 (AdaRound) or a block of layers (BRECQ: Li et al., *Pushing the Limit of Post-Training Quantization by Block
 Reconstruction*, 2021).
@@ -85,7 +85,7 @@ def learn(
         optimizer.step()
         taken.add_(1)
 
-    with _learning_only(ranges), _dropping(unit.quantizers, drop), _seeded(config.seed, device):
+    with torch.enable_grad(), _learning_only(ranges), _dropping(unit.quantizers, drop), _seeded(config.seed, device):
         recorders: list[Recorder] = []
         for _ in data if device.type == "cuda" else ():
             recorders.append(Recorder(device, beside=recorders[0] if recorders else None))

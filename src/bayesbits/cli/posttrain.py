@@ -138,12 +138,9 @@ def run_posttrain(
     steps: int, mus: str | None, gates: str, budget: float | None, device: str | None,
 ) -> None:  # fmt: skip
     """Learn a front, show it, and make one of its points final where there is a budget."""
-    without_labels = (
-        labels == "none" and options.loss is not None and (options.loss in LOSSES[1:] or ":" in options.loss)
-    )
-    recipe = load_recipe(replace(options, loss=None) if without_labels else options)
-    loss = options.loss if without_labels else _loss(labels, recipe)
-    config = PosttrainConfig(_parse_mus(mus), _found(loss), steps)
+    compared = options.loss if labels == "none" and _compares_with_float(options.loss) else None
+    recipe = load_recipe(options if compared is None else replace(options, loss=None))
+    config = PosttrainConfig(_parse_mus(mus), _found(compared or _loss(labels, recipe)), steps)
     network = calibrated_network(
         recipe, checkpoint, output=output, labeled=labels == "given", num_examples=num_examples, gates=gates,
         device=device, final=budget is not None,
@@ -166,6 +163,11 @@ def _loss(labels: str, recipe: Recipe) -> str:
     if labels == "given":
         return "labels"
     return "output" if recipe.task.has_logits else "layers"
+
+
+def _compares_with_float(loss: str | None) -> bool:
+    """Whether --loss names a comparison with the float network, and not the loss that the task is trained with."""
+    return loss is not None and (loss in LOSSES[1:] or ":" in loss)
 
 
 def _found(loss: str) -> str | LossFunction:
