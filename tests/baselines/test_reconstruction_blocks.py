@@ -54,7 +54,7 @@ def test_blocks_with_and_without_a_shortcut_but_not_those_that_run_twice_or_retu
 
 
 def test_networks_of_the_zoo():
-    blocks = found(models.build("resnet20"), torch.randn(2, 3, 16, 16))
+    blocks = found(models.create("resnet20"), torch.randn(2, 3, 16, 16))
     assert len(blocks) == 9
     assert all(len(layers) == 2 for layers in blocks.values())
     assert found(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(3, 4)) == {}

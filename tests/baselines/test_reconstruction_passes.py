@@ -72,9 +72,11 @@ def test_modules_that_were_passed_are_not_waited_for_again():
 def test_errors_of_the_network_arrive_and_all_threads_end():
     model, batches = prepared()
     before = threading.active_count()
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        with waiting_passes(model, [batches[0], torch.randn(4, 5)], ["third"]) as passes:
-            passes.to("third")
+    with (
+        pytest.raises(RuntimeError, match="shapes cannot be multiplied"),
+        waiting_passes(model, [batches[0], torch.randn(4, 5)], ["third"]) as passes,
+    ):
+        passes.to("third")
     assert threading.active_count() == before
     hooks = [module for module in model.modules() if module._forward_hooks or module._forward_pre_hooks]
     assert not hooks

@@ -57,4 +57,4 @@ def test_weights_and_activations_have_ranges_for_their_own_widths():
         )
         assert torch.equal(quantizer.log_beta, ours.attachment.quantizers[name].log_beta)
         different += not torch.equal(quantizer.log_beta, others.attachment.quantizers[name].log_beta)
-    assert different >= 4
+    assert different >= 3

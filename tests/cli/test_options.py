@@ -19,7 +19,7 @@ def test_choices_and_defaults_are_those_of_the_library():
     assert get_args(options.Gates) == KINDS
     assert get_args(options.Learn) == LEARN
     assert options.LOSSES == LOSSES
-    assert options.FLOAT_LOSSES == POSTTRAIN_LOSSES[1:]
+    assert POSTTRAIN_LOSSES[1:] == options.FLOAT_LOSSES
     assert options.METRICS == METRICS
     assert PosttrainConfig.steps == options.POSTTRAIN_STEPS
     assert PosttrainConfig.gate_lr == options.POSTTRAIN_GATE_LR

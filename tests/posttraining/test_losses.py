@@ -108,7 +108,6 @@ def test_dense_outputs_have_their_probabilities_and_vectors_along_the_channels()
     flat = [one.movedim(1, -1).reshape(-1, 5) for one in (y, f)]
     for compare in (divergence, cosine_distance):
         assert compare(y, f).item() == pytest.approx(compare(*flat).item(), rel=1e-5)
-        assert compare(y, f).item() != pytest.approx(compare(y.movedim(1, -1).movedim(1, -1), f).item(), rel=1e-2)
     assert [channel_axis(torch.zeros([2] * axes)) for axes in (2, 3, 4, 5)] == [-1, -1, 1, 1]
 
 
@@ -149,5 +148,5 @@ def test_a_function_of_ones_own_gets_the_outputs_as_they_are():
 
 
 def test_outputs_without_float_tensors_are_refused():
-    with pytest.raises(TypeError, match="a tuple with 0 float tensors.*choose loss='layers', or a function"):
+    with pytest.raises(TypeError, match=r"a tuple with 0 float tensors.*choose loss='layers', or a function"):
         over_tensors(divergence)((torch.zeros(2, dtype=torch.int64),), (torch.zeros(2, 2),))

@@ -17,6 +17,7 @@ from bayesbits.baselines.layerwise import attached_layer
 from bayesbits.baselines.reconstruction_units import BlockUnit
 from bayesbits.compression.compressor import Compressor
 from bayesbits.nn import GatedQuantizer
+from bayesbits.nn.class_exchange import AttachedModule
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.nn.quantized_output import QuantizedOutput
 from bayesbits.utils.batches import call_without_labels, count_examples
@@ -76,7 +77,7 @@ def _layers_inside(compressor: Compressor) -> dict[str, tuple[str, ...]]:
 
 def _class(module: nn.Module) -> type:
     """The class that the user wrote, under what is attached."""
-    return next(kind for kind in type(module).__mro__ if not kind.__module__.startswith("bayesbits.nn"))
+    return next(kind for kind in type(module).__mro__ if not issubclass(kind, AttachedModule))
 
 
 def _usable(model: nn.Module, names: list[str], batch: Any) -> set[str]:

@@ -4,9 +4,9 @@
 
 W(V) are the softly rounded weights of `adaround_rounding`, and x~ is the input with quantization dropped at random:
 each element is that of the quantized network with probability 1 - drop, and that of the float network otherwise. In the
-same way an element passes every activation quantizer inside of the unit unchanged with probability drop (QDrop: Wei et al.,
+same way an element passes every activation quantizer inside of the unit unchanged with probability drop (Wei et al.,
 *QDrop: Randomly Dropping Quantization for Extremely Low-bit Post-Training Quantization*, 2022). The unit is a layer
-(AdaRound) or a block of layers (BRECQ: Li et al., *Pushing the Limit of Post-Training Quantization by Block
+(AdaRound) or a block of layers (BRECQ, Li et al., *Pushing the Limit of Post-Training Quantization by Block
 Reconstruction*, 2021).
 
 The loop never waits for the device: the examples of every step are drawn beforehand, and errors are read at the end. So
