@@ -12,16 +12,18 @@ PATIENCE = 2.0  # seconds: shorter work shows nothing
 
 
 @contextmanager
-def progress_bar(what: str, total: int, console: Console | None = None) -> Iterator[Callable[[str], None]]:
-    """Yields a function to be called with the name of each part that is done."""
+def progress_bar(
+    what: str, total: int, console: Console | None = None, *, shown: bool = True
+) -> Iterator[Callable[..., None]]:
+    """Yields a function to be called after each part, with the part's name where it has one."""
     console = Console(stderr=True) if console is None else console
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    bar = Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal))
     task = bar.add_task(escape(what), total=total)
     start = time.monotonic()
 
-    def advance(name: str) -> None:
-        bar.update(task, advance=1, description=escape(f"{what}: {name}"))
+    def advance(name: str = "") -> None:
+        bar.update(task, advance=1, description=escape(f"{what}: {name}" if name else what))
         if not bar.live.is_started and time.monotonic() - start > PATIENCE:
             bar.start()
 
