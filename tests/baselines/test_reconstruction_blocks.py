@@ -58,7 +58,7 @@ def test_networks_of_the_zoo():
     assert len(blocks) == 9
     assert all(len(layers) == 2 for layers in blocks.values())
     assert found(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(3, 4)) == {}
-    assert found(Inverted(), torch.randn(2, 4, 6, 6)) == {}  # its addition is the network's own
+    assert found(Inverted(), torch.randn(2, 3, 8, 8)) == {}  # its addition is the network's own
 
 
 def test_a_block_has_the_quantizers_of_its_layers_and_of_its_operands():
