@@ -72,7 +72,7 @@ def test_padding_inside_of_the_forward_is_found_and_other_forwards_have_no_rows(
         module = Reflected(4, 6, 3)
         assert RowSampler.of(FakeUnit(module, 1), module.weight, module.bias, x, module(x)) is None
         module = nn.ConvTranspose2d(4, 6, 3)
-        assert RowSampler.of(FakeUnit(module, 1), module.weight, module.bias, x, module(x)) is None
+        assert RowSampler.of(FakeUnit(module, 1, "conv_transpose"), module.weight, module.bias, x, module(x)) is None
         module = nn.Conv2d(4, 6, 3, padding="same")
         assert RowSampler.of(FakeUnit(module, 1), module.weight, module.bias, x, module(x)) is not None
 

@@ -19,6 +19,7 @@ from bayesbits.compression.compressor import Compressor
 from bayesbits.nn import GatedQuantizer
 from bayesbits.nn.class_exchange import AttachedModule
 from bayesbits.nn.layer import AttachedLayer
+from bayesbits.nn.product import ProductOwner
 from bayesbits.nn.quantized_output import QuantizedOutput
 from bayesbits.utils.batches import call_without_labels, count_examples
 from bayesbits.utils.torch_private import tree_leaves
@@ -52,15 +53,19 @@ def find_blocks(compressor: Compressor, model: nn.Module, batch: Any) -> dict[st
 def block_unit(compressor: Compressor, name: str, learned: list[str]) -> BlockUnit:
     """A block of these layers, with the activation quantizers inside of it."""
     module = compressor.model.get_submodule(name)
-    layers = [(layer, attached_layer(compressor, layer)) for layer in learned]
+    layers = [(label, attached_layer(compressor, label)) for label in learned]
     quantizers: dict[int, GatedQuantizer] = {}
     for one in module.modules():
         found = [one.bayesbits_output.quantizer] if isinstance(one, QuantizedOutput) else []
-        if isinstance(one, AttachedLayer) and one.parts.input is not None:
-            found.append(one.parts.input)
+        layers_here: list[nn.Module] = [one]
+        if isinstance(one, ProductOwner):
+            layers_here += one.bayesbits_products.products.values()
+        for layer in layers_here:
+            if isinstance(layer, AttachedLayer) and layer.parts.input is not None:
+                found.append(layer.parts.input)
         quantizers |= {id(quantizer): quantizer for quantizer in found}
     return BlockUnit(
-        name, module, [(layer, one) for layer, one in layers if one is not None], list(quantizers.values())
+        name, module, [(label, layer) for label, layer in layers if layer is not None], list(quantizers.values())
     )
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from bayesbits.baselines.layerwise import run_to
 from bayesbits.baselines.reconstruction_passes import WaitingPasses
 from bayesbits.baselines.reconstruction_units import MOST_ROWS, BlockUnit, Examples, LayerUnit, RowSampler
+from bayesbits.nn.product import find_layer
 from bayesbits.records.topology import Layer
 from bayesbits.utils.torch_private import tree_map
 
@@ -48,7 +49,7 @@ Call = tuple[Any, Any, Any]
 
 def gather_layer(unit: LayerUnit, networks: Networks, gathering: Gathering) -> list[Examples]:
     """Inputs and targets of a layer over all batches and calls: as rows, or where that is not possible, by shape."""
-    original: Any = networks.reference.get_submodule(unit.name)
+    original: Any = find_layer(networks.reference, unit.name)
     calls = _repeated_calls(unit, networks) if unit.layer.calls > 1 else _calls(unit.name, networks)
     sampler: RowSampler | None = None
     count = 0
@@ -56,10 +57,12 @@ def gather_layer(unit: LayerUnit, networks: Networks, gathering: Gathering) -> l
     generator = torch.Generator().manual_seed(gathering.seed)
     for given, free, output in calls:
         x, free, output = (_with_examples(_first(one), unit.layer) for one in (given, free, output))
+        alike = x.shape == free.shape  # a float network without quantizers may pad after the point where it is observed
+        free = free if alike else x
         x = x if gathering.asymmetric else free
         wanted = [x, *([free] if gathering.float_inputs else [])]
         if not count:
-            sampler = RowSampler.of(unit, original.weight, original.bias, free, output)
+            sampler = RowSampler.of(unit, original.weight, original.bias, free, output) if alike else None
             examples = len(networks.batches) * unit.layer.calls * len(x)
             count = _share(sampler, unit, [*wanted, output], examples, gathering.limit)
         if sampler is None:

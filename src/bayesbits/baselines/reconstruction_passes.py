@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from bayesbits.nn.product import find_layer
 from bayesbits.utils.batches import call_without_labels
 
 _thread = threading.local()
@@ -103,7 +104,7 @@ def waiting_passes(model: nn.Module, batches: Sequence[Any], names: Sequence[str
     passes: list[WaitingPass] = []
     try:
         for name in names:
-            handles += _wait_at(model.get_submodule(name), name)
+            handles += _wait_at(find_layer(model, name), name)
         passes += [WaitingPass(model, batch, settings) for batch in batches]
         yield WaitingPasses(passes, names)
     finally:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -78,7 +78,9 @@ def reconstruct_units(
     """Learn unit after unit, in running order; where this fails, weights and ranges are restored."""
     names = [unit.name for unit in units if isinstance(unit, BlockUnit) or unit.layer.calls == 1]
     rounded: list[RoundedUnit] = []
-    ranges_done: set[int] = set()
+    shared = {name for family in compressor.topology.shared_ranges for name in family}
+    quantizers = compressor.attachment.quantizers
+    ranges_done = {id(one) for one in _ranges([quantizers[name] for name in shared if name in quantizers])}
     with (
         _restored_on_failure(compressor),
         evaluation_mode(reference),
@@ -116,6 +118,8 @@ def _reconstruct(unit: Unit, networks: Networks, settings: Settings, ranges_done
     before = [one.detach().clone() for one in ranges]
     nearest_error = mean_error(unit, first, data, config.batch_size)
     learned = learn(unit, grids, ranges, data, config, drop=settings.drop, range_lr=settings.range_lr)
+    # Where the range of an input has changed, so has the grid of channels that are widened for their bias.
+    grids = [replace(grid, step=RoundingGrid.of(module).step) for grid, module in zip(grids, modules, strict=True)]
     weights = [grid.weight(up) for grid, up in zip(grids, learned.up, strict=True)]
     error = mean_error(unit, weights, data, config.batch_size)
     errors = torch.stack([nearest_error, error]).tolist()
@@ -149,7 +153,9 @@ def _ranges(quantizers: Sequence[GatedQuantizer]) -> list[nn.Parameter]:
 @contextmanager
 def _restored_on_failure(compressor: Compressor) -> Iterator[None]:
     """If the block raises, all weights and ranges are as they were before."""
-    parameters = [compressor.model.get_parameter(name) for name in compressor.topology.weight_tensors]
+    layers = [attached_layer(compressor, names[0]) for names in compressor.topology.weight_tensors.values()]
+    stored = [None if layer is None else layer.stored_weight for layer in layers]
+    parameters = [parameter for parameter in stored if parameter is not None]
     parameters += _ranges(list(compressor.attachment.quantizers.values()))
     before = [parameter.detach().clone() for parameter in parameters]
     try:
@@ -185,10 +191,12 @@ def _obstacle(compressor: Compressor, layer: Layer, bits: int, paths: LayerPaths
         return f"its weight has {bits} bits, where rounding does not matter"
     if bits == 0:
         return "its weight has 0 bits: it returns nothing"
+    if module.stored_weight is None:
+        return "its weight is computed from parameters, so that no codes can be written into it"
     owners = [
         owner
         for owner in compressor.model.modules()
-        if any(parameter is module.weight for parameter in owner.parameters(recurse=False))
+        if any(parameter is module.stored_weight for parameter in owner.parameters(recurse=False))
     ]
     found = None if paths is None else paths.layers.get(layer.name)
     if len(owners) > 1 or (found is not None and found.shared_weight):

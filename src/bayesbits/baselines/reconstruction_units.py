@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from bayesbits.baselines.layerwise import along_channels, channel_axis
 from bayesbits.nn import GatedQuantizer
 from bayesbits.nn.layer import AttachedLayer
+from bayesbits.nn.product import AttachedProduct
 from bayesbits.records.topology import Layer
-from bayesbits.utils.torch_private import ConvNd, ConvTransposeNd, tree_flatten, tree_unflatten
+from bayesbits.utils.torch_private import tree_flatten, tree_unflatten
 
 MOST_ROWS = 2**16
 """The most rows of a layer that are held."""
@@ -161,10 +162,10 @@ def _is_batched(leaf: Any, examples: int) -> bool:
 class _GivenWeight(nn.Module):
     """Stands in the place of a weight's quantizer, and returns a weight that is given."""
 
-    def __init__(self, quantizer: GatedQuantizer, weight: Tensor, transposed: bool) -> None:
+    def __init__(self, quantizer: GatedQuantizer, weight: Tensor) -> None:
         super().__init__()
         self.__dict__["quantizer"] = quantizer  # not a child: it stays where it is
-        self.__dict__["given"] = weight.transpose(0, 1) if transposed else weight
+        self.__dict__["given"] = weight
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["quantizer"], name)
@@ -181,8 +182,8 @@ def weights_replaced(layers: Sequence[AttachedLayer], weights: Sequence[Tensor])
     try:
         for layer, quantizer, weight in zip(layers, quantizers, weights, strict=True):
             assert quantizer is not None
-            transposed = isinstance(layer, ConvTransposeNd) and layer.fold_factor() is not None
-            layer.parts.weight = _GivenWeight(quantizer, weight, transposed)  # type: ignore[assignment]
+            rows, _ = layer.for_rounding(weight)  # as the quantizer would get it
+            layer.parts.weight = _GivenWeight(quantizer, rows)  # type: ignore[assignment]
         yield
     finally:
         for layer, quantizer in zip(layers, quantizers, strict=True):
@@ -201,23 +202,61 @@ def multiply_rows(rows: Tensor, weight: Tensor, bias: Tensor | None, groups: int
     return output if bias is None else output + bias
 
 
+@dataclass(frozen=True)
+class Window:
+    """How the filter of a convolution moves, by axis; of a linear layer there are no axes."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    padding: tuple[int, ...] | None
+    """None where it is not a number, but a word."""
+
+    @classmethod
+    def of(cls, layer: AttachedLayer, kind: str) -> "Window | None":
+        """That of a layer; None for transposed convolutions."""
+        if kind == "conv_transpose":
+            return None
+        axes = layer.weight.dim() - 2
+        source: Any = layer.source.geometry if isinstance(layer, AttachedProduct) else vars(layer)
+
+        def by_axis(name: str, usual: int) -> tuple[int, ...]:
+            value = source.get(name, usual)
+            return (value,) * axes if isinstance(value, int) else tuple(value) * (axes if len(value) < axes else 1)
+
+        padding = None if isinstance(source.get("padding"), str) else by_axis("padding", 0)
+        return cls(tuple(layer.weight.shape[2:]), by_axis("stride", 1), by_axis("dilation", 1), padding)
+
+    def paddings(self, x: Tensor, output: Tensor) -> list[list[tuple[int, int]]]:
+        """The paddings, by axis, that may be: the layer's own, or one that fits the sizes."""
+        if not self.kernel:
+            return [[]]
+        axes = zip(x.shape[2:], output.shape[2:], self.kernel, self.stride, self.dilation, strict=True)
+        missing = [
+            max(0, (after - 1) * step + (size - 1) * spread + 1 - before) for before, after, size, step, spread in axes
+        ]
+        own = [] if self.padding is None else [[(one, one) for one in self.padding]]
+        return [*own, [(one // 2, one - one // 2) for one in missing], [(one - one // 2, one // 2) for one in missing]]
+
+
 class RowSampler:
     """Takes rows of a layer's inputs and outputs: the same positions of both, drawn for every example.
 
     It is made from one call of the layer, and is only used where the layer's output for that call is found again.
     """
 
-    def __init__(self, module: nn.Module, layer: Layer, padding: list[tuple[int, int]]) -> None:
-        self.module, self.layer, self.padding = module, layer, padding
+    def __init__(self, window: "Window", layer: Layer, padding: list[tuple[int, int]]) -> None:
+        self.window, self.layer, self.padding = window, layer, padding
 
     @classmethod
     @torch.no_grad()
     def of(cls, unit: LayerUnit, weight: Tensor, bias: Tensor | None, x: Tensor, output: Tensor) -> "RowSampler | None":
         """A sampler with the padding by which this output follows from x and the weight; None where there is none."""
-        if isinstance(unit.module, ConvTransposeNd) or not isinstance(unit.module, ConvNd | nn.Linear):
+        window = Window.of(unit.module, unit.layer.kind)
+        if window is None:
             return None
-        for padding in _paddings(unit.module, x, output):
-            sampler = cls(unit.module, unit.layer, padding)
+        for padding in window.paddings(x, output):
+            sampler = cls(window, unit.layer, padding)
             positions = sampler.positions(x[:2], output[:2], 64, torch.Generator().manual_seed(0))
             try:
                 rows = sampler.inputs(x[:2], positions)
@@ -252,35 +291,23 @@ class RowSampler:
         """What the filter sees at these positions: [rows, groups, inputs of a group]."""
         if self.layer.kind == "linear":
             return self.outputs(x, positions).unsqueeze(1)
-        module: Any = self.module
+        window = self.window
         padded = F.pad(x, [side for sides in reversed(self.padding) for side in sides])
         sizes = [
             (size - spread * (kernel - 1) - 1) // step + 1
             for size, kernel, step, spread in zip(
-                padded.shape[2:], module.kernel_size, module.stride, module.dilation, strict=True
+                padded.shape[2:], window.kernel, window.stride, window.dilation, strict=True
             )
         ]
         index = torch.zeros(1, dtype=torch.int64, device=x.device)  # of the filter's elements, from its first one
         start = torch.zeros_like(positions)  # of the filter's first element
         rest, width = positions, 1
         for axis in reversed(range(len(sizes))):
-            start = start + rest % sizes[axis] * module.stride[axis] * width
+            start = start + rest % sizes[axis] * window.stride[axis] * width
             rest = rest // sizes[axis]
-            offsets = torch.arange(module.kernel_size[axis], device=x.device) * module.dilation[axis] * width
+            offsets = torch.arange(window.kernel[axis], device=x.device) * window.dilation[axis] * width
             index = (offsets.unsqueeze(1) + index).flatten()
             width *= padded.shape[2 + axis]
         taken = (start.unsqueeze(2) + index).flatten(1).unsqueeze(1).expand(-1, x.shape[1], -1)
         seen = padded.flatten(2).gather(2, taken).reshape(len(x), x.shape[1], positions.shape[1], -1)
         return seen.transpose(1, 2).reshape(positions.numel(), self.layer.groups, -1)
-
-
-def _paddings(module: Any, x: Tensor, output: Tensor) -> list[list[tuple[int, int]]]:
-    """The paddings, by axis, that a convolution may have: its own, or one inside of its forward that fits the sizes."""
-    if not isinstance(module, ConvNd):
-        return [[]]
-    axes = list(zip(x.shape[2:], output.shape[2:], module.kernel_size, module.stride, module.dilation, strict=True))
-    missing = [
-        max(0, (after - 1) * step + (size - 1) * spread + 1 - before) for before, after, size, step, spread in axes
-    ]
-    found = [] if isinstance(module.padding, str) else [[(one, one) for one in module.padding]]
-    return [*found, [(one // 2, one - one // 2) for one in missing], [(one - one // 2, one // 2) for one in missing]]
