@@ -1,5 +1,6 @@
 """Networks of the zoo and of the field: onnxruntime computes the codes of the deployed network, in integer kernels."""
 
+import onnx
 import pytest
 import torch
 from hypothesis import Phase, example, given, settings
@@ -257,3 +258,31 @@ def test_equal_grids_need_no_second_quantizer(moved, tmp_path):
     bb.export_onnx(small, inputs[:1], tmp_path / "network.onnx")
     found = bb.verify(compressor, small, tmp_path / "network.onnx", inputs)
     assert found.integer_layers == ("main", "cheap", "head")
+
+
+class Padded(nn.Module):
+    """Padding with zeros on some sides, in front of layers that read signed and unsigned codes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, 2, 1), nn.Conv2d(8, 4, 3)
+        self.pad, self.head = nn.ZeroPad2d((0, 1, 0, 1)), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.silu(self.first(self.pad(x)))
+        x = torch.relu(self.second(self.pad(x)))
+        return self.head(nn.functional.silu(self.third(nn.functional.pad(x, (2, 1, 0, 1)))).mean((2, 3)))
+
+
+def test_convolutions_pad_their_codes_themselves(tmp_path):
+    spec = bb.Spec.for_backend("onnxruntime")
+    case = exported(Padded(), torch.zeros(1, 3, 9, 9), spec=spec, drop=0.0, count=8)
+    path = case.write(tmp_path / "network.onnx", "fast")
+    nodes = {node.name: node for node in onnx.load(str(path)).graph.node}
+    assert not any(node.op_type == "Pad" for node in nodes.values())
+    pads = [
+        next(list(a.ints) for a in nodes[name].attribute if a.name == "pads") for name in ("first", "second", "third")
+    ]
+    assert pads == [[0, 0, 1, 1], [1, 1, 2, 2], [0, 2, 1, 1]]
+    found = case.verify(path)
+    assert all(tensor.differing == 0 for tensor in found.runtime_tensors if tensor.exact)
