@@ -193,7 +193,8 @@ class TwoEnded(nn.Module):
 
 @pytest.mark.parametrize(
     ("activation", "bits", "form"),
-    [(nn.SiLU, (8,), "fast"), (nn.GELU, (2, 4, 8), "compact"), (nn.Hardswish, (2, 4, 8), "fast"), (nn.SiLU, (12, 24), "fast")],
+    [(nn.SiLU, (8,), "fast"), (nn.GELU, (2, 4, 8), "compact"), (nn.Hardswish, (2, 4, 8), "fast"),
+     (nn.SiLU, (12, 24), "fast")],
 )  # fmt: skip
 def test_asymmetric_ranges_are_deployed_and_proven(activation, bits, form, tmp_path):
     spec = bb.Spec(bits=(2, 4, 8, 12, 24))
