@@ -94,7 +94,8 @@ class Compressor:
     ) -> None:
         """Take the ranges of activations from data, and those of weights from the weights.
 
-        Where the batches cannot be used, no range is changed.
+        An activation without values below zero is unsigned; others have asymmetric ranges where the spec allows them,
+        with both ends found by the method. Where the batches cannot be used, no range is changed.
 
         Args:
             batches: What the model is called with: tensors, tuples of positional or dicts of keyword inputs. From a
