@@ -17,7 +17,7 @@ from tests.functional.gradients import (
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
-IMPLEMENTATIONS = [name for name in dispatch.IMPLEMENTATIONS if not (GPU and name == "compiled")]
+IMPLEMENTATIONS = [name for name in dispatch.IMPLEMENTATIONS if not (GPU and name in ("eager", "compiled"))]
 BITS = (2, 4, 8, 16, 32)
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 
@@ -251,7 +251,7 @@ def test_the_implementation_that_was_asked_for_really_ran(name, monkeypatch):
             name == "opaque"
         )
         return
-    module = {"torch": "reference", "compiled": "compiled", "triton": "triton_kernels"}[name]
+    module = {"torch": "reference", "eager": "eager", "compiled": "compiled", "triton": "triton_kernels"}[name]
     chosen = dispatch._triton() if module == "triton_kernels" else getattr(dispatch, module)
     for direction in ("forward", "backward"):
         original = getattr(chosen, direction)

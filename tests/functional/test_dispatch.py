@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bayesbits.functional import compiled, dispatch, gated_quantize, implementation, reference
+from bayesbits.functional import compiled, dispatch, eager, gated_quantize, implementation, reference
 
 
 def like(dtype=torch.float32, cuda=False, elements=10):
@@ -74,27 +74,28 @@ def test_without_triton_the_definition_runs_on_the_gpu(kernels, monkeypatch):
 
 
 def test_large_tensors_on_the_cpu_are_compiled(kernels, monkeypatch):
-    assert dispatch.choose(like(elements=compiled.MIN_ELEMENTS - 1)) is reference
+    assert dispatch.choose(like(elements=compiled.MIN_ELEMENTS - 1)) is eager
     assert dispatch.choose(like(elements=compiled.MIN_ELEMENTS)) is compiled
     monkeypatch.setattr(compiled, "available", lambda: False)
-    assert dispatch.choose(like(elements=compiled.MIN_ELEMENTS)) is reference
+    assert dispatch.choose(like(elements=compiled.MIN_ELEMENTS)) is eager
 
 
 def test_what_is_asked_for_is_chosen_inside_of_the_block_only(kernels):
     large, small = like(elements=compiled.MIN_ELEMENTS), like()
-    for name, expected in {"torch": reference, "compiled": compiled, "triton": kernels, "traced": reference}.items():
+    modules = {"torch": reference, "eager": eager, "compiled": compiled, "triton": kernels, "traced": reference}
+    for name, expected in modules.items():
         with implementation(name):
             assert dispatch.forced() == name
             assert dispatch.choose(large) is dispatch.choose(small) is expected
         assert dispatch.forced() is None
     with implementation("opaque"):  # one operation, inside which the choice is free
         assert dispatch.choose(large) is compiled
-        assert dispatch.choose(small) is reference
+        assert dispatch.choose(small) is eager
         assert dispatch.choose(like(cuda=True)) is kernels
     with pytest.raises(ZeroDivisionError), implementation("torch"):
         raise ZeroDivisionError
     assert dispatch.forced() is None
-    with pytest.raises(ValueError, match="must be one of torch, compiled, triton, traced, opaque, got 'numpy'"):
+    with pytest.raises(ValueError, match="must be one of torch, eager, compiled, triton, traced, opaque, got 'numpy'"):
         implementation("numpy").__enter__()
 
 

@@ -27,6 +27,7 @@ from bayesbits.compression.sampling import SAMPLE, evenly_spaced, in_rows
 from bayesbits.functional.operation import LARGEST_RANGE
 from bayesbits.nn import GatedQuantizer
 from bayesbits.nn.layer import AttachedLayer
+from bayesbits.nn.product import find_layer
 from bayesbits.utils.batches import call_without_labels
 
 
@@ -49,10 +50,22 @@ def calibrate(
             model, quantizers, batches,
             method=method, percentile=percentile, reference_bits=reference_bits, momentum=momentum,
         )  # fmt: skip
+        if method != "mse" or reference_bits == attachment.spec.output_bits:
+            _share_ranges(attachment)
         calibrate_weights(model, attachment, method if method == "mse" else "minmax", reference_bits)
     except BaseException:
         attachment.calibrated = before
         raise
+
+
+def _share_ranges(attachment: Attachment) -> None:
+    """Give tensors that hold the same values, or parts of them, the widest of their ranges."""
+    for family in attachment.topology.shared_ranges:
+        members = [attachment.quantizers[name] for name in family if name in attachment.quantizers]
+        if members:
+            widest, signed = max(one.beta.item() for one in members), any(one.signed for one in members)
+            for one in members:
+                one.set_range(widest, signed=signed)
 
 
 def calibrate_activations(
@@ -119,7 +132,7 @@ def calibrate_weights(
     for parameter, layers in attachment.topology.weight_tensors.items():
         quantizer = attachment.quantizers.get(parameter)
         if quantizer is not None:
-            layer = model.get_submodule(layers[0])
+            layer = find_layer(model, layers[0])
             assert isinstance(layer, AttachedLayer)
             calibrate_weight(
                 quantizer, layer.folded_weight().detach(), parameter, method=method, reference_bits=reference_bits

@@ -16,10 +16,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from bayesbits.compression.attachment import Attachment, check_intact, detach_from
+from bayesbits.compression.budget import Budget
 from bayesbits.compression.calibration import calibrate
 from bayesbits.compression.diagnosis import Diagnosis
 from bayesbits.compression.diagnosis_measurement import diagnose
 from bayesbits.compression.planning import fix_plan, read_plan
+from bayesbits.compression.projection import adopt, project
 from bayesbits.compression.spec import Spec
 from bayesbits.cost import Cost
 from bayesbits.nn.network import NAME
@@ -170,8 +172,33 @@ class Compressor:
         check_intact(self.model, self.attachment)
         return read_plan(self.attachment)
 
+    def project(self, budget: Budget, *, certain: bool = False) -> Plan:
+        """Move the gates onto a budget: the plan that they decide on is then within it, as near as possible to before.
+
+        Where the present decision costs more than the budget, the gates with the smallest logits close until the
+        counted cost fits; where it costs less, those with the largest logits open. Rules, groups of channels and their
+        multiples are those of the spec.
+
+        Args:
+            budget: The most that the plan may cost.
+            certain: Whether noise is to change no gate from now on: all logits are moved far from the decision.
+
+        Returns:
+            The plan, which is now the gates' decision; nothing is fixed.
+
+        Raises:
+            BudgetError: The budget is below the smallest cost under the spec; the message says what holds it up.
+        """
+        check_intact(self.model, self.attachment)
+        plan = project(self.attachment, budget)
+        adopt(self.attachment, plan, certain=certain)
+        return plan
+
     def fix(self, plan: Plan | None = None) -> None:
         """Make bits and channels final; weights and ranges can still be fine-tuned.
+
+        An operand of a residual addition that has a quantizer, and no width in the plan, stays in float. One that has
+        a width in the plan, and no quantizer by the spec, stays in float too.
 
         Args:
             plan: The decision; the present one by default.

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bayesbits.compression.sampling import SAMPLE, evenly_spaced
 from bayesbits.functional import reference
-from bayesbits.functional.grid import check_bits
+from bayesbits.functional.grid import INTEGER_BITS, check_bits, code_bounds, has_grid, step_size
 from bayesbits.functional.operation import SMALLEST_RANGE
 from bayesbits.nn import GatedQuantizer
 
@@ -26,6 +26,8 @@ METHODS = ("minmax", "moving_average", "percentile", "mse")
 """The methods that `Compressor.calibrate` takes; public as `bayesbits.CALIBRATION_METHODS`."""
 
 _PERCENTILE_SAMPLE = 4 * SAMPLE  # 26 values lie beyond a percentile of 99.99
+_VALUES_AT_ONCE = 2**17  # that are rounded by one operation: so many fit into a cache
+_VALUES_FOR_SUMS = 32  # for each code; with fewer, rounding every value is quicker
 _FRACTIONS = [0.95**power for power in range(100)]  # of the largest magnitude, from all of it down to 0.6%
 _COARSE_FRACTIONS = _FRACTIONS[::2]  # of one end of two
 
@@ -78,13 +80,44 @@ def round_to_bits(rows: Tensor, beta: Tensor, bits: int, signed: bool, alpha: Te
 
 def least_error(rows: Tensor, largest: Tensor, bits: int, signed: bool) -> Tensor:
     """For each row the fraction of its largest magnitude at which rounding has the least squared error."""
-    ends = largest
-    least = torch.full_like(largest, torch.inf)
-    for fraction in _FRACTIONS:
-        candidate = (largest * fraction).clamp_min(SMALLEST_RANGE)
-        error = (round_to_bits(rows, candidate, bits, signed) - rows).square().mean(dim=1)
-        ends, least = torch.where(error < least, candidate, ends), torch.minimum(error, least)
-    return ends
+    fractions = torch.tensor(_FRACTIONS, dtype=largest.dtype, device=largest.device)
+    candidates = (largest[:, None] * fractions).clamp_min(SMALLEST_RANGE)
+    if not has_grid(bits, rows.dtype):  # values are clipped and not rounded: the widest range is the best
+        return candidates[:, 0]
+    values = rows.abs() if signed else rows  # signed codes are symmetric
+    by_sums = bits <= INTEGER_BITS and values.shape[1] > _VALUES_FOR_SUMS * code_bounds(bits, signed)[1]
+    errors = (_errors_from_sums if by_sums else _errors_by_rounding)(values, candidates, bits, signed)
+    return candidates.gather(1, errors.argmin(dim=1, keepdim=True)).squeeze(1)
+
+
+def _errors_by_rounding(values: Tensor, candidates: Tensor, bits: int, signed: bool) -> Tensor:
+    """The squared error of each row (axis 0) at each of its candidates (axis 1): every value is rounded."""
+    errors = []
+    steps = step_size(candidates, bits, signed)[..., None].to(values)
+    for some in steps.split(max(1, _VALUES_AT_ONCE // values.numel()), dim=1):
+        codes = (values[:, None, :] / some).round_().clamp_(0, code_bounds(bits, signed)[1])
+        errors.append(codes.mul_(some).sub_(values[:, None, :]).square_().sum(dim=2))
+    return torch.cat(errors, dim=1)
+
+
+def _errors_from_sums(values: Tensor, candidates: Tensor, bits: int, signed: bool) -> Tensor:
+    """The same less the sum of all squares, without rounding every value: between two ties all have the same code.
+
+    For n values x that are rounded to q, the error is sum x^2 - 2 q sum x + n q^2, and the first sum does not depend on
+    the candidate. The sums come from those over all smaller values, which are computed once, in float64.
+    """
+    ordered = values.sort(dim=1).values
+    wide = torch.nn.functional.pad(ordered.double(), (1, 0))
+    sums = wide.cumsum(dim=1)
+    codes = torch.arange(code_bounds(bits, signed)[1] + 1, dtype=torch.float64, device=values.device)
+    steps = step_size(candidates.double(), bits, signed)[..., None]
+    ties = ((codes[1:] - 0.5) * steps).flatten(1)
+    ends = torch.searchsorted(ordered.double(), ties).reshape(*candidates.shape, -1)
+    ends = torch.nn.functional.pad(ends, (1, 1))
+    ends[..., -1] = values.shape[1]
+    counts, points = ends.diff(), codes * steps
+    parts = sums.gather(1, ends.flatten(1)).reshape(ends.shape).diff()
+    return (points * (counts * points - 2 * parts)).sum(dim=2)
 
 
 def least_error_of_two_ends(rows: Tensor, alpha: Tensor, beta: Tensor, bits: int) -> tuple[Tensor, Tensor]:

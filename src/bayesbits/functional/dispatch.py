@@ -11,9 +11,9 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from bayesbits.functional import compiled, reference
+from bayesbits.functional import compiled, eager, reference
 
-IMPLEMENTATIONS = ("torch", "compiled", "triton", "traced", "opaque")
+IMPLEMENTATIONS = ("torch", "eager", "compiled", "triton", "traced", "opaque")
 
 # What the kernels take. float64 is left to the definition: nobody trains in it, and its grids need another rounding. So
 # are more ranges than a launch has rows (the weight of a very large vocabulary, a range for each word).
@@ -36,9 +36,9 @@ def implementation(name: str) -> Iterator[None]:
     """Run `gated_quantize` with one implementation inside a `with` block; for tests and measurements.
 
     Args:
-        name: "torch" (the definition), "compiled" (the definition compiled for the CPU), "triton" (the kernels),
-            "traced" (plain operations under autograd, as exporters and compilers for the CPU see them) or "opaque" (one
-            operation, as compilers for the GPU see it).
+        name: "torch" (the definition), "eager" (the definition block by block, for the CPU), "compiled" (the definition
+            compiled for the CPU), "triton" (the kernels), "traced" (plain operations under autograd, as exporters and
+            compilers for the CPU see them) or "opaque" (one operation, as compilers for the GPU see it).
 
     Raises:
         ValueError: There is no such implementation.
@@ -91,7 +91,7 @@ def kernel_can_count(elements: int, rows: int) -> bool:
 
 
 def choose(x: Tensor, rows: int = 1) -> ModuleType:
-    """Triton for eager CUDA, the compiled definition for large tensors on the CPU, the definition for the rest."""
+    """Triton for eager CUDA; on the CPU compiled or eager, by size; the definition for the rest."""
     name = None if _forced.get() == "opaque" else _forced.get()
     if name == "triton" and _triton() is None:
         raise RuntimeError("implementation 'triton' was asked for, and triton cannot be imported")
@@ -100,8 +100,8 @@ def choose(x: Tensor, rows: int = 1) -> ModuleType:
     if wanted and takes and (triton := _triton()) is not None:
         return triton
     if name == "compiled" or (name is None and x.device.type == "cpu" and x.numel() >= compiled.MIN_ELEMENTS):
-        return compiled if compiled.available() else reference
-    return reference
+        return compiled if compiled.available() else eager
+    return eager if name in (None, "eager") and x.device.type == "cpu" else reference
 
 
 def forced() -> str | None:
@@ -146,7 +146,7 @@ def run_forward(
     lower = () if alpha is None else (alpha.reshape(-1, 1),)
     result = chosen.forward(_matrix(dense, rows), beta.reshape(-1, 1), gates, signed, bits, dtype, *lower)
     uncompiled = chosen is compiled and not compiled.was_compiled()
-    _ran[(reference if uncompiled else chosen).__name__.rpartition(".")[2]] += 1
+    _ran[(eager if uncompiled else chosen).__name__.rpartition(".")[2]] += 1
     return _shaped_like(result, dense)
 
 

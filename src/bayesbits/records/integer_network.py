@@ -13,7 +13,7 @@ the code plus the zero point of its grid.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -58,6 +58,10 @@ class Grid:
         if self.alpha is not None:
             return -self.low
         return 0 if not self.signed else 2 ** (15 if self.carrier == "uint16" else 7)
+
+    def same_codes(self, other: Grid) -> bool:
+        """Whether every number has the same code on another grid, which is that of another tensor."""
+        return replace(self, name=other.name) == other
 
     @property
     def kind(self) -> str:
