@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from bayesbits.utils.tables import text_table
-from benchmarks import deployed, equality, imports, quantizer, training
+from benchmarks import deployed, equality, imports, networks, quantizer, training
 from benchmarks.compare import TOLERATED, kept_record, regressions
 from benchmarks.quantizer import Row
 
@@ -23,6 +23,7 @@ BENCHMARKS = {
     "training": training.training,
     "scaling": training.scaling,
     "deployed": deployed.deployed,
+    "networks": networks.networks,
     "equality": equality.equality,
     "import": imports.imports,
 }

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from bayesbits.compression.calibration import calibrate_activations, calibrate_weight
-from bayesbits.compression.range_estimation import METHODS, round_to_bits
+from bayesbits.compression.range_estimation import METHODS, least_error, round_to_bits
 from bayesbits.nn import GatedQuantizer
 from tests.compression.calibrated import Net, batch, values
 
@@ -64,6 +64,29 @@ def test_options_are_checked_before_anything_runs(options, message):
     if "momentum" not in options:
         with pytest.raises(ValueError, match=message):
             calibrate_weight(net.first, torch.ones(2), "weight", **options)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 2**31),
+    st.sampled_from([(1, 9000), (2, 5000), (1, 300), (5, 7), (3, 1)]),
+    st.sampled_from([2, 3, 4, 8, 16, 32]),
+    st.booleans(),
+    st.sampled_from([0.5, 1.0, 3.0]),
+)
+def test_the_fraction_of_least_error_is_that_of_rounding_every_value(seed, shape, bits, signed, power):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    rows = x.sign() * x.abs() ** power if signed else x.abs() ** power
+    largest = rows.abs().amax(dim=1)
+    candidates = torch.stack([largest * 0.95**index for index in range(100)])
+    errors = torch.stack(
+        [(round_to_bits(rows.double(), one.double(), bits, signed) - rows).square().mean(dim=1) for one in candidates]
+    )
+    found = least_error(rows, largest, bits, signed)
+    index = (candidates - found).abs().argmin(dim=0, keepdim=True)
+    assert torch.equal(candidates.gather(0, index)[0], found)
+    # Two neighbors may have errors that float32 cannot tell apart.
+    assert (errors.gather(0, index)[0] <= errors.amin(dim=0) * (1 + 1e-4) + largest.square() * 1e-13).all()
 
 
 @settings(max_examples=60, deadline=None)

@@ -171,5 +171,5 @@ def test_bounds_of_two_rules_that_exclude_each_other() -> None:
 
 def test_an_operand_of_two_additions_is_one_tensor() -> None:
     additions = (Addition("a", ("outer_norm", None)), Addition("b", ("stem", "outer_norm")))
-    twice = replace(topology("residual"), additions=additions)
+    twice = replace(topology("residual"), additions=additions, emitted=())
     assert twice.operand_tensors == {"outer_norm.output": "outer_norm", "stem.output": "stem"}

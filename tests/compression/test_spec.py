@@ -15,13 +15,15 @@ def test_the_default_is_the_papers_search_space() -> None:
     spec = Spec()
     assert spec.bits == (2, 4, 8, 16, 32)
     assert (spec.prune, spec.gates, spec.penalty) == (True, "hard_concrete", "paper")
-    assert (spec.input_bits, spec.residual_bits) == (8, 8)
+    assert (spec.input_bits, spec.residual_bits, spec.output_bits) == (8, 8, None)
     assert (spec.per_channel_weights, spec.channel_multiple, spec.rules) == (False, 1, {})
 
 
 def test_presets() -> None:
     assert Spec.paper() == Spec(residual_bits=None)
-    assert Spec.for_backend("onnxruntime") == Spec(bits=(2, 4, 8), residual_bits=8, channel_multiple=8)
+    assert Spec.for_backend("onnxruntime") == Spec(
+        bits=(2, 4, 8), residual_bits=8, output_bits=8, channel_multiple=8, per_channel_weights=True
+    )
     with pytest.raises(ValueError, match=r"backend is 'abacus'; it is one of onnxruntime"):
         Spec.for_backend("abacus")
 

@@ -27,8 +27,11 @@ def test_a_uniform_plan_names_every_tensor() -> None:
         "stem.input": 8,
         **{f"{name}.input": 2 for name in ("inner", "outer", "head")},
         "outer_norm.output": 16,
+        **{f"{name}.output": 16 for name in ("stem_norm", "inner")},
     }
     assert plan.kept == {}
+    assert Plan.uniform(topology("residual")).bits["outer_norm.output"] == 8
+    assert "outer_norm.output" not in Plan.uniform(topology("residual"), residual_bits=None).bits
     for name in OWN:
         Plan.uniform(topology(name)).check(topology(name))
 

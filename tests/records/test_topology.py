@@ -37,6 +37,8 @@ def example() -> Topology:
         layers=(first, last),
         activations=(Activation("first.input", ("first",), True), Activation("last.input", ("last",), False)),
         additions=(Addition("add", ("first", None)),),
+        emitted=("last",),
+        shared_ranges=(("last.output", "last.input"),),
         groups=(
             ChannelGroup("input", 0, 2, (), ("first",), "is a network input"),
             ChannelGroup("first", 2, 2, ("first",), ("last",), None),
@@ -70,7 +72,7 @@ def test_lookups_and_totals() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda data: data.update(version=2), "version 2 cannot be read"),
+        (lambda data: data.update(version=1), "version 1 cannot be read"),
         (lambda data: data.pop("version"), "version None cannot be read"),
         (lambda data: data.pop("groups"), r"missing fields \['groups'\]"),
         (lambda data: data["layers"][1].update(color="red"), r"Topology.layers\[1\].*unknown fields \['color'\]"),

@@ -39,7 +39,7 @@ def topology(first: str = "stem", reason: str = "reaches the network's output") 
     )
     inputs = tuple(Activation(f"{layer.name}.input", (layer.name,), layer.name == first) for layer in layers)
     rest = (Unsupported("mix", "attention product", 10, reason),)
-    return Topology(layers, inputs, (), groups, rest, ("head",), other_parameters=5, traced=True)
+    return Topology(layers, inputs, (), (), (), groups, rest, ("head",), other_parameters=5, traced=True)
 
 
 def _linear(name: str, inputs: range, outputs: range) -> Layer:

@@ -161,7 +161,13 @@ def adaround(
 
 
 def _weights(compressor: Compressor) -> list[tuple[str, nn.Parameter]]:
-    return [(name, compressor.model.get_parameter(name)) for name in compressor.topology.weight_tensors]
+    """The weights that can be written, by their names."""
+    found = []
+    for name, layers in compressor.topology.weight_tensors.items():
+        layer = attached_layer(compressor, layers[0])
+        if layer is not None and layer.stored_weight is not None:
+            found.append((name, layer.stored_weight))
+    return found
 
 
 def _read(compressor: Compressor, batch: Any) -> LayerPaths | None:
@@ -183,10 +189,12 @@ def _obstacle(
         return f"its weight has {bits} bits, where rounding does not matter"
     if bits == 0:
         return "its weight has 0 bits: it returns nothing"
+    if module.stored_weight is None:
+        return "its weight is computed from parameters, so that no codes can be written into it"
     owners = [
         owner
         for owner in compressor.model.modules()
-        if any(parameter is module.weight for parameter in owner.parameters(recurse=False))
+        if any(parameter is module.stored_weight for parameter in owner.parameters(recurse=False))
     ]
     found = None if paths is None else paths.layers.get(layer.name)
     if len(owners) > 1 or (found is not None and found.shared_weight):

@@ -124,12 +124,11 @@ class RoundingGrid:
     @classmethod
     def of(cls, layer: AttachedLayer) -> "RoundingGrid":
         """The grid of a layer whose quantizer has a final width."""
-        quantizer, factor = layer.parts.weight, layer.fold_factor()
+        quantizer, (_, stretch) = layer.parts.weight, layer.for_rounding(layer.weight)
         assert quantizer is not None
         weight = layer.weight.detach().to(arithmetic_dtype(layer.weight.dtype))
         beta = quantizer.beta.detach()
-        if factor is not None:
-            beta = beta * torch.where(factor == 0, 1.0, factor.abs()).reciprocal()
+        beta = beta if stretch is None else beta * stretch
         beta = (layer.along_outputs(beta) if beta.dim() else beta).to(weight.dtype)
         bits = quantizer.effective_bits()
         step = step_size(beta, bits, quantizer.signed)

@@ -167,6 +167,9 @@ def _choose(paths: LayerPaths, channels: Channels) -> tuple[list[ChannelGroup], 
             norm = norm_of(paths.model, paths.layers[group.producers[0]])
             if norm is not None and (norm.weight is None or norm.bias is None):
                 reason = "the batch norm after it has no scale and shift that could take a factor"
+            computed = [name for name in (*group.producers, *group.consumers) if not paths.layers[name].is_stored]
+            if computed:
+                reason = f"the weight or bias of {computed[0]} is computed from parameters, and cannot be written"
         if reason is None:
             chosen.append(group)
         else:

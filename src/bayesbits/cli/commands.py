@@ -142,6 +142,7 @@ def posttrain(
         ),
     ] = None,
     gates: Annotated[options.Gates, typer.Option("--gates", help="The kind of gates.")] = "hard_sigmoid",
+    per_channel: options.PerChannelOption = True,
     budget: Annotated[
         str | None,
         typer.Option(
@@ -170,7 +171,7 @@ def posttrain(
 
     run_posttrain(
         chosen, checkpoint, output, labels=labels, learn=learn, num_examples=num_examples, steps=steps, mus=mus,
-        gates=gates, budget=budget, device=device,
+        gates=gates, per_channel=per_channel, budget=budget, device=device,
     )  # fmt: skip
 
 
@@ -188,6 +189,7 @@ def sensitivity(
         str, typer.Option("--bits", metavar="BITS,BITS,...", help="The bit widths below 16 that are tried.")
     ] = "8,4,2",
     num_examples: options.NumExamplesOption = 1024,
+    per_channel: options.PerChannelOption = True,
     output: options.PosttrainOutput = None,
     device: options.DeviceOption = None,
 ) -> None:
@@ -206,7 +208,7 @@ def sensitivity(
 
     run_sensitivity(
         chosen, checkpoint, output, labels=labels, bits=tuple(map(int, bits.split(","))), num_examples=num_examples,
-        device=device,
+        per_channel=per_channel, device=device,
     )  # fmt: skip
 
 

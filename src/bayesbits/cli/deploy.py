@@ -1,5 +1,6 @@
 """Runs `bayesbits export`, `verify` and `bench`: from a finished run to files that run in integers."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from bayesbits.cli.console import output_console, print_line, print_status
 from bayesbits.deploy import DeployedNetwork, VerificationError, deploy, export_onnx, save, verify
 from bayesbits.deploy.onnx.export import FORMS, export_float_onnx
 from bayesbits.deploy.onnx.latency import measure_latencies
+from bayesbits.deploy.onnx.layer_times import LayerTime, measure_layer_times
 from bayesbits.recipes.data import first_examples
 from bayesbits.recipes.run import FinishedRun, restore
 from bayesbits.recipes.run_folder import VERIFICATION
@@ -49,7 +51,7 @@ def run_bench(folder: Path, rounds: int) -> None:
     run, network = _write(folder)
     example = to_device(run.loaders.example, torch.device("cpu"))
     files = {"float": folder / FLOAT} | {form: _onnx_file(folder, form) for form in FORMS}
-    relative_bops = run.compressor.cost(run.plan).relative_bops
+    relative_bops, topology = run.compressor.cost(run.plan).relative_bops, run.compressor.topology
     export_float_onnx(run.compressor.detach().cpu(), example, files["float"])
     latencies = measure_latencies(files, network, example, rounds=rounds)
     float_seconds = {(one.threads, one.batch): one.seconds for one in latencies if one.name == "float"}
@@ -60,6 +62,21 @@ def run_bench(folder: Path, rounds: int) -> None:
         numbers = (f"{one.seconds * 1e3:.2f}", f"{speed:.2f}", f"{one.bytes / 1e6:.2f}", f"{bops:.3g}")
         table.add_row(one.name, str(one.threads or "all"), str(one.batch), *numbers)
     output_console().print(table)
+    _print_slower_layers(measure_layer_times(files["float"], files["fast"], network, topology, example, rounds=rounds))
+
+
+def _print_slower_layers(layers: Sequence[LayerTime]) -> None:
+    """Name the layers that take longer in integers than in float."""
+    slower = sorted((one for one in layers if one.slower), key=lambda one: one.float_seconds - one.seconds)
+    print_line(
+        f"{len(layers) - len(slower)} of {len(layers)} layers take no longer than in float (one thread, batch 1, "
+        "without quantizers)"
+    )
+    if slower:
+        table = Table("slower than in float", "kernel", "ms", "ms in float")
+        for one in slower:
+            table.add_row(one.layer, one.kernel, f"{one.seconds * 1e3:.3f}", f"{one.float_seconds * 1e3:.3f}")
+        output_console().print(table)
 
 
 def _write(folder: Path) -> tuple[FinishedRun, DeployedNetwork]:

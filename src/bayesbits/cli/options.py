@@ -88,6 +88,13 @@ LabelsOption = Annotated[
 NumExamplesOption = Annotated[
     int, typer.Option("--num-examples", min=1, help="The number of training examples that are used.")
 ]
+PerChannelOption = Annotated[
+    bool,
+    typer.Option(
+        "--per-channel/--per-tensor",
+        help="One range for each output channel of a weight, or one for each weight tensor, whatever the recipe says.",
+    ),
+]
 PosttrainOutput = Annotated[
     Path | None, typer.Option("--output", "-o", help="The folder to write to; runs/posttrain-RECIPE by default.")
 ]

@@ -63,6 +63,7 @@ def calibrated_network(
     labeled: bool,
     num_examples: int,
     gates: str,
+    per_channel: bool,
     device: str | None,
     final: bool = False,
 ) -> CalibratedNetwork:
@@ -71,7 +72,8 @@ def calibrated_network(
     No channel is removed, since no weight can make up for it. `final`: a final network will be written, which must
     not replace the one of a search.
     """
-    loaded = replace(recipe, spec=replace(recipe.spec, prune=False, gates=gates))
+    spec = replace(recipe.spec, prune=False, gates=gates, per_channel_weights=per_channel)
+    loaded = replace(recipe, spec=spec)
     if checkpoint is not None:
         loaded = replace(loaded, model=replace(loaded.model, checkpoint=str(checkpoint)), float_training=None)
     folder = output or Path("runs") / f"posttrain-{folder_name(loaded)}"
@@ -133,7 +135,7 @@ def score_on_test(compressor: Compressor, trained: TrainedNetwork) -> float:
 
 def run_posttrain(
     options: RecipeOptions, checkpoint: Path | None, output: Path | None, *, labels: str, learn: str, num_examples: int,
-    steps: int, mus: str | None, gates: str, budget: str | None, device: str | None,
+    steps: int, mus: str | None, gates: str, per_channel: bool, budget: str | None, device: str | None,
 ) -> None:  # fmt: skip
     """Learn a front, show it, and make one of its points final where there is a budget."""
     limit = None if budget is None else parse_budget(budget)
@@ -141,7 +143,7 @@ def run_posttrain(
     config = PosttrainConfig(_parse_mus(mus, gates), _loss(labels, recipe), steps)
     network = calibrated_network(
         recipe, checkpoint, output=output, labeled=labels == "given", num_examples=num_examples, gates=gates,
-        device=device, final=budget is not None,
+        per_channel=per_channel, device=device, final=budget is not None,
     )  # fmt: skip
     front, seconds = _learn_front(network, learn, config, limit)
     with_labels = "with" if labels == "given" else "without"
@@ -235,6 +237,8 @@ def _settings(network: CalibratedNetwork, learn: str, config: PosttrainConfig) -
     """Everything that determines a front; written beside it, so that it is never mixed with another."""
     settings = {"learn": learn, "examples": network.num_examples, "weights": network.weights, **asdict(config)}
     settings["gates"] = network.compressor.spec.gates
+    if network.compressor.spec.per_channel_weights:  # older files say nothing, and have one range for each tensor
+        settings["per_channel_weights"] = True
     if network.recipe.task != TaskConfig():  # older files have no task
         settings["task"] = asdict(network.recipe.task)
     return settings

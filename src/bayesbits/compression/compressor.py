@@ -196,6 +196,9 @@ class Compressor:
     def fix(self, plan: Plan | None = None) -> None:
         """Make bits and channels final; weights and ranges can still be fine-tuned.
 
+        An operand of a residual addition that has a quantizer, and no width in the plan, stays in float. One that has
+        a width in the plan, and no quantizer by the spec, stays in float too.
+
         Args:
             plan: The decision; the present one by default.
 

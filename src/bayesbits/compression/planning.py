@@ -31,8 +31,9 @@ def fix_plan(attachment: Attachment, plan: Plan) -> None:
     """Make a plan final; where it does not fit, or a range is not usable, raise and change nothing."""
     plan.check(attachment.topology)
     quantizers, gates = attachment.quantizers, attachment.channel_gates
+    operands = attachment.topology.operand_tensors  # where the spec gave them no quantizer, they stay in float
     for name, bits in plan.bits.items():
-        if name not in quantizers and bits != FLOAT_BITS:
+        if name not in quantizers and name not in operands and bits != FLOAT_BITS:
             raise ValueError(f"the plan gives {name} {bits} bits, but it was left in float when attaching")
     for name in plan.kept:
         if name not in gates:

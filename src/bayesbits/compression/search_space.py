@@ -112,7 +112,9 @@ def _said(rule: Rule) -> str:
 def _given(spec: Spec, topology: Topology, tensor: str) -> tuple[int, ...]:
     """The widths of a tensor without a rule."""
     given: int | str | None = "learned"
-    if tensor in topology.operand_tensors:
+    if tensor in topology.emitted_tensors:
+        given = spec.output_bits
+    elif tensor in topology.operand_tensors:
         given = spec.residual_bits
         if given is None and tensor in topology.pooled_tensors:
             given = POOLED_BITS

@@ -134,7 +134,7 @@ class CostModel(nn.Module):
 
     def dense(self) -> Cost:
         """The cost of the whole network in float."""
-        return self.count(Plan.uniform(self.topology, FLOAT_BITS, FLOAT_BITS, FLOAT_BITS))
+        return self.count(Plan.uniform(self.topology, FLOAT_BITS, FLOAT_BITS, FLOAT_BITS, residual_bits=None))
 
     def _values(self, on: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
         """One vector with P(on) of the output channels of all layers but depthwise ones, then a zero and a one."""

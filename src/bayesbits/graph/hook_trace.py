@@ -58,13 +58,15 @@ def trace_with_hooks(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
         layers=tuple(layers),
         activations=activations,
         additions=(),
+        emitted=(),
+        shared_ranges=(),
         groups=tuple(groups),
         unsupported=(
             _unsupported(error, macs - sum(layer.macs for layer in layers)),
             *(Unsupported(name, "computed weight", 0, "its weight is computed, and no parameter") for name in computed),
         ),
         output_layers=(),
-        other_parameters=other_parameters(model, layers),
+        other_parameters=other_parameters(model, (), [layer.name for layer in layers]),
         traced=False,
     )
 

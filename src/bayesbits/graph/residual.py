@@ -41,7 +41,7 @@ def find_additions(
         names[name] = names.get(name, 0) + 1
         name += f"#{names[name]}" if names[name] > 1 else ""
         sides = [
-            _module_output(program, used, through_functions=pools)
+            module_output(program, used, through_functions=pools)
             for used in node.args[: 1 if pools else 2]
             if isinstance(used, fx.Node)
         ]
@@ -89,7 +89,7 @@ def _is_residual(node: fx.Node, sources: dict[fx.Node, frozenset[fx.Node]], weig
     return any(source in weighted for source in sources[left] | sources[right])
 
 
-def _module_output(program: Program, node: fx.Node, *, through_functions: bool = False) -> tuple[str, fx.Node] | None:
+def module_output(program: Program, node: fx.Node, *, through_functions: bool = False) -> tuple[str, fx.Node] | None:
     """The outermost module that runs once and whose only output is this tensor, and the tensor's node.
 
     With `through_functions`, the tensor may also be a pointwise function of the module's output.
@@ -106,7 +106,7 @@ def _module_output(program: Program, node: fx.Node, *, through_functions: bool =
     # A copy (dropout in evaluation, a cast that changes nothing) has the value of what it copies.
     passes = operation(node) in SAME and node.meta["val"].dtype == source.meta["val"].dtype
     passes = passes or (through_functions and is_float(source) and is_pointwise(node))
-    return _module_output(program, source, through_functions=through_functions) if passes else None
+    return module_output(program, source, through_functions=through_functions) if passes else None
 
 
 def _lies_in(program: Program, node: fx.Node, key: str) -> bool:

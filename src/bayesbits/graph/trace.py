@@ -15,6 +15,7 @@ from torch import Tensor, fx, nn
 
 from bayesbits.graph.channel_rules import MOVES, PADS, SAME
 from bayesbits.graph.channels import Channels, follow_channels
+from bayesbits.graph.emitted import find_emitted, find_shared_ranges
 from bayesbits.graph.exported_program import Program, export, is_float, operation
 from bayesbits.graph.hook_trace import trace_with_hooks
 from bayesbits.graph.layers import FoundLayer, find_layers, find_unsupported, layer_input, layer_kind, other_parameters
@@ -55,21 +56,30 @@ def trace(model: nn.Module, example_inputs: Tensor | Sequence[Any] | Mapping[str
         >>> [group.name for group in topology.removable_groups]
         ['0']
     """
+    return trace_layers(model, example_inputs)[0]
+
+
+def trace_layers(
+    model: nn.Module, example_inputs: Tensor | Sequence[Any] | Mapping[str, Any]
+) -> tuple[Topology, tuple[FoundLayer, ...]]:
+    """The topology of a network, and its layers with their nodes, which are none without torch.export; see `trace`."""
     args, kwargs = split_inputs(example_inputs)
+    found: tuple[FoundLayer, ...] = ()
     try:
         program = export(model, args, kwargs)
     except Exception as error:  # torch.export raises many kinds of errors; a wrong input shows again in the plain run
         topology = trace_with_hooks(model, args, kwargs, error)
         warnings.warn(f"{type(model).__name__}: {topology.unsupported[0].reason}. {UNTRACED}", stacklevel=3)
     else:
-        topology = read(program).topology
+        reading = read(program)
+        topology, found = reading.topology, reading.layers
     if not topology.layers:
         others = ", ".join(f"{entry.name or 'the network'} ({entry.what})" for entry in topology.unsupported)
         raise ValueError(
             f"no weighted layer of {type(model).__name__} runs for these inputs, so there is nothing to quantize; "
-            f"convolutions and linear layers with the forward of torch.nn count. Found besides: {others or 'nothing'}"
+            f"convolutions and products with a matrix of parameters count. Found besides: {others or 'nothing'}"
         )
-    return topology
+    return topology, found
 
 
 @dataclass(frozen=True)
@@ -79,7 +89,7 @@ class Reading:
     topology: Topology
     layers: tuple[FoundLayer, ...]
     operands: Mapping[str, fx.Node]
-    """The node of every quantizable operand of a residual addition, by the tensor's name."""
+    """The node of every tensor in `Topology.operand_tensors`, by the tensor's name."""
     channels: Channels
 
 
@@ -93,19 +103,28 @@ def read(program: Program) -> Reading:
     outputs = _output_layers(program, found, weighted)
     channels = follow_channels(program, found, unsupported, outputs)
     additions, missing, operands = find_additions(program, weighted, unsupported)
+    emitted = find_emitted(program, found, outputs, operands)
     activations, reads = _activations(program, found)
+    tensors = {
+        name: {layer_input(program, call) for layer in found if reads[layer.name] == name for call in layer.calls}
+        for name in reads.values()
+    }
     layers = tuple(_layer(layer, channels, reads[layer.name]) for layer in found)
     topology = Topology(
         layers=layers,
         activations=activations,
         additions=additions,
+        emitted=tuple(name.removesuffix(".output") for name in emitted),
+        shared_ranges=find_shared_ranges(emitted, operands | emitted, tensors),
         groups=channels.groups,
         unsupported=(*unsupported.values(), *missing, *_unused_layers(program, found, unsupported)),
         output_layers=outputs,
-        other_parameters=other_parameters(program.model, layers, _read_parameters(program)),
+        other_parameters=other_parameters(
+            program.model, found, [layer.norm for layer in found if layer.norm is not None], _read_parameters(program)
+        ),
         traced=True,
     )
-    return Reading(topology, found, operands, channels)
+    return Reading(topology, found, operands | emitted, channels)
 
 
 def _read_parameters(program: Program) -> set[str]:
@@ -135,7 +154,7 @@ def _layer(found: FoundLayer, channels: Channels, activation: str) -> Layer:
         parameter=found.parameter,
         weight_shape=found.weight_shape,
         groups=found.groups,
-        bias=found.module.bias is not None,
+        bias=found.has_bias,
         calls=len(found.calls),
         macs=found.macs,
         norm=found.norm,

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bayesbits.compression.compressor import Compressor
+from bayesbits.nn.product import find_layer
 from bayesbits.nn.quantized_output import observe_output
 from bayesbits.posttraining.quantizer_state import as_float_network
 from bayesbits.utils.batches import call_model, call_without_labels
@@ -56,7 +57,7 @@ def divergence(output: Any, target: Tensor) -> Tensor:
 def layers_loss(compressor: Compressor, batch: Any) -> Tensor:
     """The relative squared error of the layers' outputs to the float network's, averaged over the layers."""
     layers = compressor.topology.layers
-    modules = [compressor.model.get_submodule(layer.norm or layer.name) for layer in layers]
+    modules = [find_layer(compressor.model, layer.norm or layer.name) for layer in layers]
     with as_float_network(compressor.attachment), torch.no_grad(), _outputs(modules) as wanted:
         call_without_labels(compressor.model, batch)
     with _outputs(modules) as given:

@@ -148,7 +148,7 @@ def result_of_run(
 ) -> Result:  # fmt: skip
     """The result of a run; the time of training is read from the metrics in its folder."""
     topology = compressor.topology
-    float_plan = Plan.uniform(topology, weights=32, activations=32, input_bits=32)
+    float_plan = Plan.uniform(topology, weights=32, activations=32, input_bits=32, residual_bits=None)
     seconds: dict[str, float] = {}
     lines = read_metrics(folder / METRICS) if process.first and (folder / METRICS).exists() else []
     for line in lines:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from bayesbits.records.serialization import Record, find_by_name
 from bayesbits.utils.tables import text_table
@@ -141,6 +141,8 @@ class Topology(Record):
         layers: The convolutions and linear layers, in the order in which they first run.
         activations: The tensors that they read. Each gets one quantizer, which its consumers share.
         additions: The residual additions, in running order.
+        emitted: The modules at whose outputs a quantizer lets a layer emit codes, although a float operation follows.
+        shared_ranges: Families of tensors that calibration gives one range, because they hold the same values.
         groups: All channels of all layers, in groups that say which layers make and read them, and why they cannot be
             removed, if they cannot.
         unsupported: The parts of the network that stay in float, with the reason.
@@ -166,7 +168,10 @@ class Topology(Record):
         (7776, ('3',))
     """
 
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Topology:
+        return self  # it cannot change, and lists every channel
 
     layers: tuple[Layer, ...]
     """The weighted layers, in the order in which they first run."""
@@ -174,6 +179,11 @@ class Topology(Record):
     """The tensors that the layers read, in the order of their first consumers."""
     additions: tuple[Addition, ...]
     """The residual additions, in the order in which they run."""
+    emitted: tuple[str, ...]
+    """The modules at whose outputs a quantizer lets the layer in front emit codes, although a float operation follows:
+    a layer, its batch norm, or a clipping or pooling module behind them."""
+    shared_ranges: tuple[tuple[str, ...], ...]
+    """Families of tensors that hold the same values, moved or concatenated: calibration gives them one range."""
     groups: tuple[ChannelGroup, ...]
     """All channels of all layers; the classes of the groups are 0, 1, 2, ... without gaps."""
     unsupported: tuple[Unsupported, ...]
@@ -228,9 +238,17 @@ class Topology(Record):
 
     @cached_property
     def operand_tensors(self) -> dict[str, str]:
-        """The operands of additions, named "module.output", with the module whose output each of them is."""
+        """The operands of float operations that get a quantizer, named "module.output", with the module of each.
+
+        They are the operands of additions, and the outputs of layers that other float operations read.
+        """
         operands = (operand for addition in self.additions for operand in addition.operands)
-        return {f"{operand}.output": operand for operand in operands if operand is not None}
+        return {f"{operand}.output": operand for operand in (*operands, *self.emitted) if operand is not None}
+
+    @cached_property
+    def emitted_tensors(self) -> frozenset[str]:
+        """Those of the operands that are outputs of layers in front of float operations other than additions."""
+        return frozenset(f"{module}.output" for module in self.emitted)
 
     @cached_property
     def pooled_tensors(self) -> frozenset[str]:

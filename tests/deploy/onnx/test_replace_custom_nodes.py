@@ -3,11 +3,12 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
 from bayesbits.deploy.onnx.replace_custom_nodes import replace_custom_nodes
-from bayesbits.deploy.onnx.runtime import Session
+from bayesbits.deploy.onnx.runtime import Session, _optimized
 from bayesbits.deploy.onnx.tensor_names import MappedTensor, read_tensor_map
 from bayesbits.records.integer_network import Grid
 
@@ -49,7 +50,7 @@ def test_operands_of_an_addition_are_dequantized_for_a_sum():
     assert Session(model).run({"x": x})["y"].tolist() == [1.5 + 1.25, 0.0 - 0.25, 9.0 + 1.75, 0.0 - 1.75]
 
 
-def test_numbers_that_others_read_are_not_dequantized_in_one_node():
+def test_numbers_that_float_operations_read_are_dequantized_in_one_node():
     model = replaced(
         custom("Quantize", "b", "in", "1"),
         custom("Dequantize", "b", "1", "2"),
@@ -57,10 +58,33 @@ def test_numbers_that_others_read_are_not_dequantized_in_one_node():
         helper.make_node("Mul", ["3", "2"], ["out"], name="mul"),
     )
     kinds = [node.op_type for node in model.graph.node]
-    assert kinds == ["QuantizeLinear", "Clip", "Cast", "Sub", "Mul", "Add", "Mul"]
+    assert kinds == ["QuantizeLinear", "Clip", "DequantizeLinear", "Sum", "Mul"]
     x = np.array([1.3, -0.3, 9.0, -9.0], np.float32)
     numbers = np.array([1.25, -0.25, 1.75, -1.75])
     assert Session(model).run({"x": x})["y"].tolist() == (2 * numbers * numbers).tolist()
+
+
+@pytest.mark.parametrize(
+    ("operation", "inputs", "at_once"),
+    [
+        ("Mul", ["2", "2"], False),
+        ("Mul", ["2", "in"], True),
+        ("Sigmoid", ["2"], False),
+        ("Sqrt", ["2"], True),
+    ],
+)
+def test_the_runtime_finds_no_operation_between_quantizers_to_make_integer(operation, inputs, at_once):
+    model = replaced(
+        custom("Quantize", "a", "in", "1"),
+        custom("Dequantize", "a", "1", "2"),
+        helper.make_node(operation, inputs, ["3"], name="between"),
+        custom("Quantize", "a", "3", "4"),
+        custom("ToFloat", "a", "4", "out"),
+    )
+    kinds = [node.op_type for node in model.graph.node]
+    assert ("DequantizeLinear" in kinds, "Cast" in kinds[:-1]) == (at_once, not at_once)
+    optimized = [node.op_type for node in _optimized(model).graph.node]
+    assert operation in optimized
 
 
 def test_a_second_call_has_a_number_behind_its_name():

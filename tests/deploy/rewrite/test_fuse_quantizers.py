@@ -1,5 +1,6 @@
 """Quantizers moved into layers, on graphs of a few nodes: what lets them pass, and which codes are left."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -194,3 +195,37 @@ def test_one_relu_becomes_a_bound_and_max_pool_works_on_codes():
     assert [layer.output for layer in small.integer.layers] == [
         "features.3.input", "classifier.1.input", "classifier.3.input", None
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize(
+    ("change", "taken"), [({}, True), ({"step": 0.25}, False), ({"low": -8}, False), ({"signed": False}, False)]
+)
+def test_codes_on_an_equal_grid_are_not_rounded_again(joined, change, taken):
+    chain = Chain()
+    codes = chain.graph.call_module("quantizers./n/output", (chain.x,))
+    numbers = chain.graph.call_module("dequantizers./n/output", (codes,))
+    chain.last = numbers
+    if joined:
+        chain.then(aten.cat.default, source=[numbers, chain.layers[0]])
+    quantized = chain.graph.call_module("quantizers./b/input", (chain.last,))
+    chain.graph.output((chain.graph.call_module("layers./b", (quantized,)), numbers))
+    program = program_of(chain.graph, grids=[GRID, replace(GRID, name="n.output", **change)])
+    layer: Any = SimpleNamespace(name="a")
+    program.layers.append(LayerNode(layer, Geometry(), [chain.layers[0]], None))
+    fuse_quantizers(program)
+    chain.graph.lint()
+    left = [str(node.target) for node in chain.graph.nodes if node.op == "call_module"]
+    assert ("quantizers./b/input" in left) is not taken
+    assert "dequantizers./n/output" in left  # the network returns these numbers
+    assert (program.layers[0].emits is not None) is (joined and taken)
+
+
+def test_codes_on_an_equal_grid_are_rounded_again_where_a_clip_lies_between():
+    chain = Chain()
+    codes = chain.graph.call_module("quantizers./n/output", (chain.x,))
+    chain.then(aten.relu.default, source=chain.graph.call_module("dequantizers./n/output", (codes,)))
+    quantized = chain.graph.call_module("quantizers./b/input", (chain.last,))
+    chain.graph.output(chain.graph.call_module("layers./b", (quantized,)))
+    fuse_quantizers(program_of(chain.graph, grids=[GRID, replace(GRID, name="n.output")]))
+    assert "quantizers./b/input" in [str(node.target) for node in chain.graph.nodes]

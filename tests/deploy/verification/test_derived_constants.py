@@ -29,7 +29,9 @@ def test_a_linear_layer(linear: bb.Compressor) -> None:
     assert (constants.bits, constants.input_bits, constants.integer) == (4, 8, True)
     np.testing.assert_allclose(constants.weight, np.array([[4, -7], [2, 6]]) * 2 / 15, rtol=1e-7)
     assert constants.bias is not None
-    np.testing.assert_allclose(constants.bias, np.array([191, -574]) * 2 / 15 / 255, rtol=1e-7)
+    # What sums of products are multiplied with, too: the product of both steps, which is not rounded to float32.
+    assert constants.bias.tolist() == [code * (grid.step * float(constants.steps[0])) for code in (191, -574)]
+    np.testing.assert_allclose(constants.bias, np.array([191, -574]) * 2 / 15 / 255, rtol=2e-7)
 
 
 def test_a_layer_in_float(linear: bb.Compressor) -> None:

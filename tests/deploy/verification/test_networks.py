@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -10,6 +10,7 @@ import bayesbits as bb
 from bayesbits.zoo.models import VGG7, CifarResNet, LeNet5, MobileNetV2, resnet18, resnet50
 from tests.deploy.exported import exported
 from tests.graph.networks import IMAGES, OWN, transformer
+from tests.graph.products import KINDS, Products
 from tests.graph.test_random_networks import Random
 
 ZOO = {
@@ -172,3 +173,87 @@ def test_random_networks_under_random_plans(tmp_path_factory, network, plan):
     case = exported(Random(network), IMAGES, seed=plan, count=8)
     found = case.verify(case.write(path))
     assert len(found.integer_layers) == len(found.kernels)
+
+
+@settings(max_examples=5, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
+@example(kinds=[(kind, index % 2 == 0) for index, kind in enumerate(KINDS)], plan=0, per_channel=True)
+@given(
+    kinds=st.lists(st.tuples(st.sampled_from(KINDS), st.booleans()), min_size=1, max_size=3),
+    plan=st.integers(0, 1000),
+    per_channel=st.booleans(),
+)
+def test_weights_that_are_multiplied_in_any_way(tmp_path_factory, kinds, plan, per_channel):
+    path = tmp_path_factory.mktemp("products") / "network.onnx"
+    spec = bb.Spec(bits=(2, 4, 8), per_channel_weights=per_channel)
+    case = exported(Products(kinds), torch.zeros(2, 3, 12, 12), spec=spec, seed=plan, count=4)
+    topology = case.compressor.topology
+    assert not [entry for entry in topology.unsupported if entry.macs]
+    assert case.small.macs < topology.macs, "channels are removed"
+    found = case.verify(case.write(path))
+    runs_in_integers = [layer.name for layer in topology.layers if layer.kind != "conv_transpose"]
+    assert set(runs_in_integers) <= set(found.integer_layers)
+
+
+class FloatOperations(nn.Module):
+    """Layers in front of SiLU, hard-swish, squeeze-and-excitation, concatenation, batch norm, GELU and a mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm, self.silu = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.SiLU()
+        self.depthwise = nn.Conv2d(8, 8, 3, padding=1, groups=8)
+        self.squeeze, self.excite = nn.Conv2d(8, 4, 1), nn.Conv2d(4, 8, 1)
+        self.main, self.relu, self.cheap = nn.Conv2d(8, 8, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1, groups=8)
+        self.joined, self.other = nn.Conv2d(16, 8, 1), nn.BatchNorm2d(8)
+        self.wide, self.head = nn.Linear(8, 16), nn.Linear(16, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.depthwise(self.silu(self.norm(self.stem(x))))
+        x = x * nn.functional.relu6(x + 3) / 6
+        gate = self.excite(self.silu(self.squeeze(x.mean((2, 3), keepdim=True))))
+        x = self.relu(self.main(x * torch.sigmoid(gate)))
+        x = self.joined(torch.cat([x, self.relu(self.cheap(x))], 1))
+        x = self.wide(self.other(nn.functional.leaky_relu(x)).permute(0, 2, 3, 1))
+        return self.head(nn.functional.gelu(x).mean((1, 2)))
+
+
+def test_layers_in_front_of_float_operations_emit_codes(tmp_path):
+    torch.manual_seed(0)
+    network = FloatOperations().eval()
+    case = exported(network, torch.zeros(1, 3, 8, 8), spec=bb.Spec.for_backend("onnxruntime"), count=8)
+    found = case.verify(case.write(tmp_path / "network.onnx", "fast"))
+    assert {kernel.operation for kernel in found.kernels} == {"QLinearConv", "QGemm", "MatMulInteger"}
+    assert [layer.name for layer in case.small.integer.layers if layer.output is None] == ["head"]
+    assert all(tensor.differing == 0 for tensor in found.runtime_tensors if tensor.exact)
+
+
+class Joined(nn.Module):
+    """A tensor that a layer and a concatenation read, as in GhostNet: all on one grid."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.main, self.relu, self.cheap = nn.Conv2d(3, 8, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1, groups=8)
+        self.ramp, self.head = nn.ReLU(), nn.Conv2d(16, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu(self.main(x))
+        return self.head(torch.cat([x, self.ramp(self.cheap(x))], 1)).mean((2, 3))
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_equal_grids_need_no_second_quantizer(moved, tmp_path):
+    """Calibration gives the four tensors one range; where training moves one of them, it is rounded again."""
+    torch.manual_seed(0)
+    inputs = torch.rand(6, 3, 8, 8)
+    compressor = bb.attach(Joined().eval(), inputs[:1], bb.Spec.for_backend("onnxruntime"))
+    compressor.calibrate([inputs])
+    if moved:
+        quantizer = compressor.attachment.quantizers["head.input"]
+        quantizer.set_range(0.7 * quantizer.beta.item())
+    compressor.fix(bb.Plan.uniform(compressor.topology, 8, 8, residual_bits=8))
+    small = bb.deploy(compressor)
+    targets = [str(node.target) for node in small.program.graph.nodes if node.op == "call_module"]
+    assert sum(target.startswith("quantizers") for target in targets) == (2 if moved else 1)
+    assert any(target.startswith("dequantizers") for target in targets) is moved
+    bb.export_onnx(small, inputs[:1], tmp_path / "network.onnx")
+    found = bb.verify(compressor, small, tmp_path / "network.onnx", inputs)
+    assert found.integer_layers == ("main", "cheap", "head")

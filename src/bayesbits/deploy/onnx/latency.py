@@ -47,7 +47,7 @@ def measure_latencies(
     for count in threads:
         sessions = {name: Session(path, threads=count) for name, path in files.items()}
         for batch in batches if small.integer.structure.dynamic_batch else (1,):
-            feeds = _feeds(small, example_inputs, batch)
+            feeds = feeds_of(small, example_inputs, batch)
             times: dict[str, list[float]] = {name: [] for name in files}
             for step in range(rounds + 1):
                 for name, session in sessions.items():
@@ -61,7 +61,7 @@ def measure_latencies(
     return results
 
 
-def _feeds(small: DeployedNetwork, example_inputs: Any, batch: int) -> dict[str, Any]:
+def feeds_of(small: DeployedNetwork, example_inputs: Any, batch: int) -> dict[str, Any]:
     """The first example repeated `batch` times, by the names of the files' inputs."""
     structure = small.integer.structure
     tensors = [tensor.detach().cpu() for tensor in small.bind(*split_inputs(example_inputs))]

@@ -7,16 +7,24 @@ from dataclasses import replace
 
 from onnx import GraphProto, ModelProto, NodeProto
 
+from bayesbits.deploy.onnx.absorb_padding import absorb_padding
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
+from bayesbits.deploy.onnx.fast_forms import write_fast_forms
 from bayesbits.deploy.onnx.standard_nodes import NodeWriter, auxiliary_node
 from bayesbits.deploy.onnx.tensor_names import MappedTensor, name_inputs_and_outputs, write_tensor_map
 from bayesbits.records.integer_network import IntegerNetwork
 
+FUSED = frozenset(
+    ("AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "MatMul", "Mul", "Sigmoid", "Softmax", "Where")
+)
+"""What the runtime makes one integer operation of, with DequantizeLinear in front of all inputs and QuantizeLinear
+behind."""
 SUFFIX = {"Layer": "numbers", "Quantize": "quantized", "Dequantize": "dequantized", "Scale": "dequantized"}
 
 
 def replace_custom_nodes(model: ModelProto, network: IntegerNetwork, *, compact: bool) -> None:
     """Replace the custom nodes in place, name inputs and outputs, and store the map of tensors in the model."""
+    write_fast_forms(model)
     replacement = _Replacement(model.graph, network, compact)
     for node in model.graph.node:
         replacement.visit(node)
@@ -24,6 +32,7 @@ def replace_custom_nodes(model: ModelProto, network: IntegerNetwork, *, compact:
     del graph.node[:]
     graph.node.extend(writer.nodes)
     graph.initializer.extend(writer.constants.values())
+    absorb_padding(graph)
     del graph.value_info[:]  # shapes of custom nodes; the runtime infers them itself
     for index, opset in reversed(list(enumerate(model.opset_import))):
         if opset.domain == DOMAIN:
@@ -47,6 +56,7 @@ class _Replacement:
         for node in graph.node:
             for name in node.input:
                 self._readers.setdefault(name, []).append(node)
+        self._dequantized = {node.output[0] for node in graph.node if node.op_type in ("Dequantize", "Scale")}
         self._names: dict[str, str] = {}
         self._calls: Counter[tuple[str, str]] = Counter()
         self._sums: set[str] = set()
@@ -80,7 +90,7 @@ class _Replacement:
         if node.op_type == "Quantize":
             writer.quantize(grid, x, output)
         elif node.op_type == "Dequantize":
-            writer.dequantize(grid, x, output, for_additions=self._only_added(node))
+            writer.dequantize(grid, x, output, at_once=self._may_dequantize_at_once(node))
         elif node.op_type == "Scale":
             writer.scale(grid, x, output)
         elif node.op_type == "ToFloat":
@@ -88,14 +98,22 @@ class _Replacement:
         else:
             writer.to_uint8_codes(grid, x, output)
 
-    def _only_added(self, node: NodeProto) -> bool:
-        """Whether only additions and quantizers read these numbers; such additions are written as Sum."""
+    def _may_dequantize_at_once(self, node: NodeProto) -> bool:
+        """Whether DequantizeLinear can be written without changing the result; additions behind it become Sum."""
         readers = self._readers.get(node.output[0], [])
-        added = [reader for reader in readers if reader.op_type == "Add"]
-        if not added or any(reader.op_type not in ("Add", "Quantize") for reader in readers):
+        if all(reader.op_type == "Quantize" for reader in readers) or any(map(self._is_fused, readers)):
             return False
-        self._sums.update(name for reader in added for name in reader.output)
+        self._sums.update(name for reader in readers if reader.op_type == "Add" for name in reader.output)
         return True
+
+    def _is_fused(self, node: NodeProto) -> bool:
+        """Whether the runtime might make one integer operation of a node and the quantizers around it."""
+        inputs = node.input[1:] if node.op_type == "Where" else node.input
+        return (
+            node.op_type in FUSED
+            and self._dequantized.issuperset(inputs)
+            and any(reader.op_type == "Quantize" for reader in self._readers.get(node.output[0], []))
+        )
 
     def _output(self, node: NodeProto, of: str) -> str:
         """A readable name of the tensor; outputs of the network are named later."""

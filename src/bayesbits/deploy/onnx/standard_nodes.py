@@ -67,9 +67,9 @@ class NodeWriter:
         ]
         self.add("Clip", [codes, *bounds], output)
 
-    def dequantize(self, grid: Grid, x: str, output: str, *, for_additions: bool) -> None:
-        """Uint8 codes to numbers."""
-        if for_additions:
+    def dequantize(self, grid: Grid, x: str, output: str, *, at_once: bool) -> None:
+        """Uint8 codes to numbers; at once by DequantizeLinear, or in steps that the runtime fuses with nothing."""
+        if at_once:
             self.add("DequantizeLinear", [x, *self._grid(grid)], output)
         else:
             self.scale(grid, self.to_float_codes(grid, x, f"{output}/codes"), output)

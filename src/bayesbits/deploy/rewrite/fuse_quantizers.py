@@ -15,10 +15,9 @@ import torch
 from torch import fx
 
 from bayesbits.deploy.modules import DEQUANTIZERS, QUANTIZERS, target_of
-from bayesbits.deploy.rewrite.operations import AVERAGES, CLIPS, MAXIMA, arguments
 from bayesbits.deploy.rewrite.program import EmittedCodes, LayerNode, RewrittenProgram
-from bayesbits.graph.channel_rules import MOVES, PADS, SAME
 from bayesbits.graph.exported_program import operation
+from bayesbits.graph.operations import AVERAGES, CLIPS, clip_bounds, moves_values
 from bayesbits.records.integer_network import Grid
 
 
@@ -30,11 +29,14 @@ def fuse_quantizers(program: RewrittenProgram) -> None:
     emitters = {
         entry.calls[0]: entry for entry in program.layers if entry.float_reason is None and len(entry.calls) == 1
     }
+    dequantizers = {target_of(DEQUANTIZERS, name): grid for name, grid in program.decision.grids.items()}
     for node in list(program.graph.nodes):
         if node.op == "call_module" and node.target in by_target:
             grid = by_target[node.target]
-            fusion = _Fusion(grid, emitters)
-            if fusion.follow(node.args[0], EmittedCodes(grid.name, grid.low, grid.high)):
+            fusion = _Fusion(grid, emitters, dequantizers)
+            if fusion.follow(node.args[0], EmittedCodes(grid.name, grid.low, grid.high), node):
+                for reader, numbers in fusion.dequantized:
+                    reader.replace_input_with(numbers, numbers.all_input_nodes[0])
                 for absorbed in (*fusion.clips, node):
                     absorbed.replace_all_uses_with(absorbed.all_input_nodes[0])
                 for call, codes in fusion.emits.items():
@@ -46,16 +48,22 @@ def fuse_quantizers(program: RewrittenProgram) -> None:
 class _Fusion:
     """The search from one quantizer upstream for the layers that feed it."""
 
-    def __init__(self, grid: Grid, emitters: Mapping[fx.Node, LayerNode]) -> None:
-        self.grid, self.emitters = grid, emitters
+    def __init__(self, grid: Grid, emitters: Mapping[fx.Node, LayerNode], dequantizers: Mapping[str, Grid]) -> None:
+        self.grid, self.emitters, self.dequantizers = grid, emitters, dequantizers
         self.emits: dict[fx.Node, EmittedCodes] = {}
         """The calls of the layers that were reached, with the codes that they would emit."""
         self.clips: list[fx.Node] = []
         """The clipping operations that were passed; they become bounds of the codes."""
+        self.dequantized: list[tuple[fx.Node, fx.Node]] = []
+        """The dequantizers of an equal grid that were reached, each behind its reader: that takes their codes."""
 
-    def follow(self, node: Any, codes: EmittedCodes) -> bool:
+    def follow(self, node: Any, codes: EmittedCodes, reader: fx.Node) -> bool:
         """Search upstream of a node that would make these codes; False where the quantizer cannot pass an operation."""
         assert isinstance(node, fx.Node)
+        if node.op == "call_module" and node.target in self.dequantizers:
+            own = self.dequantizers[str(node.target)]
+            self.dequantized.append((reader, node))
+            return own.same_codes(self.grid) and (codes.low, codes.high) == (self.grid.low, self.grid.high)
         if len(node.users) != 1:
             return False
         if node in self.emitters:
@@ -65,43 +73,16 @@ class _Fusion:
             return False
         name = operation(node)
         if name in CLIPS:
-            bounds = _clip_bounds(node, name)
+            bounds = clip_bounds(node)
             if bounds is None:
                 return False
             self.clips.append(node)
             low, high = (min(max(code, codes.low), codes.high) for code in _codes_of(bounds, self.grid))
-            return self.follow(node.args[0], EmittedCodes(self.grid.name, low, high))
+            return self.follow(node.args[0], EmittedCodes(self.grid.name, low, high), node)
         if name == "cat":
             parts: Any = node.args[0]
-            return all(self.follow(part, codes) for part in parts)
-        return _passes(node, name) and self.follow(node.args[0], codes)
-
-
-def _passes(node: fx.Node, name: str) -> bool:
-    """Whether an operation only moves the data of one tensor, pads it with zeros, or takes maxima of it."""
-    # index_select is how channels were removed or restored; its positions are read by a get_attr node.
-    moves = name in MOVES or name in SAME or MAXIMA.fullmatch(name) or _pads_zeros(node, name) or name == "index_select"
-    if not moves or not isinstance(node.meta.get("val", torch.empty(0)), torch.Tensor):
-        return False
-    sources = [used for used in node.all_input_nodes if used.op != "get_attr" and operation(used) != "sym_size"]
-    return len(sources) == 1
-
-
-def _pads_zeros(node: fx.Node, name: str) -> bool:
-    rest = [*node.args[2:], *node.kwargs.values()]
-    return (name in PADS and not any(rest)) or (name == "pad" and rest[:1] == ["constant"] and not any(rest[1:]))
-
-
-def _clip_bounds(node: fx.Node, name: str) -> tuple[float, float] | None:
-    """The bounds between which an operation clips; None where they exclude zero, or where they are computed."""
-    if name in ("relu", "relu6"):
-        return 0.0, torch.inf if name == "relu" else 6.0
-    given = arguments(node)
-    low, high = (given.get(f"{word}_val" if name == "hardtanh" else word) for word in ("min", "max"))
-    low, high = -torch.inf if low is None else low, torch.inf if high is None else high
-    if isinstance(low, fx.Node) or isinstance(high, fx.Node) or not low <= 0 <= high:
-        return None
-    return float(low), float(high)
+            return all(self.follow(part, codes, node) for part in parts)
+        return moves_values(node) and self.follow(node.args[0], codes, node)
 
 
 def _codes_of(bounds: tuple[float, float], grid: Grid) -> tuple[int, int]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from torch import fx
 
-from bayesbits.deploy.rewrite.operations import AVERAGES, MAXIMA
 from bayesbits.deploy.rewrite.program import RewrittenProgram
 from bayesbits.graph.channel_rules import MOVES, SAME
 from bayesbits.graph.exported_program import operation, shape
+from bayesbits.graph.operations import AVERAGES, MAXIMA
 
 
 def remove_dead_branches(program: RewrittenProgram) -> None:

@@ -11,9 +11,9 @@ from torch import Tensor, fx
 
 from bayesbits.deploy.modules import DEQUANTIZERS, LAYERS, QUANTIZERS
 from bayesbits.deploy.network import DeployedNetwork
-from bayesbits.deploy.rewrite.operations import AVERAGES
 from bayesbits.deploy.verification.float64_mode import Float64Mode
 from bayesbits.graph.exported_program import operation
+from bayesbits.graph.operations import AVERAGES
 from bayesbits.utils.naming import name_of
 
 
@@ -67,6 +67,7 @@ class _ExactRecorder(fx.Interpreter):
     """Runs a deployed program in float64, where layers and quantizers return the values known from float32.
 
     So every value in `exact` is computed in float64 from the float32 values of the layers and quantizers in front.
+    Layers and quantizers whose own exact value is not wanted do not run.
     """
 
     def __init__(self, program: fx.GraphModule, known: Mapping[str, Tensor], nodes: Collection[str]) -> None:
@@ -75,10 +76,13 @@ class _ExactRecorder(fx.Interpreter):
         self.exact: dict[str, Tensor] = {}
 
     def run_node(self, n: fx.Node) -> Any:
+        known = self._known.get(n.name) if n.op == "call_module" else None
+        if known is not None and n.name not in self._wanted:
+            return known
         result = super().run_node(n)
         if n.name in self._wanted:
             self.exact[n.name] = result
-        return self._known[n.name] if n.op == "call_module" and n.name in self._known else result
+        return result if known is None else known
 
 
 def run_exact(
@@ -132,13 +136,24 @@ def operand_codes(small: DeployedNetwork) -> dict[str, list[CodesNode]]:
     }
 
 
+def only_as_codes(small: DeployedNetwork) -> frozenset[str]:
+    """The operands whose readers are all quantizers of an equal grid: they take the codes, without rounding again."""
+    modules = [module_of(node) for node in small.program.graph.nodes]
+    made = {small.integer.layer(module[1]).output for module in modules if module is not None and module[0] == LAYERS}
+    made |= {module[1] for module in modules if module is not None and module[0] == QUANTIZERS}
+    numbers = {module[1] for module in modules if module is not None and module[0] == DEQUANTIZERS}
+    read = {layer.input for layer in small.integer.layers}
+    return frozenset(name for name in made if name is not None) - numbers - read
+
+
 def _from_integer_layer(node: fx.Node, grid: str, small: DeployedNetwork) -> bool:
     """Whether integer layers emit these codes, and only operations that move or select values lie between."""
     module = module_of(node)
     if module is not None:
         if module[0] == QUANTIZERS:
             return False
-        return module[0] == LAYERS and small.integer.layer(module[1]).output == grid
+        output = small.integer.layer(module[1]).output if module[0] == LAYERS else None
+        return output is not None and small.integer.grid(output).same_codes(small.integer.grid(grid))
     if node.op != "call_function":
         return False
     sources = [source for source in node.all_input_nodes if source.op != "get_attr" and operation(source) != "sym_size"]

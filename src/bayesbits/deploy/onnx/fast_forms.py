@@ -1,0 +1,149 @@
+"""Float operations in the form that onnxruntime runs fastest: activation functions, and means over several axes.
+
+The runtime gives every reader of DequantizeLinear a copy of it, so that a function which reads its input twice costs
+two dequantizations, and is not recognized by the fusions that come later.
+
+- x * sigmoid(x), which is SiLU, becomes QuickGelu, the operation of the runtime's own domain for it.
+- clip(x + 3, 0, 6) / 6, a hard sigmoid written as a formula, becomes HardSigmoid, also inside of a hard-swish.
+- A mean over several axes becomes a sum over one axis after the other, divided once. The runtime keeps the tensors
+  between integer convolutions with their channels last, where its mean over height and width is eight times as slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from bayesbits.deploy.onnx.custom_nodes import DOMAIN
+
+Array = NDArray[Any]
+
+RUNTIME_DOMAIN = "com.microsoft"
+SHIFT, HEIGHT = 3.0, 6.0
+"""The numbers of the hard sigmoid."""
+
+
+def write_fast_forms(model: ModelProto) -> None:
+    """Write these operations in their fastest form, in place."""
+    graph = _Graph(model.graph)
+    for node in list(model.graph.node):
+        if node.op_type == "Sigmoid" and graph.is_dequantized(node.input[0]):
+            graph.write_silu(node)
+        elif node.op_type == "Clip":
+            graph.write_hard_sigmoid(node)
+        elif node.op_type in ("ReduceMean", "GlobalAveragePool"):
+            graph.write_mean(node)
+    kept = [node for node in model.graph.node if node.output[0] not in graph.gone]
+    order = [new for node in kept for new in graph.replaced.get(node.output[0], [node])]
+    del model.graph.node[:]
+    model.graph.node.extend(order)
+    model.graph.initializer.extend(graph.added.values())
+    if any(node.domain == RUNTIME_DOMAIN for node in model.graph.node):
+        model.opset_import.append(helper.make_opsetid(RUNTIME_DOMAIN, 1))
+
+
+class _Graph:
+    def __init__(self, graph: GraphProto) -> None:
+        self.readers: dict[str, list[NodeProto]] = {}
+        for node in graph.node:
+            for name in node.input:
+                self.readers.setdefault(name, []).append(node)
+        self.producers = {name: node for node in graph.node for name in node.output}
+        self.outputs = {value.name for value in graph.output}
+        self.arrays = dict(_constants(graph))
+        self.constants = {name: float(array.reshape(())) for name, array in self.arrays.items() if array.size == 1}
+        self.sizes = {value.name: value.type.tensor_type.shape.dim for value in (*graph.input, *graph.value_info)}
+        self.added: dict[str, TensorProto] = {}
+        """New constants, by name."""
+        self.replaced: dict[str, list[NodeProto]] = {}
+        """New nodes, by the output that the last of them computes."""
+        self.gone: set[str] = set()
+        """Outputs of nodes that nothing reads any more."""
+
+    def is_dequantized(self, name: str) -> bool:
+        """Whether a tensor is the result of a dequantizer."""
+        producer = self.producers.get(name)
+        return producer is not None and producer.domain == DOMAIN and producer.op_type == "Dequantize"
+
+    def only_reader(self, node: NodeProto) -> NodeProto | None:
+        """The one reader of a node's result; None where there are several, or where the network returns it."""
+        readers = self.readers.get(node.output[0], [])
+        return readers[0] if len(readers) == 1 and node.output[0] not in self.outputs else None
+
+    def write_silu(self, sigmoid: NodeProto) -> None:
+        """x * sigmoid(x) -> QuickGelu(x)."""
+        x, product = sigmoid.input[0], self.only_reader(sigmoid)
+        if product is not None and product.op_type == "Mul" and set(product.input) == {x, sigmoid.output[0]}:
+            self._replace(product, "QuickGelu", [x], [sigmoid], domain=RUNTIME_DOMAIN, alpha=1.0)
+
+    def write_hard_sigmoid(self, clip: NodeProto) -> None:
+        """clip(x + 3, 0, 6) / 6 -> HardSigmoid(x), and x * clip(x + 3, 0, 6) / 6 -> x * HardSigmoid(x)."""
+        bounds = [self.constants.get(name) for name in clip.input[1:]]
+        shifted = self.producers.get(clip.input[0])
+        after = self.only_reader(clip)
+        if bounds != [0.0, HEIGHT] or shifted is None or shifted.op_type != "Add" or after is None:
+            return
+        if self.only_reader(shifted) is None or SHIFT not in map(self.constants.get, shifted.input):
+            return
+        x = next(name for name in shifted.input if self.constants.get(name) != SHIFT)
+        if self._divides(after):
+            self._replace(after, "HardSigmoid", [x], [shifted, clip], alpha=1 / HEIGHT, beta=0.5)
+            return
+        divided = self.only_reader(after)
+        if after.op_type == "Mul" and divided is not None and self._divides(divided):
+            self._replace(clip, "HardSigmoid", [x], [shifted], alpha=1 / HEIGHT, beta=0.5)
+            self._replace(divided, "Mul", after.input, [after])
+
+    def write_mean(self, mean: NodeProto) -> None:
+        """A mean over several axes of known size -> ReduceSum over each of them, the last axis first, and one Div."""
+        x, sizes = mean.input[0], self.sizes.get(mean.input[0], ())
+        axes, keeps = self._averaged_axes(mean, len(sizes))
+        if len(axes) < 2 or not all(sizes[axis].HasField("dim_value") for axis in axes):
+            return
+        nodes, count = [], 1
+        for axis in sorted(axes, reverse=True):
+            count *= sizes[axis].dim_value
+            total = f"{mean.output[0]}/sum{axis}"
+            axis_name = self._add(f"axis {axis}", np.array([axis], dtype=np.int64))
+            nodes.append(helper.make_node("ReduceSum", [x, axis_name], [total], name=total, keepdims=int(keeps)))
+            x = total
+        number = self._add(f"number {count}", np.float32(count))
+        nodes.append(helper.make_node("Div", [x, number], list(mean.output), name=mean.name))
+        self.replaced[mean.output[0]] = nodes
+
+    def _averaged_axes(self, mean: NodeProto, rank: int) -> tuple[list[int], bool]:
+        """The axes that a mean is taken over, and whether they stay as axes of size 1."""
+        if mean.op_type == "GlobalAveragePool":
+            return list(range(2, rank)), True
+        keeps = next((attribute.i for attribute in mean.attribute if attribute.name == "keepdims"), 1)
+        given = self.arrays.get(mean.input[1]) if len(mean.input) > 1 else None
+        return ([] if given is None else [int(axis) % rank for axis in given.reshape(-1)]), bool(keeps)
+
+    def _add(self, name: str, value: Array | np.generic) -> str:
+        self.added[name] = numpy_helper.from_array(np.asarray(value), name)
+        return name
+
+    def _divides(self, node: NodeProto) -> bool:
+        """Whether a node divides by the height of the hard sigmoid."""
+        return node.op_type == "Div" and self.constants.get(node.input[1]) == HEIGHT
+
+    def _replace(
+        self, node: NodeProto, operation: str, inputs: Iterable[str], unread: Iterable[NodeProto], **attributes: Any
+    ) -> None:
+        new = helper.make_node(operation, list(inputs), list(node.output), name=node.name, **attributes)
+        self.replaced[node.output[0]] = [new]
+        self.gone.update(chain.from_iterable(gone.output for gone in unread))
+
+
+def _constants(graph: GraphProto) -> Iterator[tuple[str, Array]]:
+    """The constants of a graph, by name."""
+    for tensor in graph.initializer:
+        yield tensor.name, numpy_helper.to_array(tensor)
+    for node in graph.node:
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
+            yield node.output[0], numpy_helper.to_array(node.attribute[0].t)

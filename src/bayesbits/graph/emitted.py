@@ -1,0 +1,170 @@
+"""Finding the layers whose outputs float operations read, and where an output quantizer lets them emit codes.
+
+A layer emits codes if the quantizer that reads its output can move in front of everything between the two (see
+`operations`): the quantizer of the next layer's input, or of an operand of an addition. Where a float operation is in
+between (SiLU, a batch norm of its own, a concatenation with something else), the layer needs a quantizer of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from torch import fx
+
+from bayesbits.graph.exported_program import Program, is_float, operation
+from bayesbits.graph.layers import BATCH_NORMS, FoundLayer, layer_input
+from bayesbits.graph.operations import CLIPS, clip_bounds, moves_values
+from bayesbits.graph.residual import module_output
+
+INTEGER_KINDS = ("conv", "linear")
+"""The kinds of layers that a runtime computes with integers; it has no integer kernel of transposed convolutions."""
+
+
+def find_emitted(
+    program: Program, layers: Sequence[FoundLayer], outputs: Collection[str], operands: Mapping[str, fx.Node]
+) -> dict[str, fx.Node]:
+    """The tensors, named "module.output", that are to be quantized so that the layers in front of them emit codes.
+
+    Args:
+        program: The network.
+        layers: Its layers.
+        outputs: The layers whose output reaches the network's output without another layer between; they keep their
+            precision.
+        operands: The operands of residual additions by name, which have quantizers already.
+    """
+    search = _Search(program, layers, operands)
+    emitted = {}
+    for layer in layers:
+        if layer.kind in INTEGER_KINDS and layer.name not in outputs and len(layer.calls) == 1:
+            found = search.place(search.output_of(layer))
+            if found is not None:
+                emitted[f"{found[0]}.output"] = found[1]
+    return emitted
+
+
+def find_shared_ranges(
+    emitted: Collection[str], operands: Mapping[str, fx.Node], activations: Mapping[str, Collection[fx.Node]]
+) -> tuple[tuple[str, ...], ...]:
+    """The tensors that are best quantized with one range, each family with at least one of `emitted` in it.
+
+    They are an emitted tensor with the input of the layers that read it, and the parts of a concatenation with the
+    tensor that it makes. On equal grids neither is rounded twice, and codes are concatenated as they are.
+
+    Args:
+        emitted: The names of the emitted tensors.
+        operands: The nodes of all operands with quantizers, the emitted ones included, by name.
+        activations: The nodes of the tensors that layers read, by the name of the activation.
+    """
+    name_of = {node: name for name, node in operands.items()}
+    names: dict[fx.Node, set[str]] = {}
+    for name, nodes in (*activations.items(), *((name, (node,)) for name, node in operands.items())):
+        for node in nodes:
+            names.setdefault(node, set()).add(name)
+    families: list[set[str]] = []
+    for node, found in names.items():
+        source, parts = _moved_from(node), set(found)
+        if operation(source) == "cat":
+            joined: Any = source.args[0]
+            origins = [name_of.get(_moved_from(part, name_of)) for part in joined]
+            parts |= {origin for origin in origins if origin is not None} if None not in origins else set()
+        elif source in name_of:
+            parts.add(name_of[source])
+        for other in [family for family in families if family & parts]:
+            families.remove(other)
+            parts |= other
+        families.append(parts)
+    return tuple(tuple(sorted(family)) for family in families if len(family) > 1 and family.intersection(emitted))
+
+
+def _moved_from(node: fx.Node, stops: Collection[fx.Node] = ()) -> fx.Node:
+    """The tensor that another one holds the values of, moved."""
+    while node not in stops and node.op == "call_function" and moves_values(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
+class _Search:
+    def __init__(self, program: Program, layers: Sequence[FoundLayer], operands: Mapping[str, fx.Node]) -> None:
+        self.program = program
+        self.layer_outputs = {self.output_of(layer) for layer in layers if len(layer.calls) == 1}
+        self.quantized = set(operands.values())
+        self.readers: dict[fx.Node, set[fx.Node]] = {}
+        for call in (call for layer in layers for call in layer.calls):
+            inside = layer_input(program, call)
+            self.readers.setdefault(inside, set()).update(user for user in inside.users if _leads_to(user, call))
+
+    def output_of(self, layer: FoundLayer) -> fx.Node:
+        """The tensor that a layer makes, after the batch norm that is folded into it."""
+        call = layer.calls[0]
+        if layer.norm is None:
+            return call
+        norm = next(user for user in call.users if operation(user) in BATCH_NORMS)
+        return norm if is_float(norm) else next(user for user in norm.users if user.args[1] == 0)
+
+    def place(self, node: fx.Node) -> tuple[str, fx.Node] | None:
+        """The module behind whose output a quantizer makes the layer emit codes, and its node.
+
+        None where the layer emits codes without it, or where there is no such module.
+        """
+        passed = [node]
+        while not self._is_quantized(node):
+            after = self._only_reader(node)
+            if after is None or not _changes_places(after):
+                if after is not None and operation(after) == "cat" and self._joins_layers(after):
+                    return None
+                break
+            node = after
+            passed.append(node)
+        else:
+            return None
+        places = (module_output(self.program, place) for place in reversed(passed) if place not in self.program.outputs)
+        return next((place for place in places if place is not None and place[1] in passed), None)
+
+    def _is_quantized(self, node: fx.Node) -> bool:
+        """Whether every reader of a tensor reads it through one quantizer."""
+        if node in self.quantized:
+            return True
+        return node in self.readers and set(_users(node)) <= self.readers[node] and node not in self.program.outputs
+
+    def _only_reader(self, node: fx.Node) -> fx.Node | None:
+        users = _users(node)
+        return users[0] if len(users) == 1 and node not in self.program.outputs else None
+
+    def _joins_layers(self, cat: fx.Node) -> bool:
+        """Whether the quantizer behind a concatenation moves in front of it, into a layer for each part."""
+        node: fx.Node | None = cat
+        while node is not None and not self._is_quantized(node):
+            node = self._only_reader(node)
+            if node is not None and not _changes_places(node):
+                return False
+        parts: Any = cat.args[0]
+        return node is not None and all(map(self._comes_from_layer, parts))
+
+    def _comes_from_layer(self, node: fx.Node) -> bool:
+        while self._only_reader(node) is not None and node not in self.quantized:
+            if node in self.layer_outputs:
+                return True
+            if not _changes_places(node):
+                return False
+            node = node.all_input_nodes[0]
+        return False
+
+
+def _changes_places(node: fx.Node) -> bool:
+    """Whether a quantizer behind an operation can move in front of it."""
+    if operation(node) in CLIPS:
+        return clip_bounds(node) is not None
+    return moves_values(node)
+
+
+def _leads_to(node: fx.Node, call: fx.Node) -> bool:
+    """Whether a reader is the layer's call, or the padding that the layer does itself."""
+    while node is not call and len(node.users) == 1:
+        node = next(iter(node.users))
+    return node is call
+
+
+def _users(node: fx.Node) -> list[fx.Node]:
+    """The readers whose results something reads."""
+    return [user for user in node.users if user.users or user.op == "output"]

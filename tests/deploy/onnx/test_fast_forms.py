@@ -1,0 +1,112 @@
+"""Activation functions and means in graphs made by hand: the nodes that are written, and that they compute the same."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from bayesbits.deploy.onnx.custom_nodes import DOMAIN
+from bayesbits.deploy.onnx.fast_forms import write_fast_forms
+from bayesbits.deploy.onnx.runtime import Session
+
+X = np.linspace(-5, 5, 2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
+CONSTANTS = {"zero": 0.0, "three": 3.0, "six": 6.0, "five": 5.0}
+
+
+def node(operation: str, inputs: str, output: str, **attributes: object) -> NodeProto:
+    return helper.make_node(operation, inputs.split(), [output], name=f"node {output}", **attributes)
+
+
+def written(*nodes: NodeProto, axes: tuple[int, ...] = (2, 3)) -> ModelProto:
+    values = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, 4, 5])]
+    outputs = [helper.make_tensor_value_info("out", TensorProto.FLOAT, None)]
+    constants = [numpy_helper.from_array(np.float32(value), name) for name, value in CONSTANTS.items()]
+    constants.append(numpy_helper.from_array(np.array(axes), "axes"))
+    graph = helper.make_graph(list(nodes), "graph", values, outputs, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)])
+    model.ir_version = 10
+    write_fast_forms(model)
+    return model
+
+
+def kinds(model: ModelProto) -> list[str]:
+    return [node.op_type for node in model.graph.node]
+
+
+def result(model: ModelProto) -> NDArray[np.float32]:
+    for index, one in enumerate(model.graph.node):  # the quantizers are not replaced yet
+        if one.domain == DOMAIN:
+            model.graph.node[index].CopyFrom(node("Identity", one.input[0], one.output[0]))
+    return Session(model).run({"x": X})["out"]
+
+
+def dequantized() -> NodeProto:
+    return node("Dequantize", "x", "y", domain=DOMAIN)
+
+
+def test_silu_becomes_one_node() -> None:
+    model = written(dequantized(), node("Sigmoid", "y", "s"), node("Mul", "s y", "out"))
+    assert kinds(model) == ["Dequantize", "QuickGelu"]
+    np.testing.assert_allclose(result(model), X / (1 + np.exp(-X)), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [dequantized(), node("Sigmoid", "y", "s"), node("Mul", "s x", "out")],  # the product with another tensor
+        [node("Sigmoid", "x", "s"), node("Mul", "s x", "out")],  # numbers that were no codes
+        [dequantized(), node("Sigmoid", "y", "s"), node("Mul", "s y", "t"), node("Add", "s t", "out")],
+    ],
+)
+def test_other_sigmoids_stay(nodes: list[NodeProto]) -> None:
+    assert "Sigmoid" in kinds(written(*nodes))
+
+
+HARD = [node("Add", "x three", "a"), node("Clip", "a zero six", "c")]
+
+
+def test_hard_sigmoid_and_hard_swish_become_hard_sigmoid() -> None:
+    expected = np.clip(X + 3, 0, 6) / 6
+    sigmoid = written(*HARD, node("Div", "c six", "out"))
+    assert kinds(sigmoid) == ["HardSigmoid"]
+    np.testing.assert_allclose(result(sigmoid), expected, rtol=1e-6, atol=1e-7)
+    for last in (
+        [node("Mul", "x c", "m"), node("Div", "m six", "out")],
+        [node("Div", "c six", "d"), node("Mul", "d x", "out")],
+    ):
+        swish = written(*HARD, *last)
+        assert kinds(swish) == ["HardSigmoid", "Mul"]
+        np.testing.assert_allclose(result(swish), X * expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [*HARD, node("Div", "c five", "out")],
+        [node("Add", "x five", "a"), HARD[1], node("Div", "c six", "out")],
+        [HARD[0], node("Clip", "a zero five", "c"), node("Div", "c six", "out")],
+        [*HARD, node("Div", "c six", "d"), node("Add", "a d", "out")],  # something else reads x + 3
+        [*HARD, node("Div", "c six", "d"), node("Add", "c d", "out")],
+    ],
+)
+def test_other_clips_stay(nodes: list[NodeProto]) -> None:
+    assert "Clip" in kinds(written(*nodes))
+
+
+@pytest.mark.parametrize("axes", [(2, 3), (-1, 1), (3, 2, 1)])
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_means_become_sums_over_one_axis_each(axes: tuple[int, ...], keepdims: int) -> None:
+    model = written(node("ReduceMean", "x axes", "out", keepdims=keepdims), axes=axes)
+    assert kinds(model) == ["ReduceSum"] * len(axes) + ["Div"]
+    np.testing.assert_allclose(result(model), X.mean(axes, keepdims=bool(keepdims)), rtol=1e-5, atol=1e-6)
+
+
+def test_global_average_pooling_is_a_mean() -> None:
+    model = written(node("GlobalAveragePool", "x", "out"))
+    assert kinds(model) == ["ReduceSum", "ReduceSum", "Div"]
+    np.testing.assert_allclose(result(model), X.mean((2, 3), keepdims=True), rtol=1e-5, atol=1e-6)
+
+
+def test_means_over_one_axis_or_the_batch_stay() -> None:
+    assert kinds(written(node("ReduceMean", "x axes", "out"), axes=(3,))) == ["ReduceMean"]
+    assert kinds(written(node("ReduceMean", "x axes", "out"), axes=(0, 3))) == ["ReduceMean"]
