@@ -161,6 +161,24 @@ def test_per_channel_weights():
     loss_of(model, x).backward()
 
 
+def test_activations_alone_are_asymmetric_and_states_of_symmetric_ones_load():
+    model, x = nn.Sequential(nn.Linear(8, 16), nn.SiLU(), nn.Linear(16, 4)).eval(), torch.randn(50, 8)
+    float_network = copy.deepcopy(model)
+    symmetric = bb.attach(copy.deepcopy(model), x, bb.Spec(asymmetric_activations=False))
+    symmetric.calibrate([x])
+    compressor = bb.attach(model, x)
+    compressor.calibrate([x])
+    kinds = {name: quantizer.kind for name, quantizer in compressor.attachment.quantizers.items()}
+    inputs, weights = dict.fromkeys(("0.input", "2.input"), "asymmetric"), ("0.weight", "2.weight")
+    assert kinds == inputs | dict.fromkeys(weights, "symmetric")
+    error = (model(x) - float_network(x)).abs().mean()
+    model.load_state_dict(symmetric.model.state_dict())
+    assert {quantizer.kind for quantizer in compressor.attachment.quantizers.values()} == {"symmetric"}
+    assert torch.equal(model(x), symmetric.model.eval()(x))
+    assert error < (model(x) - float_network(x)).abs().mean()
+    assert not any("log_alpha" in name for name in symmetric.model.state_dict())
+
+
 def test_networks_that_walk_over_their_children():
     model, x = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)), torch.randn(5, 8)
     expected = model(x)

@@ -22,7 +22,7 @@ def differentiate(
 
 
 def straight_through(
-    x: Tensor, beta: Tensor, gates: Tensor, *, alpha: Tensor, bits: tuple[int, ...], signed: bool = True
+    x: Tensor, beta: Tensor, gates: Tensor, *, alpha: Tensor, bits: tuple[int, ...], widest_grid: int = 24
 ) -> Tensor:
     """The closed form for an asymmetric range, under autograd, straight through every rounding.
 
@@ -33,7 +33,7 @@ def straight_through(
     for width in bits:
         scaled = clipped * (2**width - 1) / (beta - alpha)
         rounded = scaled + (torch.round(scaled) - scaled).detach()
-        values.append(rounded * (beta - alpha) / (2**width - 1) if width <= 24 else clipped)
+        values.append(rounded * (beta - alpha) / (2**width - 1) if width <= widest_grid else clipped)
     products = [*(gates[: index + 1].prod() for index in range(len(bits))), torch.zeros_like(gates[0])]
     return sum((products[i] - products[i + 1]) * value for i, value in enumerate(values))
 
@@ -45,7 +45,7 @@ def away_from_asymmetric_ties(x: Tensor, alpha: Tensor, beta: Tensor, bits: tupl
     for width in bits:
         position = wide.clamp(low, high) * (2**width - 1) / (high - low)
         outside = (wide < low) | (wide > high)
-        unsafe |= (((position - position.floor()) - 0.5).abs() < 0.05) & ~outside & (width <= 24)
+        unsafe |= (((position - position.floor()) - 0.5).abs() < 0.05) & ~outside
     return torch.where(unsafe, 0.0, x)
 
 

@@ -89,11 +89,13 @@ class Compressor:
         *,
         percentile: float = 99.99,
         reference_bits: int = 8,
+        weight_bits: int | None = None,
         momentum: float = 0.9,
     ) -> None:
         """Take the ranges of activations from data, and those of weights from the weights.
 
-        Where the batches cannot be used, no range is changed.
+        An activation without values below zero is unsigned; others have asymmetric ranges where the spec allows them,
+        with both ends found by the method. Where the batches cannot be used, no range is changed.
 
         Args:
             batches: What the model is called with: tensors, tuples of positional or dicts of keyword inputs. From a
@@ -104,6 +106,7 @@ class Compressor:
             percentile: For "percentile": how much of the magnitudes lies inside the range, in percent.
             reference_bits: For "mse": the width at which the error is smallest. A tensor whose width is not learned
                 has its own width instead.
+            weight_bits: For "mse": the width at which the error of weights is smallest; None: `reference_bits`.
             momentum: For "moving_average": how much of the average each further batch keeps.
 
         Raises:
@@ -115,7 +118,7 @@ class Compressor:
         check_intact(self.model, self.attachment)
         calibrate(
             self.model, self.attachment, batches, method,
-            percentile=percentile, reference_bits=reference_bits, momentum=momentum,
+            percentile=percentile, reference_bits=reference_bits, weight_bits=weight_bits, momentum=momentum,
         )  # fmt: skip
 
     def penalty(self) -> Tensor:

@@ -125,7 +125,7 @@ def least_error_of_two_ends(rows: Tensor, alpha: Tensor, beta: Tensor, bits: int
     alpha, beta = keep_ends_apart(alpha, beta)
     least = torch.full_like(beta, torch.inf)
     best = alpha, beta
-    for lower, upper in ((True, True), (False, True), (True, False)):
+    for lower, upper in ((True, True), (True, False), (False, True), (True, False)):
         start = best
         for fraction in _FRACTIONS if lower and upper else _COARSE_FRACTIONS:
             wanted = (alpha * fraction if lower else start[0], beta * fraction if upper else start[1])
