@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bayesbits.utils.products import FUNCTIONS, SIGNATURES, bind
+from bayesbits.utils.products import FUNCTIONS, SIGNATURES, bind, call
 
 X, IMAGES = torch.arange(6.0).reshape(2, 3), torch.arange(32.0).reshape(1, 2, 4, 4)
 MATRIX, BIAS, FILTERS = torch.arange(12.0).reshape(3, 4).sin(), torch.arange(4.0), torch.ones(3, 2, 2, 2)
@@ -26,19 +26,20 @@ def test_a_bound_call_computes_what_the_function_does():
         (F.conv_transpose2d, (IMAGES, FILTERS.transpose(0, 1)), {"bias": BIAS[:3], "stride": 2}),
     ]
     for function, args, kwargs in calls:
-        call = bind(function, args, kwargs)
-        assert torch.equal(call(call.data, call.weight, call.bias), function(*args, **kwargs))
-        assert call.data is X or call.data is IMAGES
-        assert torch.equal(call(call.data, 0 * call.weight, call.bias), 0 * function(*args, **kwargs) + shift(call))
+        data, weight, bias, rest, keywords = bind(function, args, kwargs)
+        assert torch.equal(call(function, data, weight, bias, rest, keywords), function(*args, **kwargs))
+        assert data is X or data is IMAGES
+        nothing = call(function, data, 0 * weight, bias, rest, keywords)
+        assert torch.equal(nothing, 0 * function(*args, **kwargs) + shift(data, bias))
 
 
-def shift(call):
+def shift(data, bias):
     """What a product of zeros adds."""
-    if call.bias is None:
+    if bias is None:
         return 0.0
-    return call.bias.reshape(-1, 1, 1) if call.data is IMAGES else call.bias
+    return bias.reshape(-1, 1, 1) if data is IMAGES else bias
 
 
 def test_a_bias_that_the_function_does_not_take_is_added():
-    call = bind(torch.matmul, (X, MATRIX), {})
-    assert torch.equal(call(X, MATRIX, BIAS), X @ MATRIX + BIAS)
+    data, weight, _, rest, keywords = bind(torch.matmul, (X, MATRIX), {})
+    assert torch.equal(call(torch.matmul, data, weight, BIAS, rest, keywords), X @ MATRIX + BIAS)

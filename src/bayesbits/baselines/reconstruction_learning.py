@@ -66,7 +66,8 @@ def learn(
     device = data[0].targets.device
     logits = [grid.first_logits().requires_grad_() for grid in grids]
     groups = [{"params": logits, "lr": config.lr}, {"params": list(ranges), "lr": range_lr}]
-    optimizer = torch.optim.Adam([group for group in groups if group["params"]], fused=True)
+    learning = [group for group in groups if group["params"]]
+    optimizer = torch.optim.Adam(learning, fused=True, capturable=device.type == "cuda")
     schedule = torch.tensor([config.regularization(step) for step in range(config.steps)]).to(device)
     parts, rows = _draw(data, config)
     taken = torch.zeros(1, dtype=torch.int64, device=device)  # steps so far, counted on the device

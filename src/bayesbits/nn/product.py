@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from bayesbits.nn.class_exchange import AttachedModule, exchange_class
 from bayesbits.nn.layer import AttachedLayer, LayerParts
-from bayesbits.utils.products import FUNCTIONS, SIGNATURES, BoundCall, ProductCall, bind
+from bayesbits.utils.products import FUNCTIONS, SIGNATURES, Bound, ProductCall, bind, call
 from bayesbits.utils.tensor_expression import TensorExpression
 
 
@@ -51,11 +51,12 @@ class AttachedProduct(AttachedLayer):
         self.groups = int(source.geometry.get("groups", 1))
         self._constants: tuple[Tensor, Tensor | None] | None = None
 
-    def forward(self, input: Tensor, call: BoundCall) -> Tensor:  # noqa: A002 (as layers call it)
+    def forward(self, input: Tensor, function: Any, bound: Bound) -> Tensor:  # noqa: A002 (as layers call it)
         """The result of a call of the product's function, with `input` as its data."""
-        weight, bias = (self._turned(call.weight), call.bias) if self._constants is None else self._constants
+        _, weight, bias, rest, keywords = bound
+        weight, bias = (self._turned(weight), bias) if self._constants is None else self._constants
         x, weight, bias = self.quantized(input, weight, bias)
-        return call(x, self._turned(weight), bias)
+        return call(function, x, self._turned(weight), bias, rest, keywords)
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
@@ -169,14 +170,15 @@ class _Watch(TorchFunctionMode):
             func = torch.unflatten
         if func not in FUNCTIONS:
             return func(*args, **kwargs)
-        call = bind(func, args, kwargs)
-        if not isinstance(call.weight, Tensor):
+        bound = bind(func, args, kwargs)
+        data, weight = bound[:2]
+        if not isinstance(weight, Tensor):
             return func(*args, **kwargs)
-        operation, shape = FUNCTIONS[func], tuple(call.weight.shape)
+        operation, shape = FUNCTIONS[func], tuple(weight.shape)
         number = self.seen.get((operation, shape), 0)
         self.seen[operation, shape] = number + 1
         product = self.products.get(ProductCall(operation, shape, number))
-        return func(*args, **kwargs) if product is None else product(call.data, call)
+        return func(*args, **kwargs) if product is None else product(data, func, bound)
 
 
 def attach_product(owner: nn.Module, name: str, source: ProductSource, parts: LayerParts) -> AttachedProduct:

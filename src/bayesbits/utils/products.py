@@ -6,7 +6,7 @@ name a call by the operation, the shape of the weight, and how many such calls o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -57,34 +57,29 @@ FUNCTIONS: Mapping[Any, str] = {
 }
 
 
-@dataclass(frozen=True)
-class BoundCall:
-    """The arguments of a call of one of the functions, by what they are."""
-
-    function: Callable[..., Tensor]
-    signature: Signature
-    data: Any
-    weight: Any
-    bias: Any
-    rest: tuple[Any, ...]
-    keywords: Mapping[str, Any]
-
-    def __call__(self, data: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Call the function with other tensors; a bias that it does not take is added afterwards."""
-        tensors: list[Tensor | None] = [None] * len(self.signature.names)
-        tensors[self.signature.data], tensors[self.signature.weight] = data, weight
-        if self.signature.bias is not None:
-            tensors[self.signature.bias] = bias
-            return self.function(*tensors, *self.rest, **self.keywords)
-        result = self.function(*tensors, *self.rest, **self.keywords)
-        return result if bias is None else result + bias
+Bound = tuple[Any, Any, Any, tuple[Any, ...], dict[str, Any]]
+"""Data, weight, bias, the other positional arguments and the keyword arguments of a call. A plain tuple: the compiler
+of torch 2.11 does not trace attributes of an object that it has seen made."""
 
 
-def bind(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> BoundCall:
-    """The arguments of a call of one of the `FUNCTIONS`."""
+def bind(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Bound:
+    """The arguments of a call of one of the `FUNCTIONS`, by what they are."""
     signature = SIGNATURES[FUNCTIONS[function]]
     tensors = [args[index] if index < len(args) else kwargs.get(name) for index, name in enumerate(signature.names)]
     bias = None if signature.bias is None else tensors[signature.bias]
     rest = args[len(signature.names) :]
     keywords = {name: value for name, value in kwargs.items() if name not in signature.names}
-    return BoundCall(function, signature, tensors[signature.data], tensors[signature.weight], bias, rest, keywords)
+    return tensors[signature.data], tensors[signature.weight], bias, rest, keywords
+
+
+def call(
+    function: Any, data: Tensor, weight: Tensor, bias: Tensor | None, rest: tuple[Any, ...], keywords: dict[str, Any]
+) -> Tensor:
+    """Call one of the `FUNCTIONS` with these tensors; a bias that it does not take is added afterwards."""
+    signature = SIGNATURES[FUNCTIONS[function]]
+    tensors: list[Tensor | None] = [None] * len(signature.names)
+    tensors[signature.data], tensors[signature.weight] = data, weight
+    if signature.bias is not None:
+        tensors[signature.bias] = bias
+    result: Tensor = function(*tensors, *rest, **keywords)
+    return result if bias is None or signature.bias is not None else result + bias
