@@ -5,7 +5,7 @@ import torch
 
 import bayesbits as bb
 from bayesbits.posttraining.losses import batch_loss
-from bayesbits.posttraining.penalty_weights import MULTIPLES, default_weights, natural_weight
+from bayesbits.posttraining.penalty_weights import MULTIPLES, USUAL_WEIGHT, default_weights, natural_weight
 from tests.posttraining.networks import attached, examples, pairs
 
 
@@ -58,7 +58,9 @@ def test_the_weights_are_multiples_that_increase():
     assert list(weights) == sorted(set(weights))
 
 
-def test_a_loss_that_widths_do_not_change_is_refused():
+def test_where_the_probe_says_nothing_there_is_a_usual_weight():
     compressor = prepared(bits=(2, 4))
-    with pytest.raises(ValueError, match=r"no default weights.*Give PosttrainConfig\(mus="):
-        natural_weight(compressor, lambda _: torch.zeros(()), 1)
+    assert natural_weight(compressor, lambda _: torch.zeros(()), 1) == USUAL_WEIGHT
+    assert natural_weight(compressor, lambda _: torch.full((), torch.nan), 1) == USUAL_WEIGHT
+    compressor.fix()
+    assert natural_weight(compressor, lambda _: torch.zeros(()), 1) == USUAL_WEIGHT

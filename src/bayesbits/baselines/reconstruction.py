@@ -36,6 +36,19 @@ class ReconstructionConfig(AdaRoundConfig):
     """The options of `reconstruct`: those of `AdaRoundConfig`, and three more.
 
     Args:
+        steps: The number of steps for each block or layer.
+        batch_size: The number of examples in a step.
+        lr: The learning rate of Adam.
+        strength: The weight of the regularizer beside the squared error.
+        warm_up: The part of the steps, at the beginning, without the regularizer.
+        exponents: The exponent of the regularizer after the warm-up and at the end; it falls linearly.
+        after_activation: Whether the error is measured after the activation function (such as ReLU) that follows the
+            layer, or directly at the layer's output.
+        asymmetric: Whether a layer reads the outputs of the quantized layers before it, as in the final network, or
+            those of the float network.
+        max_gibibytes: The largest size of one layer's inputs and outputs that is held. Of more data, every n-th example
+            is used.
+        seed: The seed of the choice of examples.
         drop: The probability with which an activation is not quantized in a step; 0 quantizes all of them.
         range_lr: The learning rate of the logarithms of the activations' ranges; 0 leaves the ranges as they are.
         blocks: Whether residual blocks are learned as a whole, or every layer by itself.

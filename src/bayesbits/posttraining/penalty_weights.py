@@ -19,7 +19,7 @@ from bayesbits.compression.compressor import Compressor
 from bayesbits.posttraining.quantizer_state import quantizers_restored
 
 CLOSED_LOGIT = -6.0
-USUAL_WEIGHT = 0.0125  # that of ResNet-20 with the loss "output"; for networks in which only channels learn
+USUAL_WEIGHT = 0.0125  # that of ResNet-20 with the loss "output", where a probe says nothing
 
 # The multiples, by the kind of gates. On ResNet-20 they give the weights of the paper for hard concrete gates; gates
 # without noise close at smaller weights.
@@ -39,7 +39,11 @@ def default_weights(compressor: Compressor, loss: Callable[[int], Tensor], batch
 
 @torch.no_grad()
 def natural_weight(compressor: Compressor, loss: Callable[[int], Tensor], batches: int) -> float:
-    """mu_0, from at most two batches; raises a ValueError where the widths make no difference to the loss."""
+    """mu_0, from at most two batches.
+
+    It is the usual weight where only channels learn, and where the lowest widths do not raise the loss, as in a network
+    that is not trained.
+    """
     attachment = compressor.attachment
     learning = [quantizer.gates for quantizer in attachment.quantizers.values() if quantizer.mode == "learning"]
     if not learning:
@@ -56,10 +60,4 @@ def natural_weight(compressor: Compressor, loss: Callable[[int], Tensor], batche
     (wide_loss, wide_penalty), (low_loss, low_penalty) = values
     saved = wide_penalty - low_penalty
     scale = (low_loss - wide_loss) / saved if saved > 0 else math.nan
-    if not (math.isfinite(scale) and scale > 0):
-        raise ValueError(
-            f"no default weights of the penalty can be chosen: the loss is {wide_loss:.4g} at the widest and "
-            f"{low_loss:.4g} at the lowest widths, and the penalty {wide_penalty:.4g} and {low_penalty:.4g}. "
-            "Give PosttrainConfig(mus=(...)), or check the loss and the ranges"
-        )
-    return scale
+    return scale if math.isfinite(scale) and scale > 0 else USUAL_WEIGHT
