@@ -91,7 +91,10 @@ class Bench:
 def attached(bench: Bench, images: Tensor) -> bb.Compressor:
     """The pre-trained network with quantizers."""
     options = bench.options
-    spec = bb.Spec(prune=False, residual_bits=None, gates=options.gates, bits=tuple(options.bits))
+    spec = bb.Spec(
+        prune=False, residual_bits=None, gates=options.gates, bits=tuple(options.bits),
+        per_channel_weights=not options.per_tensor,
+    )  # fmt: skip
     return bb.attach(bench.network(), images[:1], spec)
 
 
@@ -209,6 +212,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--batch", type=int, default=64)
     add("--bits", nargs="+", type=int, default=bb.Spec().bits, help="the widths to choose from, beside none")
     add("--gates", default="hard_sigmoid", help="the kind of gates; see bayesbits.Spec")
+    add("--per-tensor", action="store_true", help="one range for each weight tensor, not for each output channel")
     add("--loss", choices=("labels", "output", "layers"), default="output")
     add("--mus", nargs="+", type=float, help="by default eight that suit the kind of gates")
     add("--steps", type=int, default=defaults.steps)

@@ -39,15 +39,16 @@ def accuracy(bench: Bench, seed: int, point: dict[str, Any], *, refit: bool) -> 
     for bits in sorted({min(16, point["bits"][name]) for name in quantizers} if refit else ()):
         compressor.calibrate(images, "mse", reference_bits=bits)
         found |= {
-            name: quantizer.log_beta.detach().clone()
+            name: [parameter.detach().clone() for parameter in quantizer.range_parameters()]
             for name, quantizer in quantizers.items()
             if min(16, point["bits"][name]) == bits
         }
     compressor.calibrate(images, "mse")
     compressor.fix(bb.Plan(point["bits"]))
     with torch.no_grad():
-        for name, log_beta in found.items():
-            quantizers[name].log_beta.copy_(log_beta)
+        for name, ends in found.items():
+            for parameter, end in zip(quantizers[name].range_parameters(), ends, strict=True):
+                parameter.copy_(end)
     compressor.model.eval()
     return bench.accuracy(compressor.model)
 

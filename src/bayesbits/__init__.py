@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bayesbits import baselines, functional
     from bayesbits.compression.attach import attach
+    from bayesbits.compression.budget import Budget
     from bayesbits.compression.compressor import Compressor
     from bayesbits.compression.diagnosis import Diagnosis
     from bayesbits.compression.range_estimation import METHODS as CALIBRATION_METHODS
+    from bayesbits.compression.smallest_plan import BudgetError
     from bayesbits.compression.spec import Rule, Spec
     from bayesbits.cost import Cost
     from bayesbits.deploy import (
@@ -49,6 +51,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CALIBRATION_METHODS",
+    "Budget",
+    "BudgetError",
     "Compressor",
     "Cost",
     "DeployedNetwork",
@@ -85,6 +89,8 @@ __all__ = [
 
 # Where each public name comes from, as "module:attribute"; a name without an attribute is that module.
 _SOURCES = {
+    "Budget": "bayesbits.compression.budget:Budget",
+    "BudgetError": "bayesbits.compression.smallest_plan:BudgetError",
     "CALIBRATION_METHODS": "bayesbits.compression.range_estimation:METHODS",
     "Compressor": "bayesbits.compression.compressor:Compressor",
     "Cost": "bayesbits.cost:Cost",

@@ -11,15 +11,16 @@ from torch import Tensor, nn
 
 import bayesbits as bb
 from bayesbits.baselines import AdaRoundConfig, adaround, correct_biases
-from bayesbits.baselines.adaround import write_codes
 from bayesbits.baselines.adaround_rounding import RoundingGrid
 from bayesbits.baselines.layerwise import float_copy
+from bayesbits.baselines.reconstruction_run import write_codes
 from bayesbits.nn.layer import AttachedLayer
 from tests.graph.networks import Tied, randomize
+from tests.graph.products import InputsFirst, Padded, Standardized
 from tests.networks import dropping
 
 FLOAT_INPUT = bb.Spec(input_bits=32, residual_bits=None, prune=False)
-QUICK = AdaRoundConfig(steps=60, batch_size=8)
+QUICK = AdaRoundConfig(steps=60, batch_size=8, lr=0.05)
 
 
 def fixed(
@@ -297,3 +298,18 @@ def test_deploying_works_unchanged():
     with torch.no_grad():
         wanted = model(x)
         assert (small(x) - wanted).abs().max() < 0.02 * wanted.abs().max()
+
+
+def test_a_weight_that_a_function_multiplies_is_rounded_and_a_computed_one_is_skipped():
+    torch.manual_seed(0)
+    model, x = (
+        nn.Sequential(Padded(2, 4, 2), nn.ReLU(), InputsFirst(5, 3), nn.ReLU(), Standardized(4, 3, 2)),
+        (torch.randn(32, 2, 5, 5)),
+    )
+    compressor = fixed(model, x, weights=3)
+    report = adaround(compressor, [x], AdaRoundConfig(steps=400))
+    assert [layer.name for layer in report.layers] == ["0", "2"]
+    assert all(layer.moved > 0 and layer.error < layer.nearest_error for layer in report.layers)
+    assert [(layer.name, layer.reason) for layer in report.skipped] == [
+        ("4", "its weight is computed from parameters, so that no codes can be written into it")
+    ]

@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bayesbits as bb
-from bayesbits.baselines import correct_biases, correct_biases_without_data
+from bayesbits.baselines import bias_correction, correct_biases, correct_biases_without_data
 from bayesbits.nn.layer import AttachedLayer
 from tests.graph.networks import randomize
+from tests.graph.products import Functional
 
 FLOAT_INPUT = bb.Spec(input_bits=32, residual_bits=None, prune=False)
 
@@ -225,3 +226,84 @@ def test_clear_errors():
     with pytest.raises(ValueError, match="mean that is not finite"):
         correct_biases(compressor, [x * torch.nan])
     assert isinstance(model[0], AttachedLayer)
+
+
+class Residual(nn.Module):
+    """Biases of a batch norm, of a convolution whose output is quantized as an operand, and of a linear layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6)
+        self.branch, self.other = nn.Conv2d(6, 6, 3, padding=1), nn.Conv2d(6, 6, 1)
+        self.last = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.norm(self.stem(x)))
+        x = self.other(x) + self.branch(x)
+        return self.last(F.relu(x).mean((2, 3)))
+
+
+class Remembers(Residual):
+    """Carries a tensor from one module to another beside its arguments."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept = F.relu(self.norm(self.stem(x)))
+        x = self.branch(self.kept)
+        return self.last(F.relu(self.other(self.kept) + x).mean((2, 3)))
+
+
+class Repeated(Residual):
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.norm(self.stem(x)))
+        return self.last(F.relu(self.branch(F.relu(self.branch(x)) + self.other(x))).mean((2, 3)))
+
+
+def corrected_biases(network: type[nn.Module], monkeypatch, *, in_one_pass: bool):
+    """The corrected parameters, and how often the network ran up to a layer."""
+    torch.manual_seed(0)
+    x = torch.randn(6, 3, 5, 5)
+    compressor = fixed(randomize(network()), x, 3, 4, bb.Spec(residual_bits=4, prune=False))
+    runs: list[str] = []
+    original = bias_correction.run_to
+    with monkeypatch.context() as patch:
+        patch.setattr(bias_correction, "run_to", lambda *a, **k: (runs.append(a[1].name), original(*a, **k)))
+        if not in_one_pass:
+            patch.setattr(bias_correction, "_correct_in_one_pass", lambda *a: None)
+        report = correct_biases(compressor, [x[:2], x[2:3], x[3:]])
+    return report, compressor.model.state_dict(), runs
+
+
+@pytest.mark.parametrize(("network", "works"), [(Residual, True), (Remembers, False), (Repeated, False)])
+def test_one_pass_over_all_batches_gives_the_same_bits_as_a_pass_for_every_layer(network, works, monkeypatch):
+    report, state, runs = corrected_biases(network, monkeypatch, in_one_pass=True)
+    assert bool(runs) is not works
+    expected_report, expected, _ = corrected_biases(network, monkeypatch, in_one_pass=False)
+    assert report == expected_report
+    assert [layer.shift > 0 for layer in report.layers] == [True] * 4
+    assert all(torch.equal(value, expected[name]) for name, value in state.items())
+
+
+def test_where_outputs_would_fill_the_memory_layers_are_corrected_one_by_one(monkeypatch):
+    monkeypatch.setattr(bias_correction, "_MOST_VALUES", 6 * 6 * 25 - 1)
+    assert corrected_biases(Residual, monkeypatch, in_one_pass=True)[2]
+    monkeypatch.setattr(bias_correction, "_MOST_VALUES", 6 * 6 * 25)
+    assert not corrected_biases(Residual, monkeypatch, in_one_pass=True)[2]
+
+
+def test_the_bias_of_a_product_is_corrected_where_it_is_a_parameter():
+    class Doubled(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.linear(x, self.weight, 2 * self.bias)
+
+    torch.manual_seed(0)
+    x = torch.randn(32, 2, 5, 5)
+    compressor = fixed(nn.Sequential(Functional(2), nn.ReLU(), Doubled(5, 3)), x)
+    report = correct_biases(compressor, [x])
+    assert [(layer.name, layer.parameter) for layer in report.layers] == [
+        ("0.first", "0.shift"), ("0.inner", "0.inner.bias")
+    ]  # fmt: skip
+    reasons = {layer.name: layer.reason for layer in report.skipped}
+    assert reasons == {
+        "0.last": "neither it nor a batch norm of its own has a bias",
+        "2": "its bias is computed from parameters, and cannot be written",
+    }

@@ -12,6 +12,7 @@ from bayesbits.baselines import equalize
 from bayesbits.baselines.cross_layer_equalization import equalizing_factor
 from bayesbits.zoo import models
 from tests.graph.networks import Tied, randomize
+from tests.graph.products import InputsFirst, Padded, Standardized
 
 
 def folded(layer: nn.Module, norm: nn.BatchNorm2d | None = None) -> Tensor:
@@ -172,3 +173,30 @@ def test_networks_that_cannot_be_equalized_are_refused():
     bb.attach(attached, torch.ones(1, 2))
     with pytest.raises(ValueError, match="attached already"):
         equalize(attached, torch.ones(1, 2))
+
+
+def test_parameters_that_functions_multiply_take_factors_and_computed_weights_do_not():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        Padded(2, 4, 2), nn.ReLU(), Padded(4, 4, 2), nn.ReLU(), Standardized(4, 4, 1), nn.ReLU(), Padded(4, 2, 1)
+    )
+    x, weights = torch.randn(2, 2, 5, 5), [model[index].weight.detach().clone() for index in (0, 2, 4, 6)]
+    before = model(x)
+    report = equalize(model, x)
+    torch.testing.assert_close(model(x), before)
+    assert [(pair.producer, pair.consumers) for pair in report.pairs] == [("0", ("2",))]
+    assert report.pairs[0].spread_after < report.pairs[0].spread_before
+    reasons = {entry.name: entry.reason for entry in report.skipped}
+    assert reasons["2"] == reasons["4"] == "the weight or bias of 4 is computed from parameters, and cannot be written"
+    assert [torch.equal(model[index].weight, old) for index, old in zip((0, 2, 4, 6), weights, strict=True)] == [
+        False, False, True, True
+    ]  # fmt: skip
+
+
+def test_a_matrix_stored_by_inputs_takes_factors():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(InputsFirst(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(5, 3)
+    before = model(x)
+    report = equalize(model, x)
+    torch.testing.assert_close(model(x), before)
+    assert report.pairs[0].spread_after < report.pairs[0].spread_before

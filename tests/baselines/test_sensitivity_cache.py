@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import bayesbits as bb
 from bayesbits.baselines.sensitivity_cache import CachedForward
+from tests.graph.products import Functional
 
 
 class Scale(nn.Module):
@@ -124,3 +126,17 @@ def test_afterwards_the_modules_are_their_own_again_after_errors_too(net):
     replay = CachedForward(net, X)
     replay.run()
     assert not any("forward" in module.__dict__ for module in net.modules())
+
+
+@torch.no_grad()
+def test_products_are_found_where_a_child_with_a_weight_of_the_same_shape_could_be_left_out():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(Functional(3)).eval(), torch.randn(2, 3, 5, 5)
+    compressor = bb.attach(model, x, bb.Spec(bits=(2, 4, 8)))
+    compressor.calibrate([x])
+    compressor.fix(bb.Plan.uniform(compressor.topology, 8, 8))
+    cached = CachedForward(model, x)
+    cached.run()
+    quantizer = compressor.attachment.quantizers["0.last"]
+    quantizer.fix(2)
+    assert torch.equal(cached.run({quantizer}), model(x))

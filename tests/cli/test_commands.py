@@ -23,7 +23,7 @@ RECIPE = [
 RECIPE += ["--loss", "mae", "--metric", "r2"]
 CHOSEN = RecipeOptions("r.toml", ["seed=1", "search.mu=2"], "m:n", "d:l", "regression", "mae", "r2")
 POSTTRAIN = {"labels": "given", "learn": "gates+ranges", "num_examples": 1024, "steps": 64, "mus": None}
-POSTTRAIN |= {"gates": "hard_sigmoid", "budget": None, "device": None}
+POSTTRAIN |= {"gates": "hard_sigmoid", "per_channel": True, "budget": None, "device": None}
 
 
 @pytest.mark.parametrize(
@@ -34,12 +34,17 @@ POSTTRAIN |= {"gates": "hard_sigmoid", "budget": None, "device": None}
         (["recipes"], "show.show_recipes", [], {}),
         (["inspect", "lenet5"], "show.show_network", ["lenet5", None, ()], {}),
         (["inspect", "m", "--input-shape", "3x9", "--set", "a=1"], "show.show_network", ["m", "3x9", ["a=1"]], {}),
-        (["search", "r"], "search.run_search", [RecipeOptions("r"), None], {"resume": False, "device": None}),
         (
-            ["search", *RECIPE, "-o", "x", "--resume", "--device", "cpu"],
+            ["search", "r"],
+            "search.run_search",
+            [RecipeOptions("r"), None],
+            {"resume": False, "device": None, "budget": None},
+        ),
+        (
+            ["search", *RECIPE, "-o", "x", "--resume", "--device", "cpu", "--budget", "0.5% bops"],
             "search.run_search",
             [CHOSEN, Path("x")],
-            {"resume": True, "device": "cpu"},
+            {"resume": True, "device": "cpu", "budget": "0.5% bops"},
         ),
         (["plan", "x"], "show.show_plan", [Path("x")], {}),
         (["report", "x"], "show.print_report", [Path("x")], {}),
@@ -47,25 +52,26 @@ POSTTRAIN |= {"gates": "hard_sigmoid", "budget": None, "device": None}
         (
             ["posttrain", *RECIPE, "--checkpoint", "w", "-o", "x", "--labels", "none", "--learn", "gates"]
             + ["--num-examples", "7", "--steps", "3", "--mus", "1,2", "--gates", "sigmoid", "--budget", "2.5"]
-            + ["--device", "cpu"],
+            + ["--per-tensor", "--device", "cpu"],
             "posttrain.run_posttrain",
             [CHOSEN, Path("w"), Path("x")],
             {
                 "labels": "none", "learn": "gates", "num_examples": 7, "steps": 3, "mus": "1,2", "gates": "sigmoid",
-                "budget": 2.5, "device": "cpu",
+                "per_channel": False, "budget": "2.5", "device": "cpu",
             },
         ),
         (
             ["sensitivity", "r"],
             "sensitivity.run_sensitivity",
             [RecipeOptions("r"), None, None],
-            {"labels": "given", "bits": (8, 4, 2), "num_examples": 1024, "device": None},
+            {"labels": "given", "bits": (8, 4, 2), "num_examples": 1024, "per_channel": True, "device": None},
         ),
         (
-            ["sensitivity", *RECIPE, "--checkpoint", "w", "-o", "x", "--bits", "4, 2", "--num-examples", "5"],
+            ["sensitivity", *RECIPE, "--checkpoint", "w", "-o", "x", "--bits", "4, 2", "--num-examples", "5"]
+            + ["--per-tensor"],
             "sensitivity.run_sensitivity",
             [CHOSEN, Path("w"), Path("x")],
-            {"labels": "given", "bits": (4, 2), "num_examples": 5, "device": None},
+            {"labels": "given", "bits": (4, 2), "num_examples": 5, "per_channel": False, "device": None},
         ),
         (["export", "x"], "deploy.run_export", [Path("x")], {}),
         (["verify", "x"], "deploy.run_verify", [Path("x"), 1000], {}),
@@ -77,13 +83,13 @@ POSTTRAIN |= {"gates": "hard_sigmoid", "budget": None, "device": None}
             ["posttrain", "r", "--within", "2.5", "--examples=7"],
             "posttrain.run_posttrain",
             [RecipeOptions("r"), None, None],
-            {**POSTTRAIN, "num_examples": 7, "budget": 2.5},
+            {**POSTTRAIN, "num_examples": 7, "budget": "2.5"},
         ),
         (
             ["sensitivity", "r", "--widths", "4"],
             "sensitivity.run_sensitivity",
             [RecipeOptions("r"), None, None],
-            {"labels": "given", "bits": (4,), "num_examples": 1024, "device": None},
+            {"labels": "given", "bits": (4,), "num_examples": 1024, "per_channel": True, "device": None},
         ),
         (["bench", "x"], "deploy.run_bench", [Path("x"), 20], {}),
         (["bench", "x", "--rounds", "3"], "deploy.run_bench", [Path("x"), 3], {}),

@@ -30,20 +30,26 @@ def test_a_front_is_shown_and_every_point_of_it_can_be_restored(here):
 
 def test_a_point_within_a_cost_becomes_the_result_that_every_command_takes(here):
     shown = bayesbits("posttrain", *RUN, "--steps", "30", "--mus", "0.001,0.01")
-    assert "--budget PERCENT makes the most expensive" in shown.stderr
+    assert "with --budget LIMIT, such as" in shown.stderr
     assert "test accuracy" in shown.stderr
     points = bb.Front.load(here / "run/front.json").points
     assert points[0].relative_bops > points[1].relative_bops
-    assert "with --budget PERCENT makes one of them final" in bayesbits("plan", "run", code=1).stderr
+    assert "with --budget LIMIT makes a plan within it final" in bayesbits("plan", "run", code=1).stderr
 
-    within = points[0].relative_bops + 0.01
-    final = bayesbits("posttrain", *RUN, "--steps", "30", "--mus", "0.001,0.01", "--budget", within)
-    assert "holds all of its points already" in final.stderr
+    within = (points[0].relative_bops + points[1].relative_bops) / 2
+    budget = ["--steps", "30", "--mus", "0.001,0.01", "--budget", f"{within}% bops"]
+    final = bayesbits("posttrain", *RUN, *budget)
     assert "Bits and channels" in final.stdout
+    assert f"within the budget of {within}% bops: " in final.stdout.replace("\n", " ")
+    *again, chosen = bb.Front.load(here / "run/front.json").points
+    assert tuple(again) == points  # the same points, and one more
+    assert chosen.relative_bops <= within
     finished = recipes.restore(here / "run", device="cpu")
-    assert finished.plan == finished.compressor.plan() == points[0].plan
-    assert finished.result.accuracy == points[0].score
-    assert (finished.result.method, finished.result.mu, finished.result.epochs) == ("posttraining", 0.001, 0)
+    assert finished.plan == finished.compressor.plan() == chosen.plan
+    assert finished.result.accuracy == chosen.score
+    assert (finished.result.method, finished.result.mu, finished.result.epochs) == ("posttraining", chosen.mu, 0)
+    assert finished.result.verdict.startswith("within the budget of")
+    assert "holds all of its points already" in bayesbits("posttrain", *RUN, *budget).stderr
     assert "Bits and channels" in bayesbits("plan", "run").stdout
     bayesbits("export", "run")
     assert "the largest of 10 differs in 0 of 100" in bayesbits("verify", "run", "--num-examples", "100").stdout
@@ -58,11 +64,18 @@ def test_a_point_within_a_cost_becomes_the_result_that_every_command_takes(here)
     )
 
 
-def test_where_no_point_is_cheap_enough_the_cheapest_is_named_and_all_are_kept(here):
+def test_a_budget_that_cannot_be_reached_is_refused_before_anything_is_learned(here):
     failed = bayesbits("posttrain", *RUN, "--steps", "1", "--mus", "0.001,0.01", "--budget", "0.01", code=1)
-    points = bb.Front.load(here / "run/front.json").points
-    assert f"costs {min(point.relative_bops for point in points):.4g}%" in failed.stderr
+    assert "the budget of 0.01% bops cannot be reached" in failed.stderr.replace("\n", " ")
+    assert not (here / "run/front.json").exists()
     assert not (here / "run/result.json").exists()
+
+
+def test_a_number_alone_is_a_percentage_and_other_budgets_have_a_unit():
+    assert implementation.parse_budget("2.5") == bb.Budget(relative_bops=2.5)
+    assert implementation.parse_budget("500 kB") == bb.Budget(weight_bytes=500_000)
+    for wrong in ("-1", "0", "2%", "3 apples"):
+        assert "--budget" in bayesbits("posttrain", *RUN, f"--budget={wrong}", code=2).output
 
 
 def test_a_final_point_never_takes_the_place_of_a_search(here):

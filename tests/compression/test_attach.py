@@ -161,6 +161,24 @@ def test_per_channel_weights():
     loss_of(model, x).backward()
 
 
+def test_activations_alone_are_asymmetric_and_states_of_symmetric_ones_load():
+    model, x = nn.Sequential(nn.Linear(8, 16), nn.SiLU(), nn.Linear(16, 4)).eval(), torch.randn(50, 8)
+    float_network = copy.deepcopy(model)
+    symmetric = bb.attach(copy.deepcopy(model), x, bb.Spec(asymmetric_activations=False))
+    symmetric.calibrate([x])
+    compressor = bb.attach(model, x)
+    compressor.calibrate([x])
+    kinds = {name: quantizer.kind for name, quantizer in compressor.attachment.quantizers.items()}
+    inputs, weights = dict.fromkeys(("0.input", "2.input"), "asymmetric"), ("0.weight", "2.weight")
+    assert kinds == inputs | dict.fromkeys(weights, "symmetric")
+    error = (model(x) - float_network(x)).abs().mean()
+    model.load_state_dict(symmetric.model.state_dict())
+    assert {quantizer.kind for quantizer in compressor.attachment.quantizers.values()} == {"symmetric"}
+    assert torch.equal(model(x), symmetric.model.eval()(x))
+    assert error < (model(x) - float_network(x)).abs().mean()
+    assert not any("log_alpha" in name for name in symmetric.model.state_dict())
+
+
 def test_networks_that_walk_over_their_children():
     model, x = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)), torch.randn(5, 8)
     expected = model(x)
@@ -298,3 +316,28 @@ def test_a_root_that_cannot_be_exchanged_is_left_as_it_was():
         bb.attach(model, torch.zeros(1, 4))
     assert vars(model) == before
     assert type(model[0]) is nn.Linear
+
+
+class Recurrent(nn.Module):
+    """A cell that stays in float, in front of a linear layer."""
+
+    def __init__(self, hidden: int, outputs: int) -> None:
+        super().__init__()
+        self.cell, self.head = nn.GRU(4, hidden, batch_first=True), nn.Linear(hidden, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.cell(x)[0])
+
+
+def test_a_warning_names_the_largest_parts_that_stay_in_float():
+    x = torch.randn(2, 3, 4)
+    with pytest.warns(UserWarning, match=r"48\.4% of the MACs stay in float .*: cell \(GRU, 48\.4%\)") as warned:
+        compressor = bb.attach(Recurrent(16, 64), x)
+    assert warned[0].filename == __file__
+    assert [(entry.name, entry.what) for entry in compressor.topology.unsupported] == [("cell", "GRU")]
+
+
+def test_a_small_part_in_float_is_listed_without_a_warning():
+    x = torch.randn(2, 3, 4)
+    topology = bb.attach(Recurrent(1, 300), x).topology
+    assert sum(entry.macs for entry in topology.unsupported) == 2 * 3 * 15 < 0.05 * topology.macs

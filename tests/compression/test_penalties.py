@@ -14,7 +14,7 @@ import bayesbits as bb
 from bayesbits.compression.penalties import PENALTIES, make_penalty
 from bayesbits.compression.penalty_base import Penalty
 from bayesbits.cost import CostModel
-from bayesbits.functional.gates import HALF_LOGIT, probability_on
+from bayesbits.functional.gates import HALF_LOGIT, decide, probability_on
 from bayesbits.nn import ChannelGate, GatedQuantizer
 from bayesbits.records.plan import Plan
 from tests.compression.gated import FIRST, SECOND, Gated, close, mean, topology, two_layers
@@ -63,6 +63,25 @@ def test_the_variational_penalty_is_made_of_kl_divergences(examples: int) -> Non
     assert close(gated.penalty("variational", num_examples=examples)(), expected / examples)
 
 
+def test_the_expected_bytes_are_those_of_weights_and_biases() -> None:
+    gated = Gated(two_layers())
+    (a4, a8), (b4, b8), channels = gated.on("0.weight"), gated.on("2.weight"), sum(gated.on("0"))
+    first = 3 * channels * (2 + 2 * a4 + 4 * a4 * a8) / 8 + 4 * channels
+    second = 2 * channels * (2 + 2 * b4 + 4 * b4 * b8) / 8 + 4 * 2
+    assert close(gated.penalty("expected_bytes")(), first + second)
+
+
+@pytest.mark.parametrize("kind", ["expected_bops", "expected_bytes"])
+def test_the_cost_of_the_decision_has_every_gate_on_or_off(kind: str) -> None:
+    gated = Gated(topology("residual"))
+    penalty = gated.penalty(kind)
+    decided = penalty(decided=True)
+    assert not decided.requires_grad
+    for logits in gated.logits():
+        logits.data = torch.where(decide(logits), 100.0, -100.0).to(logits)
+    assert close(penalty(), decided.item())
+
+
 def test_the_variational_penalty_goes_to_the_papers_with_one_over_the_number_of_examples() -> None:
     gated = Gated(zoo("cifar_resnet8"))
     paper = gated.penalty()()
@@ -77,7 +96,10 @@ def test_gradients_are_those_of_the_numbers(kind: str) -> None:
     gated = Gated(topology("residual"), bits=(2, 3, 8, 16))
     penalty = gated.penalty(kind, num_examples=3)
     operands = [gated.quantizers[name].gates.logits for name in gated.network.operand_tensors]
-    logits = [value for value in gated.logits() if kind != "expected_bops" or all(value is not o for o in operands)]
+    if kind == "expected_bytes":
+        operands += [gated.quantizers[activation.name].gates.logits for activation in gated.network.activations]
+    counted = not kind.startswith("expected_")
+    logits = [value for value in gated.logits() if counted or all(value is not other for other in operands)]
     assert torch.autograd.gradcheck(lambda *_: penalty(), logits, fast_mode=True)
     gradients = torch.autograd.grad(penalty(), logits)
     assert all((gradient != 0).all() for gradient in gradients)
@@ -156,7 +178,7 @@ def test_a_training_step_compiles_whole_and_asks_the_device_nothing(kind: str) -
 
 def test_errors_name_what_was_wrong_and_the_way_out() -> None:
     gated, filtered = Gated(two_layers()), topology("depthwise")
-    with pytest.raises(ValueError, match=r"'l0'; it is one of paper, expected_bops, variational"):
+    with pytest.raises(ValueError, match=r"'l0'; it is one of paper, expected_bops, expected_bytes, variational"):
         gated.penalty("l0")
     for examples in (None, 0):
         with pytest.raises(ValueError, match=r"examples is (None|0): give num_examples=len\(dataset\)"):
@@ -184,7 +206,7 @@ class OnesPenalty(Penalty):
 
 
 def test_a_penalty_that_is_named_in_the_table_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(PENALTIES) == ["paper", "expected_bops", "variational"]
+    assert list(PENALTIES) == ["paper", "expected_bops", "expected_bytes", "variational"]
     monkeypatch.setitem(PENALTIES, "ones", OnesPenalty)
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
     spec = bb.Spec(bits=(2, 4), penalty="ones", prune=False, input_bits=32, rules={"0": {"bits": 8}})
@@ -192,5 +214,5 @@ def test_a_penalty_that_is_named_in_the_table_can_be_asked_for(monkeypatch: pyte
     on = 1 / (1 + math.exp(-6.0 - 2 / 3 * math.log(11)))
     # The weight and the input of the last layer: a first gate that is always open, and one that is on with P(z > 0).
     assert compressor.penalty().item() == pytest.approx(2 * (1 + on), rel=1e-6)
-    with pytest.raises(ValueError, match=r"Spec\.penalty is 'twos'; .* expected_bops, variational, ones"):
+    with pytest.raises(ValueError, match=r"Spec\.penalty is 'twos'; .* expected_bytes, variational, ones"):
         bb.Spec(penalty="twos")

@@ -90,13 +90,15 @@ def test_what_is_decided_multiplies_what_is_not_and_costs_nothing_itself(kind: s
         first = FIRST * 0.75 * (2 + 2 * w4 + 4 * w4 * w8) * (2 + 2 * x4 + 4 * x4 * x8)
         second = SECOND * 0.75 * 32 * (2 + 2 * a4 + 4 * a4 * a8)
         expected = 100 * (first + second) / ((FIRST + SECOND) * 1024)
+    elif kind == "expected_bytes":
+        expected = 3 * 3 * (2 + 2 * w4 + 4 * w4 * w8) / 8 + 4 * 3 + 3 * 2 * 4 + 4 * 2
     else:
         expected = 0.75 * (2 + 4 * w4 + 8 * w4 * w8) + 2 + 4 * x4 + 8 * x4 * x8
         expected += (2 + 4 * a4 + 8 * a4 * a8) * SECOND / FIRST
     assert close(penalty(), expected)
     for quantizer in gated.quantizers.values():
         quantizer.fix(8)
-    assert close(penalty(), 6.25 * 0.75 if kind == "expected_bops" else 0.0)
+    assert close(penalty(), {"expected_bops": 6.25 * 0.75, "expected_bytes": 9 + 12 + 6 + 8}.get(kind, 0.0))
     assert not penalty().requires_grad
 
 
@@ -140,5 +142,5 @@ def test_half_precision_gates_are_charged_in_single_precision() -> None:
 
 @pytest.mark.parametrize("kind", PENALTIES)
 def test_a_network_without_gates_costs_nothing_but_its_bits(kind: str) -> None:
-    expected = 100.0 if kind == "expected_bops" else 0.0
+    expected = {"expected_bops": 100.0, "expected_bytes": 4.0 * (12 + 4 + 8 + 2)}.get(kind, 0.0)
     assert make_penalty(two_layers(), {}, {}, kind, num_examples=10)().item() == expected

@@ -47,6 +47,24 @@ def test_a_plan_that_does_not_fit_is_refused_by_name():
         other.fix(compressor.plan())
 
 
+@pytest.mark.parametrize("residual_bits", [8, None])
+def test_a_uniform_plan_gives_every_quantizer_its_width(residual_bits):
+    """Operands of additions have a quantizer where the spec asks for it, and the plan does not have to know."""
+    x = torch.randn(2, 3, 8, 8)
+    compressor = bb.attach(models.create("resnet20"), x, bb.Spec(bits=(4, 8), residual_bits=residual_bits))
+    compressor.calibrate([x])
+    compressor.fix(bb.Plan.uniform(compressor.topology, 4, 4))
+    widths = {name: quantizer.fixed_bits for name, quantizer in compressor.attachment.quantizers.items()}
+    operands = compressor.topology.operand_tensors
+    assert {name: width for name, width in widths.items() if name in operands} == (
+        dict.fromkeys(operands, 8) if residual_bits else {}
+    )
+    assert {width for name, width in widths.items() if name not in (*operands, "conv1.input")} == {4}
+    assert compressor.plan().bits == widths
+    compressor.fix(bb.Plan.uniform(compressor.topology, 4, 4, residual_bits=None))
+    assert not operands.keys() & compressor.plan().bits.keys()
+
+
 def test_a_network_never_loses_all_channels_and_backends_get_their_multiples():
     x = torch.randn(2, 1, 28, 28)
     for spec, least in ((bb.Spec(), 1), (bb.Spec.for_backend("onnxruntime"), 8)):

@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from torch import nn
 
 from bayesbits.compression.calibration import calibrate_activations, calibrate_weight
-from bayesbits.compression.range_estimation import METHODS, round_to_bits
+from bayesbits.compression.range_estimation import METHODS, least_error, least_error_of_two_ends, round_to_bits
 from bayesbits.nn import GatedQuantizer
 from tests.compression.calibrated import Net, batch, values
 
 
 def squared_error(quantizer: GatedQuantizer, x: torch.Tensor, bits: int) -> float:
     rows = x.reshape(quantizer.log_beta.numel(), -1)
-    rounded = round_to_bits(rows, quantizer.beta.detach(), bits, quantizer.signed)
+    alpha = None if quantizer.alpha is None else quantizer.alpha.detach()
+    rounded = round_to_bits(rows, quantizer.beta.detach(), bits, quantizer.signed, alpha)
     return (rounded - rows).double().square().mean().item()
 
 
@@ -67,18 +68,42 @@ def test_options_are_checked_before_anything_runs(options, message):
 
 
 @settings(max_examples=60, deadline=None)
-@given(values, values, st.sampled_from([2, 3, 4, 8]))
-def test_minmax_clips_nothing_and_mse_is_never_worse(one, two, bits):
+@given(
+    st.integers(0, 2**31),
+    st.sampled_from([(1, 9000), (2, 5000), (1, 300), (5, 7), (3, 1)]),
+    st.sampled_from([2, 3, 4, 8, 16, 32]),
+    st.booleans(),
+    st.sampled_from([0.5, 1.0, 3.0]),
+)
+def test_the_fraction_of_least_error_is_that_of_rounding_every_value(seed, shape, bits, signed, power):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    rows = x.sign() * x.abs() ** power if signed else x.abs() ** power
+    largest = rows.abs().amax(dim=1)
+    candidates = torch.stack([largest * 0.95**index for index in range(100)])
+    errors = torch.stack(
+        [(round_to_bits(rows.double(), one.double(), bits, signed) - rows).square().mean(dim=1) for one in candidates]
+    )
+    found = least_error(rows, largest, bits, signed)
+    index = (candidates - found).abs().argmin(dim=0, keepdim=True)
+    assert torch.equal(candidates.gather(0, index)[0], found)
+    # Two neighbors may have errors that float32 cannot tell apart.
+    assert (errors.gather(0, index)[0] <= errors.amin(dim=0) * (1 + 1e-4) + largest.square() * 1e-13).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(values, values, st.sampled_from([2, 3, 4, 8]), st.booleans())
+def test_minmax_clips_nothing_and_mse_is_never_worse(one, two, bits, asymmetric):
     batches = [torch.tensor(one), torch.tensor(two)]
     errors = []
     for method in ("minmax", "mse"):
-        quantizer = GatedQuantizer(signed=False)
+        quantizer = GatedQuantizer(signed=False, asymmetric=asymmetric)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # dead tensors are among the examples
             calibrate_activations(quantizer, {"x": quantizer}, batches, method=method, reference_bits=bits)
         errors.append(squared_error(quantizer, torch.cat(batches), bits))
         if method == "minmax":
-            assert all((x.abs() <= quantizer.beta).all() for x in batches)
+            lower = -quantizer.beta if quantizer.alpha is None else quantizer.alpha
+            assert all(((x <= quantizer.beta) & (x >= lower)).all() for x in batches)
             assert quantizer.signed or all((x >= 0).all() for x in batches)
     assert errors[1] <= errors[0] * (1 + 1e-4) + 1e-30
 
@@ -113,3 +138,26 @@ def test_channels_of_zeros_and_weights_of_zeros_get_usable_ranges():
     with pytest.warns(UserWarning, match=r"^conv\.weight: all of its values are zero"):
         calibrate_weight(quantizer, torch.zeros(2, 3), "conv.weight", method="percentile")
     assert quantizer.beta.tolist() == pytest.approx([1.0, 1.0])
+
+
+def test_two_ends_are_found_together_and_one_by_one():
+    # Three values that 2 bits hold exactly, and outliers on either side: one end gives way at a time.
+    for side in (1, -1):
+        x = side * torch.tensor([-1.0, 0.0, 1.0, 2.0] * 500 + [9.0])
+        alpha, beta = least_error_of_two_ends(x[None], x.min()[None], x.max()[None], 2)
+        narrow, wide = (alpha, beta) if side > 0 else (-beta, -alpha)
+        assert -1.5 < narrow.item() < -0.5
+        assert 1.5 < wide.item() < 2.5
+
+
+@pytest.mark.parametrize("method", ["minmax", "mse"])
+@pytest.mark.parametrize("function", [nn.functional.gelu, nn.functional.silu, nn.functional.hardswish])
+def test_two_ends_fit_the_outputs_of_activation_functions_better(function, method):
+    x = function(torch.randn(20_000, generator=torch.Generator().manual_seed(0)))
+    for bits in (4, 8):
+        errors = []
+        for asymmetric in (False, True):
+            quantizer = GatedQuantizer(signed=False, asymmetric=asymmetric)
+            calibrate_activations(quantizer, {"x": quantizer}, [x], method=method, reference_bits=bits)
+            errors.append(squared_error(quantizer, x, bits))
+        assert errors[1] < 0.5 * errors[0]

@@ -83,3 +83,39 @@ def test_a_long_calibration_keeps_a_bounded_sample_of_all_batches(monkeypatch):
     assert counts.numel() == 40
     assert counts.min() >= 1
     assert counts.max() <= 3
+
+
+def two_ended() -> GatedQuantizer:
+    return GatedQuantizer(signed=False, asymmetric=True)
+
+
+def calibrated(*batches: torch.Tensor, **options) -> GatedQuantizer:
+    quantizer = two_ended()
+    calibrate_activations(quantizer, {"x": quantizer}, batches, **options)
+    return quantizer
+
+
+def test_both_ends_of_an_asymmetric_range_by_hand():
+    batches = [torch.tensor([-3.0, 1.0]), torch.tensor([-1.0, 2.0]), torch.tensor([0.5, 4.0])]
+    found = calibrated(*batches)
+    assert found.kind == "asymmetric"
+    assert [found.alpha.item(), found.beta.item()] == pytest.approx([-3, 4], rel=1e-6)
+    found = calibrated(*batches, method="moving_average", momentum=0.75)
+    low = 0.75 * (0.75 * -3.0 + 0.25 * -1.0) + 0.25 * 0.5
+    high = 0.75 * (0.75 * 1.0 + 0.25 * 2.0) + 0.25 * 4.0
+    assert [found.alpha.item(), found.beta.item()] == pytest.approx([low, high], rel=1e-6)
+    one, two = torch.arange(-100.0, 301.0), torch.arange(-20.0, 381.0)
+    found = calibrated(one, two, method="percentile", percentile=95.0)
+    # 5% of 401 values lie beyond each end: 20 of them.
+    assert [found.alpha.item(), found.beta.item()] == pytest.approx([(-80 + 0) / 2, (280 + 360) / 2], rel=1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_values_on_one_side_alone(method):
+    assert calibrated(torch.rand(100), method=method).kind == "unsigned"
+    below = calibrated(-torch.rand(100) - 0.5, method=method)
+    assert below.kind == "asymmetric"
+    assert 0 < below.beta.item() < 2e-3 < -below.alpha.item() < 1.6
+    nearly = calibrated(torch.cat([torch.rand(1000), torch.tensor([-1e-9])]), method=method)
+    assert nearly.kind == "asymmetric"
+    assert nearly.alpha.item() == pytest.approx(-1e-3 * nearly.beta.item(), rel=1e-4)

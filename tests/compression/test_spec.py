@@ -17,11 +17,16 @@ def test_the_default_is_the_papers_search_space() -> None:
     assert (spec.prune, spec.gates, spec.penalty) == (True, "hard_concrete", "paper")
     assert (spec.input_bits, spec.residual_bits, spec.output_bits) == (8, 8, None)
     assert (spec.per_channel_weights, spec.channel_multiple, spec.rules) == (False, 1, {})
+    assert spec.asymmetric_activations
+    assert Spec.for_backend("onnxruntime").asymmetric_activations
+    assert not Spec.paper().asymmetric_activations, "the paper's ranges are symmetric"
 
 
 def test_presets() -> None:
-    assert Spec.paper() == Spec(residual_bits=None)
-    assert Spec.for_backend("onnxruntime") == Spec(bits=(2, 4, 8), residual_bits=8, output_bits=8, channel_multiple=8)
+    assert Spec.paper() == Spec(residual_bits=None, asymmetric_activations=False)
+    assert Spec.for_backend("onnxruntime") == Spec(
+        bits=(2, 4, 8), residual_bits=8, output_bits=8, channel_multiple=8, per_channel_weights=True
+    )
     with pytest.raises(ValueError, match=r"backend is 'abacus'; it is one of onnxruntime"):
         Spec.for_backend("abacus")
 
@@ -37,7 +42,7 @@ def test_presets() -> None:
         ({"bits": (2.0, 4)}, r"a width in Spec.bits is 2.0"),
         ({"prune": 1}, r"Spec.prune is 1; it is True or False"),
         ({"gates": "soft"}, r"Spec.gates is 'soft'; it is one of hard_concrete, hard_sigmoid, sigmoid"),
-        ({"penalty": "l1"}, r"Spec.penalty is 'l1'; it is one of paper, expected_bops, variational"),
+        ({"penalty": "l1"}, r"Spec.penalty is 'l1'; it is one of paper, expected_bops, expected_bytes, variational"),
         ({"penalty": "expected-bops"}, r"did you mean 'expected_bops'\?"),
         ({"penalty": "variational"}, r"Spec.num_examples is None; the variational penalty needs the number"),
         ({"penalty": "variational", "num_examples": 0}, r"Spec.num_examples is 0; it is an integer of at least 1"),
@@ -48,6 +53,7 @@ def test_presets() -> None:
         ({"residual_bits": "fixed"}, r"Spec.residual_bits is 'fixed'; it is an integer.*, \"learned\" or None"),
         ({"residual_bits": 1}, r"Spec.residual_bits is 1"),
         ({"per_channel_weights": None}, r"Spec.per_channel_weights is None"),
+        ({"asymmetric_activations": 1}, r"Spec.asymmetric_activations is 1"),
         ({"channel_multiple": 0}, r"Spec.channel_multiple is 0; it is an integer of at least 1"),
         ({"rules": []}, r"Spec.rules is a list"),
         ({"rules": {3: {}}}, r"the pattern 3; patterns are strings"),

@@ -179,6 +179,16 @@ def test_expected_counted_and_written_by_hand_agree(name: str, seed: int, conven
         assert expected.item() == pytest.approx(hand, rel=tolerance)
 
 
+@settings(deadline=None, max_examples=40)
+@given(st.sampled_from(SMALL), st.integers(0, 10**6))
+def test_expected_bytes_are_the_counted_ones_but_for_bytes_that_are_begun(name: str, seed: int) -> None:
+    network, model = topology(name), cost_model(name)
+    plan = random_plan(network, seed)
+    widths, on = as_tensors(plan, network, torch.float64)
+    counted = model.count(plan).weight_bytes
+    assert -1e-6 <= counted - model.weight_bytes(widths, on).item() < len(network.layers)
+
+
 def random_tensors(network: Topology, seed: int = 0) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Widths between 2 and 10 bits, and gates between 0.1 and 0.9 for every layer that can have some."""
     generator = torch.Generator().manual_seed(seed)

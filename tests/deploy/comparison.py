@@ -21,7 +21,7 @@ def mixed_plan(
 ) -> bb.Plan:
     """Random widths, and a random part of every removable group dropped by all of its producers."""
     choose = random.Random(seed)
-    widths = {tensor: choose.choice(bits) for tensor in bb.Plan.uniform(topology).bits}
+    widths = {tensor: choose.choice(bits) for tensor in bb.Plan.uniform(topology, residual_bits=None).bits}
     widths |= {activation.name: 8 for activation in topology.activations if activation.network_input}
     widths |= dict.fromkeys(topology.operand_tensors if operands else (), 8)
     gone = {

@@ -166,7 +166,7 @@ def test_sums_below_two_to_the_24_are_exact_in_float32(bias, wide):
 
 def test_modules_say_what_they_do():
     grid = Grid("x", 4, True, 0.5, -7, 7, 1.0)
-    assert repr(Quantize(grid)) == "Quantize(4 bits, signed, step 0.5)"
+    assert repr(Quantize(grid)) == "Quantize(4 bits, symmetric, step 0.5)"
     assert repr(Dequantize(dataclasses.replace(grid, signed=False))) == "Dequantize(4 bits, unsigned, step 0.5)"
     tensors = torch.ones(3, 2, dtype=torch.int8), torch.zeros(3, dtype=torch.int32), torch.ones(1), [grid]
     net = network(*tensors)

@@ -8,15 +8,21 @@ import torch
 from torch import Tensor
 
 from bayesbits.functional import dispatch, gated_quantize, grid, implementation, operation, recursive_gated_quantize
-from tests.functional.gradients import away_from_ties, differentiate
+from tests.functional.gradients import (
+    away_from_asymmetric_ties,
+    away_from_ties,
+    differentiate,
+    straight_through,
+)
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
-IMPLEMENTATIONS = [name for name in dispatch.IMPLEMENTATIONS if not (GPU and name == "compiled")]
+IMPLEMENTATIONS = [name for name in dispatch.IMPLEMENTATIONS if not (GPU and name in ("eager", "compiled"))]
 BITS = (2, 4, 8, 16, 32)
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 
 every_implementation = pytest.mark.parametrize("name", IMPLEMENTATIONS)
+uncompiled = pytest.mark.parametrize("name", [name for name in IMPLEMENTATIONS if name != "compiled"])
 
 
 def and_cases(names: str, *cases):
@@ -245,7 +251,7 @@ def test_the_implementation_that_was_asked_for_really_ran(name, monkeypatch):
             name == "opaque"
         )
         return
-    module = {"torch": "reference", "compiled": "compiled", "triton": "triton_kernels"}[name]
+    module = {"torch": "reference", "eager": "eager", "compiled": "compiled", "triton": "triton_kernels"}[name]
     chosen = dispatch._triton() if module == "triton_kernels" else getattr(dispatch, module)
     for direction in ("forward", "backward"):
         original = getattr(chosen, direction)
@@ -296,3 +302,100 @@ def test_the_result_can_be_changed_in_place(name):
             x, torch.ones((), device=DEVICE), torch.ones(5, device=DEVICE), signed=True
         ).relu_().sum().backward()
     assert torch.equal(x.grad, ((x.detach() > 0) & (x.detach() <= 1)).float())
+
+
+def assert_equals_straight_through(
+    name: str, x: Tensor, ends: tuple[float, float], gates: Tensor, bits: tuple[int, ...]
+) -> None:
+    """Every result for an asymmetric range, the gradients of both ends too, is that of autograd in float64."""
+    alpha, beta = (torch.tensor(end, device=DEVICE) for end in ends)
+    x, grad = away_from_asymmetric_ties(x, alpha, beta, bits), random(*x.shape, seed=1).to(x.dtype)
+    wide = [tensor.double() for tensor in (x, beta, gates, grad)]
+    widest = 53 if x.dtype == torch.float64 else 24
+    truth = differentiate(straight_through, *wide, alpha=alpha.double(), bits=bits, widest_grid=widest)
+    with implementation(name):
+        ours = differentiate(gated_quantize, x, beta, gates, grad, alpha=alpha, signed=True, bits=bits)
+    # As `roundings`, where the half of the range's length is what beta is there.
+    allowed = roundings(x, (beta - alpha) / 2, gates, grad, bits, signed=True)
+    allowed["dalpha"] = allowed["dbeta"] = 2 * allowed["dbeta"]
+    for key, expected in truth.items():
+        assert ours[key].shape == expected.shape, key
+        error = (ours[key].double() - expected).abs()
+        bound = 2 * allowed[key] + 4 * torch.finfo(ours[key].dtype).eps * expected.abs()
+        assert (error <= bound).all(), f"{key}: off by {(error / bound).max()} times what rounding explains"
+
+
+@and_cases("width", (8,))
+def test_asymmetric_ranges_of_one_width(name, width):
+    gates = torch.tensor([0.9], device=DEVICE)
+    assert_equals_straight_through(name, random(3, 1001), (-0.17, 2.0), gates, (width,))
+
+
+@uncompiled
+@pytest.mark.parametrize(
+    ("ends", "dtype"),
+    [((-0.17, 2.0), torch.float32), ((-1.1, 0.9), torch.bfloat16), ((-2.0, 2e-3), torch.float32),
+     ((-1e-3, 1.3), torch.float16), ((-0.41, 1.0), torch.float64), ((-3e-9, 2.1e-8), torch.float32)],
+)  # fmt: skip
+def test_asymmetric_ranges_have_the_output_and_gradients_of_the_closed_form(name, ends, dtype):
+    gates = torch.tensor([0.9, 0.8, 0.7, 0.6, 0.5], device=DEVICE)
+    x = (random(3, 1001) * max(-ends[0], ends[1])).to(dtype)
+    assert_equals_straight_through(name, x, ends, gates, BITS)
+
+
+@uncompiled
+@pytest.mark.parametrize("bits", [(4, 8), (3, 5), (2, 3, 8, 24), (32,)])
+def test_asymmetric_ranges_at_other_widths(name, bits):
+    gates = torch.linspace(0.9, 0.4, len(bits)).to(DEVICE)
+    assert_equals_straight_through(name, random(515), (-0.3, 1.7), gates, bits)
+
+
+def asymmetric_ties_and_edges(alpha: Tensor, beta: Tensor, bits: int) -> Tensor:
+    """Ties and grid points near zero and near both ends, the ends themselves, and the numbers beside all of these."""
+    low, high = (int(code) for code in grid.asymmetric_code_bounds(alpha, beta, bits))
+    near = {code for center in (low, 0, high) for code in range(max(low - 2, center - 40), min(high + 2, center + 40))}
+    codes, step = torch.tensor(sorted(near), device=DEVICE), grid.step_size(beta, bits, True, alpha)
+    points = torch.cat([(codes + 0.5) * step, codes * step, alpha.reshape(1), beta.reshape(1)])
+    infinity = torch.tensor(torch.inf, device=DEVICE)
+    return torch.cat([points, torch.nextafter(points, infinity), torch.nextafter(points, -infinity)])
+
+
+@every_implementation
+@pytest.mark.parametrize("width", [2, 4, 8, 16])
+def test_binary_gates_give_the_direct_codes_of_asymmetric_ranges(name, width):
+    gates = torch.tensor([1.0 if b <= width else 0.0 for b in BITS], device=DEVICE)
+    for ends in ((-0.17, 2.0), (-1.0, 1.0), (-2.5, 0.5), (-0.5, 1e-5), (-1e-7, 3.3333333), (-7e9, 2e10), (0.0, 1.0)):
+        alpha, beta = (torch.tensor(end, device=DEVICE) for end in ends)
+        x = torch.cat([asymmetric_ties_and_edges(alpha, beta, width), random(2000) * (beta - alpha)])
+        with implementation(name):
+            y = gated_quantize(x, beta, gates, signed=True, alpha=alpha)
+        codes = grid.quantize_to_codes(x, beta, bits=width, signed=True, alpha=alpha)
+        assert torch.equal(y, grid.dequantize(codes, beta, bits=width, signed=True, alpha=alpha)), ends
+
+
+@uncompiled
+def test_asymmetric_ranges_clip_at_32_bits_and_keep_nan_and_zero(name):
+    x = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, 0.7, -0.2, -0.3], device=DEVICE)
+    for gates, bits in (([1.0], (32,)), ([1.0, 0.4], (2, 4))):
+        with implementation(name):
+            y = gated_quantize(x, 1.0, gates, signed=True, bits=bits, alpha=-0.25)
+        assert y.isnan().tolist() == [True] + [False] * 6
+        assert y[3] == 0
+        if bits == (32,):
+            assert y[1:].tolist() == torch.tensor([1.0, -0.25, 0.0, 0.7, -0.2, -0.25]).tolist()
+        else:  # steps of 5/12 and 1/12: the codes of 2 bits are -1..2, those of 4 bits -3..12
+            assert y[1].item() == pytest.approx(0.6 * 2 * 5 / 12 + 0.4 * 1.0)
+            assert y[2].item() == pytest.approx(0.6 * -5 / 12 + 0.4 * -0.25)
+
+
+@uncompiled
+def test_gradients_at_an_end_between_two_codes_are_those_of_the_definition(name):
+    """With alpha = -beta both ends are ties of every width, where each implementation must choose the same code."""
+    gates = torch.tensor([0.9, 0.8, 0.7], device=DEVICE)
+    ends = {"alpha": torch.tensor(-0.61, device=DEVICE), "signed": True, "bits": (2, 4, 8)}
+    x, grad = random(2000).sign() * (1 + random(2000, seed=2).abs()), random(2000, seed=1)
+    results = []
+    for one in (name, "torch"):
+        with implementation(one):
+            results.append(differentiate(gated_quantize, x, torch.tensor(0.61, device=DEVICE), gates, grad, **ends))
+    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-4)

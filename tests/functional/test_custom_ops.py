@@ -19,7 +19,8 @@ from bayesbits.functional import custom_ops, gated_quantize, implementation, ope
 from bayesbits.nn import GatedQuantizer
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-FORWARD, BACKWARD = "bayesbits.gated_quantize.default", "bayesbits.gated_quantize_backward.default"
+KINDS = ("gated_quantize", "gated_quantize_asymmetric")
+FORWARD, BACKWARD = ([f"bayesbits.{kind}{end}.default" for kind in KINDS] for end in ("", "_backward"))
 ROUNDING = "round"  # what the definition would show itself by; gates and ranges are clamped, but nothing else rounds
 
 
@@ -57,6 +58,12 @@ def count(module: fx.GraphModule) -> Counter[str]:
     return found
 
 
+def total(found: Counter[str], names: list[str]) -> int:
+    """How often any of these operations is called; the network below has ranges of all kinds."""
+    assert all(found[name] for name in names)
+    return sum(found[name] for name in names)
+
+
 def test_dynamo_sees_one_operation_for_each_quantizer_of_a_network_on_a_cuda_device():
     compressor, x = attached("cpu", nn.Identity())  # torch asks a real device about batch norm
     seen = []
@@ -75,7 +82,7 @@ def test_dynamo_sees_one_operation_for_each_quantizer_of_a_network_on_a_cuda_dev
                         )  # fmt: skip
         torch.compile(compressor.model, backend=backend, fullgraph=True)(torch.empty(x.shape, device="cuda"))
     assert len(seen) == 1
-    assert seen[0][FORWARD] == len(compressor.attachment.quantizers) == 8
+    assert total(seen[0], FORWARD) == len(compressor.attachment.quantizers) == 8
     assert seen[0][ROUNDING] == 0
 
 
@@ -98,10 +105,10 @@ def test_both_directions_have_one_operation_for_each_quantizer(monkeypatch):
     )  # fmt: skip
     torch.compile(compressor.model, backend=backend, fullgraph=True)(x).sum().backward()
     quantizers = compressor.attachment.quantizers
-    assert seen["forward"][FORWARD] == len(quantizers)
-    assert seen["backward"][BACKWARD] == len(quantizers) - 1  # the range of the input does not learn
+    assert total(seen["forward"], FORWARD) == len(quantizers)
+    assert total(seen["backward"], BACKWARD) == len(quantizers) - 1  # the range of the input does not learn
     # What layers read is quantized again instead of kept, but for the input; additions need no operand again.
-    assert seen["backward"][FORWARD] == len(compressor.topology.layers) - 1
+    assert sum(seen["backward"][name] for name in FORWARD) == len(compressor.topology.layers) - 1
     assert seen["forward"][ROUNDING] == seen["backward"][ROUNDING] == 0
 
 
@@ -160,3 +167,29 @@ def test_a_snapshot_is_a_copy_where_a_compiler_looks_and_the_buffer_itself_elsew
     assert custom_ops.snapshot(buffer) is buffer
     assert torch.equal(torch.compile(changed, backend="aot_eager", fullgraph=True)(buffer), torch.zeros(3))
     assert torch.equal(buffer, torch.ones(3))
+
+
+def test_the_operations_of_asymmetric_ranges_say_what_they_return():
+    x, ends, gates = torch.linspace(-1, 1, 60).reshape(3, 20), (torch.tensor(-0.3), torch.tensor(0.7)), torch.ones(3)
+    torch.library.opcheck(custom_ops.quantize_asymmetric, (x, *ends, gates, [2, 4, 8], torch.bfloat16))
+    torch.library.opcheck(custom_ops.gradients_asymmetric, (x, x, *ends, gates, [2, 4, 8]))
+
+
+def test_a_network_with_asymmetric_ranges_compiles_whole_and_learns_both_ends():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(6, 8), nn.SiLU(), nn.Linear(8, 2)), torch.randn(40, 6)
+    compressor = bb.attach(model, x, bb.Spec(bits=(2, 4), prune=False, gates="hard_sigmoid"))
+    compressor.calibrate([0.5 * x])
+    ranges = {name: p for name, p in compressor.attachment.learnable()["ranges"].items() if "input" in name}
+    assert sorted(ranges) == ["2.input", "the lower end of 2.input"]
+    found = {}
+    for name, network in {
+        "eager": model,
+        "compiled": torch.compile(model, fullgraph=True, backend="aot_eager"),
+    }.items():
+        model.zero_grad()
+        y = network(x)
+        y.square().sum().backward()
+        found[name] = [y.detach(), *(parameter.grad.clone() for parameter in ranges.values())]
+    torch.testing.assert_close(*found.values(), rtol=1e-4, atol=1e-5)
+    assert all(gradient != 0 for gradient in found["eager"][1:])

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bayesbits.functional import compiled, dispatch, gated_quantize, implementation, reference
+from bayesbits.functional import compiled, dispatch, eager, gated_quantize, implementation, reference
 
 
 def like(dtype=torch.float32, cuda=False, elements=10):
@@ -74,27 +74,28 @@ def test_without_triton_the_definition_runs_on_the_gpu(kernels, monkeypatch):
 
 
 def test_large_tensors_on_the_cpu_are_compiled(kernels, monkeypatch):
-    assert dispatch.choose(like(elements=compiled.MIN_ELEMENTS - 1)) is reference
+    assert dispatch.choose(like(elements=compiled.MIN_ELEMENTS - 1)) is eager
     assert dispatch.choose(like(elements=compiled.MIN_ELEMENTS)) is compiled
     monkeypatch.setattr(compiled, "available", lambda: False)
-    assert dispatch.choose(like(elements=compiled.MIN_ELEMENTS)) is reference
+    assert dispatch.choose(like(elements=compiled.MIN_ELEMENTS)) is eager
 
 
 def test_what_is_asked_for_is_chosen_inside_of_the_block_only(kernels):
     large, small = like(elements=compiled.MIN_ELEMENTS), like()
-    for name, expected in {"torch": reference, "compiled": compiled, "triton": kernels, "traced": reference}.items():
+    modules = {"torch": reference, "eager": eager, "compiled": compiled, "triton": kernels, "traced": reference}
+    for name, expected in modules.items():
         with implementation(name):
             assert dispatch.forced() == name
             assert dispatch.choose(large) is dispatch.choose(small) is expected
         assert dispatch.forced() is None
     with implementation("opaque"):  # one operation, inside which the choice is free
         assert dispatch.choose(large) is compiled
-        assert dispatch.choose(small) is reference
+        assert dispatch.choose(small) is eager
         assert dispatch.choose(like(cuda=True)) is kernels
     with pytest.raises(ZeroDivisionError), implementation("torch"):
         raise ZeroDivisionError
     assert dispatch.forced() is None
-    with pytest.raises(ValueError, match="must be one of torch, compiled, triton, traced, opaque, got 'numpy'"):
+    with pytest.raises(ValueError, match="must be one of torch, eager, compiled, triton, traced, opaque, got 'numpy'"):
         implementation("numpy").__enter__()
 
 
@@ -131,13 +132,14 @@ def test_an_implementation_gets_one_row_a_range_and_copies_only_where_it_must(la
     beta, gates, recorded = torch.linspace(0.5, 1, rows), torch.tensor([0.9, 0.6]), Recorded()
     grad = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
     y = dispatch.run_forward(x, beta, gates, True, (2, 4), recorded)
-    dx, dbeta, dgates = dispatch.run_backward(grad, x, beta, gates, True, (2, 4), True, recorded)
+    dx, dbeta, dgates, dalpha = dispatch.run_backward(grad, x, beta, gates, True, (2, 4), True, recorded)
     wide = beta.reshape(-1, 1, 1, 1)
     expected = reference.backward(grad, x, wide, gates, True, (2, 4))
     assert torch.equal(y, reference.forward(x, wide, gates, True, (2, 4)))
     assert torch.equal(dx, expected[0])
     torch.testing.assert_close(dbeta, expected[1].reshape(beta.shape))
     torch.testing.assert_close(dgates, expected[2])
+    assert dalpha is None
     for matrix, ranges in recorded.seen:
         assert matrix.shape == (rows, 120 // rows)
         assert matrix.is_contiguous()
@@ -153,7 +155,7 @@ def test_a_range_that_is_not_needed_has_no_gradient():
     x, beta, gates = torch.randn(3, 4), torch.ones(()), torch.ones(1)
     dx, *sums = dispatch.run_backward(torch.ones(3, 4), x, beta, gates, True, (8,), False, reference)
     assert torch.equal(dx, (x.abs() <= 1).float())
-    assert sums == [None, None]
+    assert sums == [None, None, None]
 
 
 def test_a_result_belongs_to_nobody_else():

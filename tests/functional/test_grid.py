@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from bayesbits.functional import (
+    asymmetric_code_bounds,
     code_bounds,
     dequantize,
     gated_quantize,
@@ -90,3 +91,39 @@ def test_codes_of_a_bias_are_whole_steps_rounded_in_float64():
     codes = grid.bias_codes(bias, step)
     assert codes.dtype == torch.float64
     assert codes.tolist() == [round(b / s) for b, s in zip(bias.tolist(), step.tolist(), strict=True)]
+
+
+ENDS = st.floats(0.0, 1e6, width=32, allow_subnormal=False)
+
+
+@settings(max_examples=300, deadline=None)
+@given(lower=ENDS, upper=ENDS, bits=st.integers(2, 16), values=st.lists(st.floats(-2e6, 2e6, width=32), min_size=1))
+def test_asymmetric_codes_have_zero_among_them_and_need_no_clipping_of_values(lower, upper, bits, values):
+    """So a runtime that divides, rounds and limits the codes gets the same codes."""
+    assume(lower + upper > 1e-6)
+    alpha, beta = torch.tensor(-lower), torch.tensor(upper)
+    low, high = asymmetric_code_bounds(alpha, beta, bits)
+    assert low <= 0 <= high
+    assert 2**bits - 2 <= high - low <= 2**bits - 1
+    x = torch.tensor([*values, 0.0, -lower, upper, 2 * upper, -2 * lower])
+    codes = quantize_to_codes(x, beta, bits=bits, signed=True, alpha=alpha)
+    step = step_size(beta, bits, True, alpha)
+    assert torch.equal(codes, torch.clamp(torch.round(x / step), low, high).int())
+    assert codes[len(values)] == 0
+    assert codes.min() == low
+    assert codes.max() == high
+
+
+def test_asymmetric_codes_by_hand():
+    alpha, beta = torch.tensor(-0.2), torch.tensor(1.3)
+    assert step_size(beta, 4, True, alpha).item() == pytest.approx(0.1)
+    x = torch.tensor([-9.0, -0.2, -0.12, 0.0, 0.26, 1.3, 9.0])
+    codes = quantize_to_codes(x, beta, bits=4, signed=True, alpha=alpha)
+    assert codes.tolist() == [-2, -2, -1, 0, 3, 13, 13]
+    assert dequantize(codes, beta, bits=4, signed=True, alpha=alpha)[4].item() == pytest.approx(0.3)
+    # Both ends lie halfway between two codes, and would be rounded away from each other: the largest is left out.
+    assert asymmetric_code_bounds(torch.tensor(-1.5), torch.tensor(1.5), 2) == (-2, 1)
+    assert asymmetric_code_bounds(torch.tensor(-0.5), torch.tensor(2.5), 2) == (0, 2)  # here towards each other
+    # A lower end of zero is an unsigned range, and an upper end of zero has codes below zero alone.
+    assert asymmetric_code_bounds(torch.tensor(0.0), torch.tensor(1.0), 8) == (0, 255)
+    assert asymmetric_code_bounds(torch.tensor(-1.0), torch.tensor(0.0), 2) == (-3, 0)

@@ -73,3 +73,26 @@ def test_ranges_end_where_float32_can_still_divide_them():
     for beta in (0.99e-30, 1.01e30):
         with pytest.raises(ValueError, match="a range must be a number from"):
             check_range(beta)
+
+
+@pytest.mark.parametrize(
+    ("ends", "signed", "message"),
+    [((-0.5, 1.0), False, "needs signed=True"), ((0.5, 1.0), True, "alpha must be a number from"),
+     ((float("nan"), 1.0), True, "alpha must be"), ((-1.0, torch.ones(3)), True, "one alpha and one beta"),
+     ((-torch.ones(3), 1.0), True, "one alpha and one beta; alpha has shape")],
+)  # fmt: skip
+def test_ends_that_are_no_asymmetric_range_are_refused(ends, signed, message):
+    with pytest.raises(ValueError, match=message):
+        gated_quantize(torch.ones(3, 2), ends[1], [1.0], signed=signed, bits=(8,), alpha=ends[0])
+
+
+def test_a_frozen_asymmetric_range_gives_only_the_gradient_of_x():
+    x = torch.linspace(-1, 2, 100, requires_grad=True)
+    gated_quantize(x, 1.0, [1.0], signed=True, bits=(4,), alpha=-0.5).sum().backward()
+    assert torch.equal(x.grad, ((x >= -0.5) & (x <= 1)).float())
+
+
+def test_the_lower_end_learns_alone_where_the_others_are_frozen():
+    alpha = torch.tensor(-0.5, requires_grad=True)
+    gated_quantize(torch.tensor([-2.0, -3.0]), 1.0, [1.0], signed=True, bits=(32,), alpha=alpha).sum().backward()
+    assert alpha.grad == 2

@@ -13,21 +13,23 @@ from tests.graph.networks import IMAGES, ROWS, Other
 
 def test_what_is_no_layer_is_listed_with_its_macs() -> None:
     topology = trace(Other(), torch.zeros(2, 7, dtype=torch.int64))
-    assert [layer.name for layer in topology.layers] == ["layer"]
+    assert [(layer.name, layer.parameter, layer.macs) for layer in topology.layers] == [
+        ("layer", "layer.weight", 14 * 16),
+        ("normed", "normed.weight", 14 * 16),
+        ("attention.in_proj_weight", "attention.in_proj_weight", 14 * 48),
+        ("attention.out_proj", "attention.out_proj.weight", 14 * 16),
+        ("weight", "weight", 14 * 12),
+        ("weight#2", "weight", 14 * 12),
+    ]
     found = [(entry.name, entry.what, entry.macs) for entry in topology.unsupported if entry.what != "residual operand"]
     rows = 2 * 7
     assert found == [
         ("table", "embedding", 0),
-        ("normed", "functional linear", rows * 16),
-        ("attention", "functional linear", rows * 48),
         ("attention", "attention product", 2 * 2 * 7 * 7 * (2 + 2)),
-        ("attention", "functional linear", rows * 16),
-        ("linear_4", "functional linear", rows * 12),
-        ("matmul", "functional weights", rows * 12),
         ("lstm", "LSTM", rows * (12 * 4 + 12 * 3)),
         ("einsum", "attention product", 2 * 7 * 7 * 3),
     ]
-    assert topology.group("layer").reason == "feeds functional linear in normed"
+    assert topology.group("weight").reason == "tied weights (weight)"
 
 
 @torch.library.custom_op("bayesbits_tests::halve", mutates_args=())
@@ -54,7 +56,7 @@ def test_an_operation_that_torch_does_not_know_is_listed() -> None:
     assert (topology.group("first").reason or "").startswith("feeds custom operation")
 
 
-def test_a_layer_with_a_forward_of_its_own_is_not_taken_for_a_stock_one() -> None:
+def test_a_layer_with_a_forward_of_its_own_is_a_product_of_its_module() -> None:
     class Standardized(nn.Conv2d):
         def forward(self, x: Tensor) -> Tensor:
             return F.conv2d(x, self.weight - self.weight.mean(), self.bias)
@@ -62,11 +64,12 @@ def test_a_layer_with_a_forward_of_its_own_is_not_taken_for_a_stock_one() -> Non
     class Renamed(nn.Conv2d):
         pass
 
-    topology = trace(nn.Sequential(Standardized(3, 4, 1), Renamed(4, 2, 1)), IMAGES)
-    assert [layer.name for layer in topology.layers] == ["1"]
-    assert [(entry.name, entry.what, entry.macs) for entry in topology.unsupported] == [
-        ("0", "functional convolution", 2 * 64 * 12)
+    layers = find_layers(export(nn.Sequential(Standardized(3, 4, 1), Renamed(4, 2, 1)), (IMAGES,), {}))
+    assert [(layer.name, layer.parameter, layer.macs) for layer in layers] == [
+        ("0", "0.weight", 2 * 64 * 12),
+        ("1", "1.weight", 2 * 64 * 8),
     ]
+    assert [layer.product is None for layer in layers] == [False, True]
 
 
 def test_a_batch_norm_that_is_not_alone_is_nobodys_own() -> None:
@@ -124,6 +127,6 @@ def test_the_input_of_a_circular_convolution_is_what_its_module_is_called_with()
 
 def test_parameters_outside_of_layers_are_counted_where_they_are_used() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.LayerNorm(4), nn.LayerNorm(4))
-    layers = trace(model, ROWS).layers
-    assert other_parameters(model, layers) == 16
-    assert other_parameters(model, layers, {"2.weight"}) == 4
+    layers = find_layers(export(model, (ROWS,), {}))
+    assert other_parameters(model, layers, ["1"]) == 16
+    assert other_parameters(model, layers, ["1"], {"2.weight"}) == 4

@@ -3,7 +3,8 @@
 import torch
 from torch import fx
 
-from bayesbits.graph.operations import AVERAGES, MAXIMA, arguments
+from bayesbits.graph.exported_program import arguments
+from bayesbits.graph.operations import AVERAGES, MAXIMA
 
 aten = torch.ops.aten
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from bayesbits.nn.folding import fold_factor, folded_bias, round_bias
+from bayesbits.nn.folding import LARGEST_BIAS_CODE, fold_factor, folded_bias, round_bias, widening
 
 
 def batch_norm(affine: bool = True) -> nn.BatchNorm1d:
@@ -52,3 +52,13 @@ def test_a_bias_is_rounded_to_whole_steps_and_its_gradient_passes():
     (rounded * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
     assert bias.grad.tolist() == [1.0, 2.0, 3.0]
     assert step.grad is None
+
+
+def test_steps_grow_until_the_bias_fits():
+    assert LARGEST_BIAS_CODE == 2**30
+    bias = torch.tensor([0.0, 2.0**29, -(2.0**29), 2.0**32], requires_grad=True)
+    found = widening(bias, torch.tensor(0.5), torch.tensor([1.0, 1.0, 0.25, 2.0]))
+    assert found.tolist() == [1, 1, 4, 4]
+    assert not found.requires_grad
+    tiny = widening(torch.zeros(1), torch.tensor(1e-20), torch.tensor([1e-20]))
+    assert tiny.tolist() == pytest.approx([1e10])  # input step times weight step is then 1e-30

@@ -246,3 +246,103 @@ def test_non_reentrant_checkpointing_repeats_the_same_gates():
 
     for with_checkpoint, without in zip(gradients(True), gradients(False), strict=True):
         assert torch.equal(with_checkpoint, without)
+
+
+def asymmetric(alpha: float = -0.3, beta: float = 1.2, **options) -> GatedQuantizer:
+    quantizer = GatedQuantizer(signed=False, asymmetric=True, **options)
+    quantizer.set_range(beta, alpha=alpha)
+    return quantizer
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8, 16])
+def test_an_asymmetric_range_emits_its_codes_between_both_ends_and_zero_as_zero(bits):
+    quantizer = asymmetric().eval()
+    quantizer.fix(bits)
+    x = torch.cat([torch.linspace(-1, 2, 999), torch.zeros(1)])
+    codes, step = quantizer.codes(x), 1.5 / (2**bits - 1)
+    assert quantizer.step().item() == pytest.approx(step)
+    assert torch.equal(quantizer(x), codes * quantizer.step())
+    assert (codes.min().item(), codes.max().item()) == quantizer.code_bounds()
+    assert quantizer.code_bounds() == (round(-0.3 / step), round(-0.3 / step) + 2**bits - 1)
+    assert quantizer(x)[-1] == 0
+
+
+def test_both_ends_learn_as_logarithms_and_an_unsigned_range_has_one():
+    quantizer = asymmetric()
+    quantizer.fix(4)
+    x = torch.linspace(-1, 2, 1000)
+    quantizer(x).sum().backward()
+    alpha, beta = torch.tensor(-0.3, requires_grad=True), torch.tensor(1.2, requires_grad=True)
+    gated_quantize(x, beta, torch.ones(1), signed=True, bits=(4,), alpha=alpha).sum().backward()
+    assert quantizer.log_beta.grad.item() == pytest.approx(beta.grad.item() * 1.2, rel=1e-4)
+    assert quantizer.log_alpha.grad.item() == pytest.approx(alpha.grad.item() * -0.3, rel=1e-4)
+    assert [len(q.range_parameters()) for q in (quantizer, GatedQuantizer(signed=True))] == [2, 1]
+    quantizer.set_range(1.0, signed=False)
+    assert (quantizer.kind, quantizer.alpha, quantizer.log_alpha.requires_grad) == ("unsigned", None, False)
+    quantizer.set_range(1.0, alpha=-1.0)
+    assert (quantizer.kind, quantizer.log_alpha.requires_grad) == ("asymmetric", True)
+
+
+@pytest.mark.parametrize("push", [1e6, -1e6])
+def test_zero_stays_inside_of_an_asymmetric_range_whatever_the_optimizer_does(push):
+    quantizer = asymmetric()
+    quantizer.fix(8)
+    optimizer = torch.optim.SGD(quantizer.range_parameters(), lr=1.0)
+    quantizer.log_alpha.grad, quantizer.log_beta.grad = torch.tensor(push), torch.tensor(0.0)
+    optimizer.step()
+    assert -float("inf") < quantizer.alpha.item() < 0 < quantizer.beta.item()
+    y = quantizer(torch.tensor([-1.0, 0.0, 1.0]))
+    assert y.isfinite().all()
+    assert y[1] == 0
+
+
+@pytest.mark.parametrize("prepare", ["learn", "turn_off", "fix"])
+def test_an_asymmetric_range_is_part_of_the_state(prepare):
+    quantizer = asymmetric(bits=(2, 4, 8))
+    getattr(quantizer, prepare)()
+    restored = GatedQuantizer(signed=False, asymmetric=True, bits=(2, 4, 8))
+    restored.set_range(1.0, signed=False)
+    restored.load_state_dict(quantizer.state_dict())
+    for other in (restored, copy.deepcopy(quantizer)):
+        assert repr(other) == repr(quantizer)
+        assert other.log_alpha.requires_grad == quantizer.log_alpha.requires_grad == (prepare != "turn_off")
+        assert torch.equal(other.eval()(torch.ones(3) * -0.2), quantizer.eval()(torch.ones(3) * -0.2))
+
+
+def test_states_of_symmetric_quantizers_load_as_what_they_were():
+    symmetric, quantizer = GatedQuantizer(signed=True, beta=0.7), asymmetric()
+    quantizer.load_state_dict(symmetric.state_dict())
+    assert (quantizer.kind, quantizer.beta, quantizer.log_alpha.requires_grad) == ("symmetric", symmetric.beta, False)
+    x = torch.linspace(-1, 1, 99)
+    assert torch.equal(quantizer.eval()(x), symmetric.eval()(x))
+    with pytest.raises(ValueError, match=r"attach with Spec\(asymmetric_activations=True\)"):
+        symmetric.load_state_dict(asymmetric().state_dict(), strict=False)
+    with pytest.raises(RuntimeError, match="log_alpha"):
+        quantizer.load_state_dict({k: v for k, v in asymmetric().state_dict().items() if k != "log_alpha"})
+
+
+def test_a_frozen_range_stays_frozen_with_both_ends():
+    quantizer = asymmetric()
+    for parameter in quantizer.range_parameters():
+        parameter.requires_grad_(False)
+    quantizer.fix(4)
+    quantizer.set_range(2.0, signed=False)
+    quantizer.set_range(2.0, alpha=-1.0)
+    assert not any(parameter.requires_grad for parameter in quantizer.range_parameters())
+
+
+def test_ends_that_are_no_asymmetric_range_are_refused():
+    for alpha in (0.0, 0.5, float("nan"), -float("inf")):
+        quantizer = asymmetric()
+        with pytest.raises(ValueError, match="a range must be a number"):
+            quantizer.set_range(1.0, alpha=alpha)
+        assert "alpha=-0.3, beta=1.2" in repr(quantizer)
+    with pytest.raises(ValueError, match="a range for each index of axis 0 cannot be asymmetric"):
+        GatedQuantizer(signed=True, beta=[1.0, 2.0], asymmetric=True)
+    with pytest.raises(ValueError, match="symmetric or unsigned"):
+        GatedQuantizer(signed=True).set_range(1.0, alpha=-1.0)
+    quantizer = asymmetric()
+    with torch.no_grad():
+        quantizer.log_alpha.fill_(float("nan"))
+    with pytest.raises(ValueError, match="a range must be"):
+        quantizer.fix(8)

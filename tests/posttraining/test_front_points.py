@@ -58,3 +58,18 @@ def test_a_point_has_the_present_ranges_and_the_cost_of_its_plan():
     assert point.ranges["stem.weight"].log_beta == pytest.approx((0.693147,), abs=1e-6)
     assert (point.score, point.mu) == (3.0, 0.5)
     assert read_point(compressor).plan == compressor.plan()
+
+
+def test_asymmetric_ranges_are_part_of_a_point_and_need_quantizers_that_can_have_them():
+    compressor = attached()
+    compressor.attachment.quantizers["stem.input"].set_range(1.0, alpha=-0.25)
+    point = read_point(compressor)
+    found = point.ranges["stem.input"]
+    assert (found.kind, found.log_alpha) == ("asymmetric", pytest.approx(-1.386294, abs=1e-6))
+    assert point.ranges["stem.weight"].kind == "symmetric"
+    compressor.attachment.quantizers["stem.input"].set_range(3.0, signed=False)
+    bb.restore(compressor, point)
+    assert compressor.attachment.quantizers["stem.input"].alpha.item() == pytest.approx(-0.25)
+    other = attached(bb.Spec.paper())
+    with pytest.raises(ValueError, match=r"an asymmetric range for 'stem\.input', whose quantizer cannot have one"):
+        bb.restore(other, point)

@@ -110,3 +110,18 @@ def test_a_reset_opens_gates_and_undoes_only_the_ranges_of_a_sweep():
     quantizer.set_range(5.0)
     reset_for_sweep(attachment)
     assert quantizer.beta.item() == pytest.approx(5.0)  # set after the sweep
+
+
+def test_a_sweep_is_undone_at_both_ends_of_a_range():
+    attachment = attached().attachment
+    quantizer = attachment.quantizers["stem.input"]
+    quantizer.set_range(1.0, alpha=-0.25)
+    before = reset_for_sweep(attachment)
+    quantizer.set_range(1.0, alpha=-0.75)
+    remember_sweep(attachment, before)
+    reset_for_sweep(attachment)
+    assert quantizer.alpha.item() == pytest.approx(-0.25)
+    remember_sweep(attachment, before)
+    quantizer.set_range(1.0, signed=False)
+    reset_for_sweep(attachment)
+    assert quantizer.kind == "unsigned"  # set after the sweep

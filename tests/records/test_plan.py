@@ -30,6 +30,8 @@ def test_a_uniform_plan_names_every_tensor() -> None:
         **{f"{name}.output": 16 for name in ("stem_norm", "inner")},
     }
     assert plan.kept == {}
+    assert Plan.uniform(topology("residual")).bits["outer_norm.output"] == 8
+    assert "outer_norm.output" not in Plan.uniform(topology("residual"), residual_bits=None).bits
     for name in OWN:
         Plan.uniform(topology(name)).check(topology(name))
 

@@ -39,8 +39,8 @@ class Case:
                 parameter.add_(rank)
         self.loader: Any = bb.DeviceLoader(entry, 16 // world, transform=noisy, rank=rank, world_size=world)
 
-    def search(self, loss_fn: Any = F.cross_entropy, **options: Any) -> dict[str, Any]:
-        settings = config(epochs=2, frozen_statistics=1.0, checkpoint_seconds=1e6)
+    def search(self, loss_fn: Any = F.cross_entropy, budget: str | None = None, **options: Any) -> dict[str, Any]:
+        settings = config(epochs=2, frozen_statistics=1.0, checkpoint_seconds=1e6, budget=budget)
         try:
             plan = bb.search(self.handle, self.loader, loss_fn, settings, progress=False, **options)
         except bb.TrainingError as error:
@@ -69,6 +69,7 @@ def results(rank: int, world: int, folder: Path) -> dict[str, dict[str, Any]]:
     found = {
         "lenet5": Case(LeNet5, large_data(), rank, world).search(folder=folder / "lenet5"),
         "frozen norm": Case(still, data(), rank, world).search(),
+        "budget": Case(still, data(), rank, world).search(budget="1% bops"),
     }
     sharded = Sharded(rank, world)
     found["sharded"] = sharded.search()

@@ -45,7 +45,7 @@ def one(tmp_path_factory):
     return parallel.results(0, 1, tmp_path_factory.mktemp("one"))
 
 
-@pytest.mark.parametrize("case", ["lenet5", "frozen norm", "sharded"])
+@pytest.mark.parametrize("case", ["lenet5", "frozen norm", "budget", "sharded"])
 def test_two_processes_equal_one_with_the_doubled_batch(case, processes, one):
     first, second = (found[case] for found in processes)
     assert same(first["state"], second["state"])

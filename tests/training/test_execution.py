@@ -66,7 +66,8 @@ def test_compiling_that_fails_is_told_with_the_reason(monkeypatch):
     ("ran", "words"),
     [
         ({"triton_kernels"}, "the Triton kernels"),
-        ({"compiled", "reference"}, "the definition, compiled for the CPU where tensors are large"),
+        ({"eager"}, "the definition in torch's operations"),
+        ({"compiled", "eager"}, "the definition, compiled for the CPU where tensors are large"),
         ({"triton_kernels", "reference"}, "the Triton kernels and the definition in torch's operations"),
     ],
 )

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import bayesbits as bb
+from bayesbits.training.budget_control import BudgetControl
 from bayesbits.training.config import SearchConfig
 from bayesbits.training.optimizers import make_optimizers
 from bayesbits.training.step import TrainingStep, distillation_loss
@@ -16,14 +17,16 @@ IMAGES = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
 
 
-def make(mu: float = 0.5, teacher: nn.Module | None = None, loss_fn=F.cross_entropy, bits=(2, 4, 8, 16, 32), **options):
+def make(mu=0.5, teacher=None, loss_fn=F.cross_entropy, bits=(2, 4, 8, 16, 32), limit=None, **options):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
     compressor = bb.attach(model, IMAGES, bb.Spec(bits=bits, gates="hard_sigmoid"))
     compressor.calibrate([IMAGES])
     config = SearchConfig(**options)
     optimizers = make_optimizers(compressor, config)
-    return compressor, TrainingStep(model, compressor, loss_fn, optimizers, config, mu=mu, teacher=teacher)
+    control = None if limit is None else BudgetControl(compressor, limit, steps=10)
+    step = TrainingStep(model, compressor, loss_fn, optimizers, config, mu=mu, control=control, teacher=teacher)
+    return compressor, step
 
 
 def test_the_loss_is_the_task_and_mu_times_the_penalty_and_all_groups_move():
@@ -64,6 +67,32 @@ def test_a_compiled_step_equals_an_eager_one_and_takes_batches_of_another_size()
     for size in (6, 6, 2, 6):
         torch.testing.assert_close(compiled(IMAGES[:size], LABELS[:size]), eager(IMAGES[:size], LABELS[:size]))
     assert compiled._compiled is not None
+
+
+def test_with_a_budget_the_penalty_is_what_its_control_adds_and_every_step_updates_it():
+    _, step = make(bits=(2, 4, 8), limit=bb.Budget(relative_bops=1.0, weight_bytes=100))
+    step.control.set_progress(0.3, 1)
+    before = step.control.log_mu.clone()
+    loss, task, penalty = step(IMAGES, LABELS).tolist()
+    assert loss == pytest.approx(task + penalty, rel=1e-6)
+    costs = torch.stack([step.control.log_costs[0] - step.control.log_limit]).flatten()
+    assert penalty == pytest.approx(float((before.exp() * costs).sum()), rel=1e-4)
+    assert (step.control.log_mu > before).all()
+
+
+def test_a_compiled_step_with_a_budget_equals_an_eager_one(monkeypatch):
+    compiler = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **_: compiler(function, backend="aot_eager", dynamic=False))
+    limit = bb.Budget(relative_bops=1.0)
+    _, eager = make(bits=(8, 32), limit=limit)
+    _, compiled = make(bits=(8, 32), limit=limit, compile=True)
+    for part in (0.1, 0.3, 0.5):
+        for step in (eager, compiled):
+            step.control.set_progress(part, 1)
+        torch.testing.assert_close(compiled(IMAGES, LABELS), eager(IMAGES, LABELS))
+    assert compiled._compiled is not None
+    torch.testing.assert_close(compiled.control.state_dict(), eager.control.state_dict())
+    assert not torch.equal(eager.control.log_mu, eager.control.total)
 
 
 def test_where_compiling_fails_training_goes_on_and_says_so_once(monkeypatch, caplog):

@@ -10,7 +10,7 @@ before the layer: the mean of x ~ clip(N(beta, gamma^2)) is known, and rounding 
 Only biases change; where a layer has none, the shift of its batch norm changes.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.baselines.bias_correction_input_means import mean_of_layer, means_before
-from bayesbits.baselines.bias_correction_layer import LayerBias, check_uncorrected, remember
+from bayesbits.baselines.bias_correction_layer import LayerBias, Mean, check_uncorrected, remember
 from bayesbits.baselines.layerwise import (
     Progress,
     SkippedLayer,
@@ -32,13 +32,17 @@ from bayesbits.baselines.layerwise import (
     observing_layers,
     run_to,
 )
+from bayesbits.baselines.simultaneous_passes import PassesError, advance_together
 from bayesbits.compression.compressor import Compressor
+from bayesbits.functional.compiled import never_compiled
 from bayesbits.graph.layer_paths import read_layer_paths
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer
 from bayesbits.utils.batches import call_without_labels
 from bayesbits.utils.modes import evaluation_mode
+
+_MOST_VALUES = 2**28  # of a module's output on all batches, which are in memory a few times: 4 GiB
 
 
 @dataclass(frozen=True)
@@ -98,8 +102,9 @@ def correct_biases(
 
     Args:
         compressor: The compressor of a network in evaluation mode, after `Compressor.fix`.
-        batches: Batches of inputs, as for `Compressor.calibrate`. All of them are held in memory, and run through the
-            network up to each layer once.
+        batches: Batches of inputs, as for `Compressor.calibrate`. All of them are held in memory, and where that is
+            possible the outputs of one layer on all of them too: then all layers are corrected in one pass. Otherwise
+            the batches run through the network up to each layer once.
         reference: The float network whose means are wanted. By default it is this network without its quantizers. Give
             a copy made earlier where weights or biases have changed since, by `adaround` or by a correction.
         progress: A function that is called with a layer's name, its number and the number of layers.
@@ -130,20 +135,10 @@ def correct_biases(
     held = check_batches(batches, "bias correction")
     biases, reasons = _biases(compressor)
     wanted = _float_means(reference, biases.values(), held)
-    corrected: list[CorrectedLayer] = []
-    layers = compressor.topology.layers
     with _remembered(compressor, list(biases.values())):
-        for number, layer in enumerate(layers, start=1):
-            bias = biases.get(layer.name)
-            if bias is not None:
-                mean = bias.mean()
-                for batch in held:
-                    run_to(compressor.model, layer, batch, mean.add, module=bias.module_name)
-                shift = mean.value() - wanted[layer.name]
-                bias.round_parameter()
-                corrected.append(CorrectedLayer(layer.name, bias.name, bias.subtract(shift)))
-            if progress is not None:
-                progress(layer.name, number, len(layers))
+        corrected = _correct_in_one_pass(compressor, biases, wanted, held, progress)
+        if corrected is None:
+            corrected = _correct_layer_by_layer(compressor, biases, wanted, held, progress)
     return _report(compressor, corrected, reasons)
 
 
@@ -209,6 +204,88 @@ def correct_biases_without_data(compressor: Compressor, example_inputs: Any) -> 
     return _report(compressor, corrected, reasons)
 
 
+def _correct_layer_by_layer(
+    compressor: Compressor,
+    biases: Mapping[str, LayerBias],
+    wanted: Mapping[str, Mean],
+    batches: list[Any],
+    progress: Progress | None,
+) -> list[CorrectedLayer]:
+    """Correct every layer after running the network up to it on all batches; works for every network."""
+    corrected = []
+    layers = compressor.topology.layers
+    for number, layer in enumerate(layers, start=1):
+        bias = biases.get(layer.name)
+        if bias is not None:
+            mean = bias.mean()
+            for batch in batches:
+                run_to(compressor.model, layer, batch, mean.add, module=bias.module_name)
+            corrected.append(_correct(bias, mean, wanted[layer.name]))
+        if progress is not None:
+            progress(layer.name, number, len(layers))
+    return corrected
+
+
+def _correct_in_one_pass(
+    compressor: Compressor,
+    biases: Mapping[str, LayerBias],
+    wanted: Mapping[str, Mean],
+    batches: list[Any],
+    progress: Progress | None,
+) -> list[CorrectedLayer] | None:
+    """The same in one pass over all batches, side by side; None where that needs much memory or does not work.
+
+    It does not work where a layer is called several times, where the batches take different ways, and where the
+    network's code carries values from one module to another beside its tensors, so that passes disturb each other. So
+    the means are measured once more afterwards, batch by batch: they have to be equal to those of the passes.
+    """
+    layers = {layer.name: layer for layer in compressor.topology.layers}
+    most = max((mean.values for mean in wanted.values()), default=0)
+    if most > _MOST_VALUES or any(layers[name].calls != 1 for name in biases):
+        return None
+    owners = {bias.module_name: bias for bias in biases.values()}
+    before, after = ({name: bias.mean() for name, bias in owners.items()} for _ in range(2))
+    values = [(bias.parameter, bias.parameter.detach().clone()) for bias in biases.values()]
+
+    def see_at(name: str) -> Callable[[Tensor, bool], None]:
+        return lambda output, again: (after if again else before)[name].add(output, output)
+
+    corrected: dict[str, CorrectedLayer] = {}
+    numbers = {name: number for number, name in enumerate(layers, start=1)}
+    try:
+        with never_compiled():
+            for name in advance_together(compressor.model, batches, {name: see_at(name) for name in owners}):
+                layer = owners[name].layer.name
+                corrected[layer] = _correct(owners[name], before[name], wanted[layer])
+                if progress is not None:
+                    progress(layer, numbers[layer], len(layers))
+            equal = corrected.keys() == biases.keys() and _have_means(compressor.model, after, batches)
+    except PassesError:
+        equal = False
+    if equal:
+        return [corrected[name] for name in layers if name in corrected]
+    with torch.no_grad():
+        for parameter, value in values:
+            parameter.copy_(value)
+    return None
+
+
+def _correct(bias: LayerBias, found: Mean, wanted: Mean) -> CorrectedLayer:
+    """Subtract the difference of two means from a bias."""
+    shift = found.value() - wanted.value()
+    bias.round_parameter()
+    return CorrectedLayer(bias.layer.name, bias.name, bias.subtract(shift))
+
+
+def _have_means(model: nn.Module, expected: Mapping[str, Mean], batches: list[Any]) -> bool:
+    """Whether the outputs of modules have these means, batch after batch."""
+    found = {name: mean.bias.mean() for name, mean in expected.items()}
+    with observing_layers(model, {name: mean.add for name, mean in found.items()}):
+        for batch in batches:
+            call_without_labels(model, batch)
+    return all(torch.equal(mean.value(), expected[name].value()) for name, mean in found.items())
+
+
 def _biases(compressor: Compressor) -> tuple[dict[str, LayerBias], dict[str, str]]:
     """The biases to correct, and the reasons why other layers are skipped; both by the layers' names."""
     biases: dict[str, LayerBias] = {}
@@ -239,17 +316,19 @@ def _obstacle(compressor: Compressor, layer: Layer, module: AttachedLayer | None
     norm = norm_of(compressor.model, layer)
     if module.bias is None and (norm is None or norm.bias is None):
         return "neither it nor a batch norm of its own has a bias"
+    if module.bias is not None and module.stored_bias is None:
+        return "its bias is computed from parameters, and cannot be written"
     return None
 
 
-def _float_means(reference: nn.Module, biases: Iterable[LayerBias], batches: list[Any]) -> dict[str, Tensor]:
+def _float_means(reference: nn.Module, biases: Iterable[LayerBias], batches: list[Any]) -> dict[str, Mean]:
     """The means of the float network at the places of all biases, by layer, in one pass over the batches."""
     means = {bias.layer.name: bias.mean() for bias in biases}
     observers = {mean.bias.module_name: mean.add for mean in means.values()}
     with evaluation_mode(reference), observing_layers(reference, observers):
         for batch in batches:
             call_without_labels(reference, batch)
-    return {name: mean.value() for name, mean in means.items()}
+    return means
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from bayesbits.baselines.weight_channels import by_channels
 from bayesbits.compression.compressor import Compressor
 from bayesbits.graph.channel_rules import MOVES, SAME
 from bayesbits.graph.channels import Channels
-from bayesbits.graph.exported_program import operation
+from bayesbits.graph.exported_program import arguments, operation
 from bayesbits.graph.layer_paths import LayerPath, LayerPaths
 from bayesbits.graph.pointwise import apply_functions, is_function
 from bayesbits.records.topology import Layer
@@ -71,7 +71,7 @@ def mean_of_layer(paths: LayerPaths, layer: Layer, weight: Tensor, inputs: Tenso
     grouped = inputs.reshape(layer.groups, 1, -1).expand(-1, found.outputs // layer.groups, -1).reshape(sums.shape)
     mean = (sums * grouped).sum(dim=1)
     if layer.kind == "conv_transpose":  # only one in prod(stride) places of the kernel reaches an output position
-        stride: Any = found.module.stride
+        stride: Any = arguments(found.calls[0])["stride"]
         mean = mean / torch.tensor(stride).prod().item()
     return mean
 

@@ -26,8 +26,10 @@ class LayerBias:
         self.norm = norm_of(compressor.model, layer) if module.bias is None else None
         self.module_name = layer.name if self.norm is None or layer.norm is None else layer.norm
         """The module that owns the bias, and at whose output the mean is taken."""
-        self.name = f"{self.module_name}.bias"
-        self.parameter = compressor.model.get_parameter(self.name)
+        parameter = module.stored_bias if self.norm is None else self.norm.bias
+        assert parameter is not None
+        self.parameter = parameter
+        self.name = next(name for name, own in compressor.model.named_parameters() if own is parameter)
         self.gate = compressor.attachment.gate_of(layer.name)
 
     def mean(self) -> "Mean":
@@ -76,6 +78,11 @@ class Mean:
         added = output.detach().double().movedim(axis, 0).flatten(1).sum(dim=1)
         self.total = added if self.total is None else self.total + added
         self.count += output.numel() // output.shape[axis]
+
+    @property
+    def values(self) -> int:
+        """The number of values so far."""
+        return 0 if self.total is None else self.count * self.total.numel()
 
     def value(self) -> Tensor:
         """The mean of all outputs; raises where there are none, or where it is not finite."""

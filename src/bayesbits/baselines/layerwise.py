@@ -16,6 +16,7 @@ from bayesbits.compression.compressor import Compressor, check_compressor
 from bayesbits.graph.layers import FoundLayer
 from bayesbits.nn import GatedQuantizer
 from bayesbits.nn.layer import AttachedLayer
+from bayesbits.nn.product import find_layer
 from bayesbits.nn.quantized_output import observe_output
 from bayesbits.records.topology import Layer
 from bayesbits.utils.batches import all_examples_equal, batched_tensors, call_without_labels
@@ -90,7 +91,7 @@ def detached_copy(compressor: Compressor) -> nn.Module:
 
 def attached_layer(compressor: Compressor, name: str) -> AttachedLayer | None:
     """A layer with its quantizers; None where it was left in float."""
-    module = compressor.model.get_submodule(name)
+    module = find_layer(compressor.model, name)
     return module if isinstance(module, AttachedLayer) else None
 
 
@@ -114,7 +115,7 @@ def observing_layers(model: nn.Module, observers: Mapping[str, Observer]) -> Ite
     handles = [
         handle
         for name, observe in observers.items()
-        for handle in observe_output(model.get_submodule(name), hook_of(observe))
+        for handle in observe_output(find_layer(model, name), hook_of(observe))
     ]
     try:
         with torch.no_grad():

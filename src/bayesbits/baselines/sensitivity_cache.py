@@ -17,6 +17,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from bayesbits.nn import GatedQuantizer
+from bayesbits.nn.product import ProductOwner
 from bayesbits.utils.batches import call_without_labels
 from bayesbits.utils.torch_private import tensor_version, tree_leaves
 
@@ -98,7 +100,16 @@ class _Run:
 @contextmanager
 def _intercepted(model: nn.Module, run: _Run) -> Iterator[None]:
     """Inside the block every module of the network calls the run instead of its own `forward`."""
-    modules = [module for module in model.modules() if module is not model and "forward" not in module.__dict__]
+    # A module that counts the products of its code and of its children must not miss any of them.
+    owners = [module for module in model.modules() if isinstance(module, ProductOwner)]
+    counted = {inner for owner in owners for inner in owner.modules() if inner is not owner}
+    modules = [
+        module
+        for module in model.modules()
+        if module is not model
+        and "forward" not in module.__dict__
+        and (module not in counted or isinstance(module, GatedQuantizer))
+    ]
 
     def intercept(module: nn.Module) -> Callable[..., Any]:
         forward = module.forward

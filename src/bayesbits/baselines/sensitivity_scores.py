@@ -114,7 +114,7 @@ def _digest(compressor: Compressor, examples: list[Any], about: str) -> str:
     model, attachment = compressor.model, compressor.attachment
     attached = {id(tensor) for tensor in (*attachment.parameters(), *attachment.buffers())}
     own = [tensor for tensor in (*model.parameters(), *model.buffers()) if id(tensor) not in attached]
-    ranges = [(quantizer.log_beta, torch.tensor(quantizer.signed)) for quantizer in attachment.quantizers.values()]
+    ranges = [(q.range_parameters(), torch.tensor(q.signed)) for q in attachment.quantizers.values()]
     return digest_of([own, ranges, examples], about)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from bayesbits.baselines.layerwise import norm_of
 from bayesbits.graph.channels import Channels
 from bayesbits.graph.layer_paths import LayerPaths
-from bayesbits.graph.layers import FoundLayer, weight_of
+from bayesbits.graph.layers import FoundLayer
 from bayesbits.nn.folding import fold_factor
 from bayesbits.records.topology import ChannelGroup
 from bayesbits.utils.torch_private import BatchNorm
@@ -30,7 +30,7 @@ def rescale(layer: FoundLayer, norm: BatchNorm | None, of_inputs: Tensor, of_out
 
     Where a batch norm follows, its scale and shift are divided in the place of the output channels.
     """
-    weight = weight_of(layer.module)
+    weight = layer.weight_value()
     rest = [1] * (weight.dim() - 2)
     if bool((of_inputs != 1).any()):
         if layer.kind == "conv_transpose":
@@ -51,8 +51,8 @@ def rescale(layer: FoundLayer, norm: BatchNorm | None, of_inputs: Tensor, of_out
     else:
         factor = of_outputs.reshape(-1, 1, *rest)
     weight.copy_(weight.double() / factor.to(weight.device))
-    bias = layer.module.bias
-    if isinstance(bias, Tensor):
+    bias = layer.bias_value()
+    if bias is not None:
         bias.copy_(bias.double() / of_outputs.to(bias.device))
 
 
@@ -60,7 +60,7 @@ class Magnitudes:
     """The largest magnitudes of a layer's weight, with its batch norm folded, by output and input channel."""
 
     def __init__(self, layer: FoundLayer, paths: LayerPaths, channels: Channels) -> None:
-        self.values = by_channels(layer, weight_of(layer.module).detach().double()).abs().amax(dim=2).cpu()
+        self.values = by_channels(layer, layer.weight_value().detach().double()).abs().amax(dim=2).cpu()
         norm = norm_of(paths.model, layer)
         if norm is not None:
             self.values *= fold_factor(norm, torch.float64).abs().cpu().reshape(-1, 1)

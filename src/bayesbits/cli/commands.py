@@ -65,11 +65,22 @@ def search(
     task: options.TaskOption = None,
     loss: options.LossOption = None,
     metric: options.MetricOption = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            "--budget",
+            metavar="LIMIT",
+            help='The most that the final network may cost, such as "0.5% bops", "1.2 GBOPs" or "500 kB"; several with '
+            "commas between them. It replaces search.mu and search.gates of the recipe.",
+        ),
+    ] = None,
     device: options.DeviceOption = None,
 ) -> None:
     """Learn the bits and channels of a network as a recipe says, and test the result.
 
     Examples:
+
+      bayesbits search digits-lenet5 --budget "0.5% bops"
 
       bayesbits search digits-lenet5 --set search.mu=0.02
 
@@ -84,7 +95,7 @@ def search(
     chosen = RecipeOptions(recipe, overrides, model, data, task, loss, metric)
     from bayesbits.cli.search import run_search
 
-    run_search(chosen, output, resume=resume, device=device)
+    run_search(chosen, output, resume=resume, device=device, budget=budget)
 
 
 def plan(folder: options.RunFolder) -> None:
@@ -108,7 +119,7 @@ def posttrain(
     model: options.ModelOption = None,
     data: options.DataOption = None,
     task: options.TaskOption = None,
-    loss: options.LossOption = None,
+    loss: options.PosttrainLossOption = None,
     metric: options.MetricOption = None,
     labels: options.LabelsOption = "given",
     learn: Annotated[options.Learn, typer.Option("--learn", help="The parameters that are learned.")] = "gates+ranges",
@@ -127,18 +138,19 @@ def posttrain(
         typer.Option(
             "--mus",
             metavar="MU,MU,...",
-            help="The weights of the penalty, in increasing order: one point for each. Eight by default.",
+            help="The weights of the penalty, in increasing order: one point for each. By default eight, "
+            "chosen for the network and the loss.",
         ),
     ] = None,
     gates: Annotated[options.Gates, typer.Option("--gates", help="The kind of gates.")] = "hard_sigmoid",
+    per_channel: options.PerChannelOption = True,
     budget: Annotated[
-        float | None,
+        str | None,
         typer.Option(
             "--budget",
-            metavar="PERCENT",
-            min=0,
-            help="Make final the most expensive point that costs at most this percentage of the bit operations at "
-            "32 x 32 bits.",
+            metavar="LIMIT",
+            help='The most that the final network may cost, such as "2% bops", "1.2 GBOPs" or "500 kB"; a number alone '
+            "is a percentage of the bit operations at 32 x 32 bits.",
         ),
     ] = None,
     output: options.PosttrainOutput = None,
@@ -146,11 +158,12 @@ def posttrain(
 ) -> None:
     """Learn the bits of a trained network on a few examples, as a front of points; no weight changes.
 
-    With --budget one of the points becomes the final network in the folder, as after `bayesbits search`.
+    With --budget the gates of every point are projected onto it too, and the plan with the least loss on the examples
+    becomes the final network in the folder, as after `bayesbits search`.
 
     Examples:
 
-      bayesbits posttrain digits-lenet5 --budget 2
+      bayesbits posttrain digits-lenet5 --budget "2% bops"
 
       bayesbits posttrain my.toml --checkpoint trained.pth --labels none
     """
@@ -159,7 +172,7 @@ def posttrain(
 
     run_posttrain(
         chosen, checkpoint, output, labels=labels, learn=learn, num_examples=num_examples, steps=steps, mus=mus,
-        gates=gates, budget=budget, device=device,
+        gates=gates, per_channel=per_channel, budget=budget, device=device,
     )  # fmt: skip
 
 
@@ -177,6 +190,7 @@ def sensitivity(
         str, typer.Option("--bits", metavar="BITS,BITS,...", help="The bit widths below 16 that are tried.")
     ] = "8,4,2",
     num_examples: options.NumExamplesOption = 1024,
+    per_channel: options.PerChannelOption = True,
     output: options.PosttrainOutput = None,
     device: options.DeviceOption = None,
 ) -> None:
@@ -195,7 +209,7 @@ def sensitivity(
 
     run_sensitivity(
         chosen, checkpoint, output, labels=labels, bits=tuple(map(int, bits.split(","))), num_examples=num_examples,
-        device=device,
+        per_channel=per_channel, device=device,
     )  # fmt: skip
 
 

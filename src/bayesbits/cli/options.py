@@ -16,6 +16,7 @@ Gates = Literal["hard_concrete", "hard_sigmoid", "sigmoid"]
 Learn = Literal["gates", "gates+ranges"]
 Labels = Literal["given", "none"]
 LOSSES = ("cross_entropy", "mse", "mae")
+FLOAT_LOSSES = ("output", "layers", "cosine", "mse")
 METRICS = ("accuracy", "mean_iou", "pixel_accuracy", "mse", "mae", "r2")
 POSTTRAIN_STEPS = 64
 POSTTRAIN_GATE_LR = 0.2
@@ -62,6 +63,15 @@ LossOption = Annotated[
         "--loss", metavar="NAME", help=f"{', '.join(LOSSES)}, or MODULE:FUNCTION, your function of output and targets."
     ),
 ]
+PosttrainLossOption = Annotated[
+    str | None,
+    typer.Option(
+        "--loss",
+        metavar="NAME",
+        help=f"{', '.join(LOSSES)}, or MODULE:FUNCTION, your function of output and targets. With --labels none: "
+        f"{', '.join(FLOAT_LOSSES)}, or MODULE:FUNCTION, your function of output and float output.",
+    ),
+]
 MetricOption = Annotated[
     str | None,
     typer.Option(
@@ -87,6 +97,13 @@ LabelsOption = Annotated[
 ]
 NumExamplesOption = Annotated[
     int, typer.Option("--num-examples", min=1, help="The number of training examples that are used.")
+]
+PerChannelOption = Annotated[
+    bool,
+    typer.Option(
+        "--per-channel/--per-tensor",
+        help="One range for each output channel of a weight, or one for each weight tensor, whatever the recipe says.",
+    ),
 ]
 PosttrainOutput = Annotated[
     Path | None, typer.Option("--output", "-o", help="The folder to write to; runs/posttrain-RECIPE by default.")

@@ -14,17 +14,21 @@ import typer
 from rich.table import Table
 
 from bayesbits.baselines.sensitivity_scores import digest_of
-from bayesbits.cli.console import output_console, print_status
+from bayesbits.cli.console import output_console, print_line, print_status
 from bayesbits.cli.options import RecipeOptions
 from bayesbits.cli.search import folder_name, load_recipe, show_result
 from bayesbits.cli.tables import file_table, fit_table
 from bayesbits.compression.attach import attach
+from bayesbits.compression.budget import Budget
 from bayesbits.compression.compressor import Compressor
 from bayesbits.posttraining import PosttrainConfig, posttrain, restore
-from bayesbits.posttraining.config import MUS
+from bayesbits.posttraining.config import LOSSES
+from bayesbits.posttraining.losses import LossFunction
+from bayesbits.posttraining.penalty_weights import MULTIPLES
 from bayesbits.recipes import Recipe, TrainedNetwork, trained_network
 from bayesbits.recipes.data import first_batches, inputs_of
 from bayesbits.recipes.evaluation import measure
+from bayesbits.recipes.factories import find_function
 from bayesbits.recipes.metrics import change_of
 from bayesbits.recipes.recipe import TaskConfig
 from bayesbits.recipes.run import write_posttrained
@@ -62,6 +66,7 @@ def calibrated_network(
     labeled: bool,
     num_examples: int,
     gates: str,
+    per_channel: bool,
     device: str | None,
     final: bool = False,
 ) -> CalibratedNetwork:
@@ -70,7 +75,8 @@ def calibrated_network(
     No channel is removed, since no weight can make up for it. `final`: a final network will be written, which must
     not replace the one of a search.
     """
-    loaded = replace(recipe, spec=replace(recipe.spec, prune=False, gates=gates))
+    spec = replace(recipe.spec, prune=False, gates=gates, per_channel_weights=per_channel)
+    loaded = replace(recipe, spec=spec)
     if checkpoint is not None:
         loaded = replace(loaded, model=replace(loaded.model, checkpoint=str(checkpoint)), float_training=None)
     folder = output or Path("runs") / f"posttrain-{folder_name(loaded)}"
@@ -132,26 +138,45 @@ def score_on_test(compressor: Compressor, trained: TrainedNetwork) -> float:
 
 def run_posttrain(
     options: RecipeOptions, checkpoint: Path | None, output: Path | None, *, labels: str, learn: str, num_examples: int,
-    steps: int, mus: str | None, gates: str, budget: float | None, device: str | None,
+    steps: int, mus: str | None, gates: str, per_channel: bool, budget: str | None, device: str | None,
 ) -> None:  # fmt: skip
     """Learn a front, show it, and make one of its points final where there is a budget."""
-    recipe = load_recipe(options)
-    config = PosttrainConfig(_parse_mus(mus, gates), _loss(labels, recipe), steps)
+    limit = None if budget is None else parse_budget(budget)
+    compared = options.loss if labels == "none" and _compares_with_float(options.loss) else None
+    recipe = load_recipe(options if compared is None else replace(options, loss=None))
+    config = PosttrainConfig(_parse_mus(mus), _found(compared or _loss(labels, recipe)), steps)
     network = calibrated_network(
         recipe, checkpoint, output=output, labeled=labels == "given", num_examples=num_examples, gates=gates,
-        device=device, final=budget is not None,
+        per_channel=per_channel, device=device, final=budget is not None,
     )  # fmt: skip
-    front, seconds = _learn_front(network, learn, config)
+    front, seconds = _learn_front(network, learn, config, limit)
     with_labels = "with" if labels == "given" else "without"
     title = f"{learn}, learned on {network.num_examples:,} examples {with_labels} labels"
-    show_front(front, network.trained, title, [f"mu = {point.mu:g}" for point in front.points])
-    if budget is None:
+    names = [f"mu = {point.mu:g}" for point in front.points]
+    show_front(front, network.trained, title, names if limit is None else [*names[:-1], f"within {limit}"])
+    if limit is None:
         print_status(
-            f"{network.folder / FRONT} holds every point; the same command with --budget PERCENT makes the most "
-            "expensive point within that cost final"
+            f"{network.folder / FRONT} holds every point; the same command with --budget LIMIT, such as "
+            '"2% bops", learns them again and makes the best plan within that cost final'
         )
     else:
-        _make_final(network, _within_budget(front, budget, network.folder / FRONT), seconds)
+        _make_final(network, front.points[-1], seconds, limit)
+
+
+def parse_budget(text: str) -> Budget:
+    """A budget from the command line; a number alone is a percentage of the bit operations."""
+    try:
+        return Budget(relative_bops=float(text)) if _is_float(text) else Budget.parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--budget") from error
+
+
+def _is_float(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _loss(labels: str, recipe: Recipe) -> str:
@@ -161,22 +186,36 @@ def _loss(labels: str, recipe: Recipe) -> str:
     return "output" if recipe.task.has_logits else "layers"
 
 
-def _parse_mus(mus: str | None, gates: str) -> tuple[float, ...]:
+def _compares_with_float(loss: str | None) -> bool:
+    """Whether --loss names a comparison with the float network, and not the loss that the task is trained with."""
+    return loss is not None and (loss in LOSSES[1:] or ":" in loss)
+
+
+def _found(loss: str) -> str | LossFunction:
+    """A loss by its name, or a function of the user's of output and float output."""
+    return find_function(loss, "loss") if ":" in loss else loss
+
+
+def _parse_mus(mus: str | None) -> tuple[float, ...] | None:
+    """The weights that are given; None: they are chosen for the network."""
     if mus is None:
-        return MUS[gates]
+        return None
     try:
         numbers = tuple(float(number) for number in mus.split(","))
-        return PosttrainConfig(numbers).mus or ()
+        return PosttrainConfig(numbers).mus
     except ValueError as error:
         message = f"{mus!r} are no weights of a penalty; write increasing numbers as 0.001,0.01"
         raise typer.BadParameter(message, param_hint="--mus") from error
 
 
-def _learn_front(network: CalibratedNetwork, learn: str, config: PosttrainConfig) -> tuple[Front, float]:
+def _learn_front(
+    network: CalibratedNetwork, learn: str, config: PosttrainConfig, budget: Budget | None
+) -> tuple[Front, float]:
     """The front and the seconds it took; each point is written when it is done."""
     metric = network.trained.task.metric
-    path, number = network.folder / FRONT, len(config.mus or ())
-    settings = _settings(network, learn, config)
+    path, number = network.folder / FRONT, len(config.mus or MULTIPLES[network.compressor.spec.gates])
+    number += budget is not None
+    settings = _settings(network, learn, config) | {"budget": None if budget is None else str(budget)}
     before = _front_before(network.folder, settings)
     if before is not None and len(before.points) == number:
         print_status(
@@ -190,14 +229,15 @@ def _learn_front(network: CalibratedNetwork, learn: str, config: PosttrainConfig
         point = front.points[-1]
         assert point.score is not None
         cost = f"{point.relative_bops:.4g}% of the bit operations"
-        print_status(f"mu {point.mu:g}: {cost}, test {metric.name} {metric.text(metric.score(point.score))}")
+        name = f"mu {point.mu:g}" if len(front.points) < number or budget is None else f"within {budget}"
+        print_status(f"{name}: {cost}, test {metric.name} {metric.text(metric.score(point.score))}")
 
     start = time.monotonic()
     try:
         front = posttrain(
             network.compressor, network.batches, learn, config,
             loss_fn=network.trained.task.loss.function if config.loss == "labels" else None,
-            evaluate=lambda _model: score_on_test(network.compressor, network.trained), keep=keep,
+            evaluate=lambda _model: score_on_test(network.compressor, network.trained), keep=keep, budget=budget,
         )  # fmt: skip
     except KeyboardInterrupt as error:
         done = len(Front.load(path).points) if path.exists() else 0
@@ -211,7 +251,13 @@ def _learn_front(network: CalibratedNetwork, learn: str, config: PosttrainConfig
 def _settings(network: CalibratedNetwork, learn: str, config: PosttrainConfig) -> dict[str, Any]:
     """Everything that determines a front; written beside it, so that it is never mixed with another."""
     settings = {"learn": learn, "examples": network.num_examples, "weights": network.weights, **asdict(config)}
+    if callable(config.loss):
+        settings["loss"] = (
+            f"{config.loss.__module__}:{getattr(config.loss, '__qualname__', type(config.loss).__name__)}"
+        )
     settings["gates"] = network.compressor.spec.gates
+    if network.compressor.spec.per_channel_weights:  # older files say nothing, and have one range for each tensor
+        settings["per_channel_weights"] = True
     if network.recipe.task != TaskConfig():  # older files have no task
         settings["task"] = asdict(network.recipe.task)
     return settings
@@ -229,9 +275,11 @@ def _front_before(folder: Path, settings: Mapping[str, Any]) -> Front | None:
     try:
         found = json.loads((folder / POSTTRAIN).read_text(encoding="utf-8"))
         found = {_NEW_NAMES.get(name, name): value for name, value in found.items()}
-        front = Front.load(folder / FRONT)
+        front: Front | None = Front.load(folder / FRONT)
     except ValueError as error:
         raise ValueError(f"{folder} holds a front that cannot be read ({error}); {solution}, or remove it") from error
+    if found.setdefault("budget", None) != settings["budget"]:  # the same points are learned again, with others
+        found["budget"], front = settings["budget"], None
     difference = first_difference(found, json.loads(_json(settings)))
     if difference is not None:
         raise ValueError(f"{folder / FRONT} was learned with other settings: {difference}; {solution}")
@@ -242,20 +290,7 @@ def _json(settings: Mapping[str, Any]) -> str:
     return json.dumps(settings, indent=2) + "\n"
 
 
-def _within_budget(front: Front, budget: float, path: Path) -> Point:
-    """The most expensive point within the budget; not the best one, since the scores are those of the test set."""
-    affordable = [point for point in front.points if point.relative_bops <= budget]
-    if not affordable:
-        cheapest = min(front.points, key=lambda point: point.relative_bops)
-        raise ValueError(
-            f"no point costs at most {budget:g}%: the cheapest, mu = {cheapest.mu:g}, costs "
-            f"{cheapest.relative_bops:.4g}%. Use a larger --budget, or larger --mus and another --output; {path} has "
-            "every point"
-        )
-    return max(affordable, key=lambda point: point.relative_bops)
-
-
-def _make_final(network: CalibratedNetwork, point: Point, seconds: float) -> None:
+def _make_final(network: CalibratedNetwork, point: Point, seconds: float, budget: Budget) -> None:
     """Make a point final, and write and show it like the result of a search."""
     assert point.mu is not None
     trained = network.trained
@@ -263,10 +298,12 @@ def _make_final(network: CalibratedNetwork, point: Point, seconds: float) -> Non
     values, _ = measure(network.compressor.model, trained.loaders.test, trained.task.metrics)
     result = write_posttrained(
         network.recipe, network.folder, network.compressor, point.plan, trained.process, mu=point.mu, seconds=seconds,
-        scores=trained.task.scores(values, trained.values),
+        scores=trained.task.scores(values, trained.values), budget=budget,
     )  # fmt: skip
     show_result(result)
     output_console().print(file_table(network.folder))
+    print_line(f"\n{result.verdict}")
     print_status(
-        f"mu = {point.mu:g} is final; bayesbits plan, export, verify, bench and report accept {network.folder}"
+        f"the plan from mu = {point.mu:g} is final; bayesbits plan, export, verify, bench and report accept "
+        f"{network.folder}"
     )

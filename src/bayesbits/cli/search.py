@@ -18,9 +18,11 @@ DEMO_RECIPE = "digits-lenet5"
 DEMO_EXAMPLES = 359  # the whole test set
 
 
-def run_search(options: RecipeOptions, output: Path | None, *, resume: bool, device: str | None) -> None:
+def run_search(
+    options: RecipeOptions, output: Path | None, *, resume: bool, device: str | None, budget: str | None = None
+) -> None:
     """Search, show the result and write the report."""
-    recipe = load_recipe(options)
+    recipe = load_recipe(options, budget)
     folder = output or _folder_to_resume(options.recipe, resume) or Path("runs") / folder_name(recipe)
     result = run_recipe(recipe, folder, resume=resume, device=device)
     show_result(result)
@@ -51,11 +53,11 @@ def _description(path: Path) -> object:
         return None
 
 
-def load_recipe(options: RecipeOptions) -> Recipe:
+def load_recipe(options: RecipeOptions, budget: str | None = None) -> Recipe:
     """The recipe with the changes that the options make."""
     return load(
         options.recipe, options.overrides or (), model=options.model, data=options.data, task=options.task,
-        loss=options.loss, metric=options.metric,
+        loss=options.loss, metric=options.metric, budget=budget,
     )  # fmt: skip
 
 
@@ -102,11 +104,12 @@ def show_result(result: Result) -> None:
 
 
 def finish(result: Result, folder: Path) -> None:
-    """Write the report, list the files of the run, and print advice where almost nothing was compressed."""
+    """Write the report, list the files of the run, and print the verdict, with advice where there is some."""
     if not is_first_process():
         return
     page = write_report(folder)
     output_console().print(file_table(folder))
-    if result.advice:
-        print_line(f"\n{result.advice}")
+    for text in (result.verdict, result.advice):
+        if text:
+            print_line(f"\n{text}")
     print_line(f"\nreport: {page}")

@@ -28,7 +28,7 @@ FRONT = "sensitivity-front.json"
 
 def run_sensitivity(
     options: RecipeOptions, checkpoint: Path | None, output: Path | None, *, labels: str, bits: tuple[int, ...],
-    num_examples: int, device: str | None,
+    num_examples: int, per_channel: bool, device: str | None,
 ) -> None:  # fmt: skip
     """Measure every tensor, lower the bits in the order of sensitivity, and show both."""
     recipe = load_recipe(options)
@@ -39,7 +39,7 @@ def run_sensitivity(
         )
     network = calibrated_network(
         recipe, checkpoint, output=output, labeled=labels == "given", num_examples=num_examples, gates="hard_sigmoid",
-        device=device,
+        per_channel=per_channel, device=device,
     )  # fmt: skip
     measurements, metric = network.folder / MEASUREMENTS, network.trained.task.metric
     is_accuracy = (metric.name, metric.unit) == ("accuracy", "%")

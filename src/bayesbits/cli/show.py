@@ -37,7 +37,7 @@ def show_recipes() -> None:
         recipe = recipes.load(name)
         stages = (recipe.float_training, recipe.search, recipe.finetune)
         epochs = " + ".join(str(stage.epochs) for stage in stages if stage is not None)
-        table.add_row(name, recipe.description, f"{recipe.search.mu:g}", epochs, recipe.source)
+        table.add_row(name, recipe.description, f"{recipe.search.mu or 0:g}", epochs, recipe.source)
     console = output_console()
     console.print(table)
     console.print("Run one with: bayesbits search RECIPE. Epochs are those of float training + search + fine-tuning.")

@@ -2,9 +2,12 @@
 
 The steps, in the order of the calls below: `graph.trace` reads its topology, `compression.attachment` makes
 quantizers and gates for it, and the classes of its layers, batch norms, outputs and root are exchanged for ones that
-use them (`nn.layer`, `nn.batch_norm`, `nn.quantized_output`, `nn.network`). Finally every weight gets its range.
+use them (`nn.layer`, `nn.product`, `nn.batch_norm`, `nn.quantized_output`, `nn.network`). Finally every weight gets its
+range.
 """
 
+import warnings
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -13,14 +16,19 @@ from bayesbits.compression.attachment import Attachment, detach_from, find_attac
 from bayesbits.compression.calibration import calibrate_weights
 from bayesbits.compression.compressor import Compressor
 from bayesbits.compression.spec import Spec
-from bayesbits.graph.trace import trace
+from bayesbits.graph.layers import FoundLayer
+from bayesbits.graph.trace import trace_layers
 from bayesbits.nn.batch_norm import BatchNormParts, attach_batch_norm
 from bayesbits.nn.class_exchange import AttachedModule
-from bayesbits.nn.layer import LayerParts, attach_layer
+from bayesbits.nn.layer import AttachedLayer, LayerParts, attach_layer
 from bayesbits.nn.network import NAME, attach_to_network
+from bayesbits.nn.product import ProductSource, attach_product
 from bayesbits.nn.quantized_output import Output, attach_output
-from bayesbits.records.topology import Layer
+from bayesbits.records.topology import MOST_NAMES, Layer, Topology
 from bayesbits.utils.torch_private import BatchNorm, is_compiled
+
+LARGEST_FLOAT_SHARE = 0.05
+"""The share of MACs in float from which on `attach` warns."""
 
 
 def attach(model: nn.Module, example_inputs: Any, spec: Spec | None = None) -> Compressor:
@@ -28,7 +36,9 @@ def attach(model: nn.Module, example_inputs: Any, spec: Spec | None = None) -> C
 
     The network keeps its structure, its parameters and their names; it computes with quantized weights and activations
     from now on, as soon as `Compressor.calibrate` has set the ranges. Where attaching fails, the network is left as it
-    was.
+    was. A layer is every convolution, linear layer or matrix product with a weight that is a parameter or is computed
+    from parameters alone, whatever calls it. A warning says where more than 5% of the multiply-accumulates stay in
+    float.
 
     Args:
         model: The float network, not compiled.
@@ -57,15 +67,34 @@ def attach(model: nn.Module, example_inputs: Any, spec: Spec | None = None) -> C
     spec = Spec() if spec is None else spec
     if not isinstance(spec, Spec):
         raise TypeError(f"the spec is a {type(spec).__name__}; it is a bayesbits.Spec, such as Spec(bits=(2, 4, 8))")
-    attachment = Attachment(trace(model, example_inputs), spec, example_inputs)
+    topology, found = trace_layers(model, example_inputs)
+    _warn_of_float(topology)
+    attachment = Attachment(topology, spec, example_inputs)
     try:
-        _attach_to_modules(model, attachment)
+        _attach_to_modules(model, attachment, {layer.name: layer for layer in found})
         attach_to_network(model, attachment)
         calibrate_weights(model, attachment)
     except BaseException:
         detach_from(model)
         raise
     return Compressor(model)
+
+
+def _warn_of_float(topology: Topology) -> None:
+    """Warn where a large part of the network is not attached to, and name the largest entries."""
+    share = sum(entry.macs for entry in topology.unsupported) / topology.macs
+    if share > LARGEST_FLOAT_SHARE:
+        entries = sorted(topology.unsupported, key=lambda entry: -entry.macs)[:MOST_NAMES]
+        named = ", ".join(
+            f"{entry.name or 'the network'} ({entry.what}, {entry.macs / topology.macs:.1%})"
+            for entry in entries
+            if entry.macs
+        )
+        warnings.warn(
+            f"{share:.1%} of the MACs stay in float and count at 32 bits: {named}; compressor.topology.unsupported "
+            "lists all of them with the reasons",
+            stacklevel=3,
+        )
 
 
 def check_free(model: nn.Module) -> None:
@@ -87,20 +116,24 @@ def check_free(model: nn.Module) -> None:
         raise ValueError(f"the network has an attribute {NAME!r}, and that name is needed for what is attached")
 
 
-def _attach_to_modules(model: nn.Module, attachment: Attachment) -> None:
+def _attach_to_modules(model: nn.Module, attachment: Attachment, found: Mapping[str, FoundLayer]) -> None:
     """Make layers, their batch norms, and the modules that emit operands use their quantizers and gates."""
-    layers = [layer for layer in attachment.topology.layers if layer.name not in attachment.search_space.skipped]
-    if not layers:
+    skipped = attachment.search_space.skipped
+    if all(layer.name in skipped for layer in attachment.topology.layers):
         raise ValueError("the rules skip every layer of this network: there is nothing to attach to")
-    for layer in layers:
-        _attach_to_layer(model, layer, attachment)
+    for layer in attachment.topology.layers:
+        source = found.get(layer.name)
+        if layer.name not in skipped:
+            _attach_to_layer(model, layer, attachment, source)
+        elif source is not None and source.product is not None:  # so that its weight can be read
+            _attach(model, layer.name, LayerParts(), source)
     for tensor, name in attachment.topology.operand_tensors.items():
         if tensor in attachment.quantizers:
             output = Output(attachment.quantizers[tensor], name, attachment.calibration)
             attach_output(model.get_submodule(name), output)
 
 
-def _attach_to_layer(model: nn.Module, layer: Layer, attachment: Attachment) -> None:
+def _attach_to_layer(model: nn.Module, layer: Layer, attachment: Attachment, source: FoundLayer | None) -> None:
     norm = None if layer.norm is None else model.get_submodule(layer.norm)
     assert norm is None or isinstance(norm, BatchNorm)
     # Tied weights have one grid, and may have several batch norms; transposed groups have no axis to fold along.
@@ -112,9 +145,19 @@ def _attach_to_layer(model: nn.Module, layer: Layer, attachment: Attachment) -> 
         input=attachment.quantizers.get(layer.activation),
         gate=gate if norm is None else None,
         norm=norm if folded else None,
+        norm_behind=norm,
         rounds_bias=norm is None,
         calibration=attachment.calibration,
     )
-    module = attach_layer(model.get_submodule(layer.name), parts)
+    module = _attach(model, layer.name, parts, source)
     if norm is not None:
         attach_batch_norm(norm, BatchNormParts(gate=gate, layer=module))
+
+
+def _attach(model: nn.Module, name: str, parts: LayerParts, source: FoundLayer | None) -> AttachedLayer:
+    """Attach parts to a module, or to a product that the code of another module computes."""
+    product = None if source is None else source.product
+    if source is None or product is None:
+        return attach_layer(model.get_submodule(name), parts)
+    known = ProductSource(product.call, source.kind, product.weight, product.bias, product.geometry)
+    return attach_product(model.get_submodule(product.owner), name, known, parts)

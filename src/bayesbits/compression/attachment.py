@@ -21,6 +21,7 @@ from bayesbits.nn.batch_norm import AttachedBatchNorm
 from bayesbits.nn.class_exchange import check_restorable, restore_class
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.nn.network_quantizers import NetworkQuantizers
+from bayesbits.nn.product import attached_products
 from bayesbits.nn.quantized_output import QuantizedOutput
 from bayesbits.records.topology import Topology
 from bayesbits.utils.batches import split_inputs
@@ -47,6 +48,7 @@ class Attachment(NetworkQuantizers):
         self.cost_model = CostModel(topology)
         self.penalty = self._penalty(spec.penalty)
         self.expected_bops = self._penalty("expected_bops")
+        self.expected_bytes = self._penalty("expected_bytes")
 
     def _penalty(self, kind: str) -> nn.Module:
         return make_penalty(
@@ -63,11 +65,12 @@ def find_attachment(model: nn.Module) -> Attachment | None:
 def check_intact(model: nn.Module, attachment: Attachment) -> None:
     """Raise where a module that has something attached was replaced by another one after attaching."""
     modules = dict(model.named_modules(remove_duplicate=False))
+    products = attached_products(model)
     topology, quantizers = attachment.topology, attachment.quantizers
     for layer in topology.layers:
         if layer.name in attachment.search_space.skipped:
             continue
-        module = modules.get(layer.name)
+        module = products.get(layer.name) or modules.get(layer.name)
         if not isinstance(module, AttachedLayer):
             raise _replaced(layer.name)
         if layer.norm is not None:
@@ -112,6 +115,7 @@ def _quantizers(topology: Topology, spec: Spec, search_space: SearchSpace) -> di
         quantizers[tensor] = GatedQuantizer(
             signed=owners is not None, beta=1.0 if rows is None else torch.ones(rows), bits=widths, gates=spec.gates,
             learn_range=tensor not in inputs or len(widths) > 1,
+            asymmetric=owners is None and spec.asymmetric_activations,
         )  # fmt: skip
         if len(widths) == 1:
             quantizers[tensor].fix(widths[0])

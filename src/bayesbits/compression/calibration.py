@@ -15,12 +15,19 @@ from torch import Tensor, nn
 
 from bayesbits.compression.attachment import Attachment
 from bayesbits.compression.observers import first_statistics_taken, network_restored, observing
-from bayesbits.compression.range_estimation import RangeOptions, least_error, percentile_of_magnitudes, set_range
+from bayesbits.compression.range_estimation import (
+    RangeOptions,
+    least_error,
+    percentile_of_magnitudes,
+    set_asymmetric_range,
+    set_range,
+)
 from bayesbits.compression.range_observer import RangeObserver, SeenValues
 from bayesbits.compression.sampling import SAMPLE, evenly_spaced, in_rows
 from bayesbits.functional.operation import LARGEST_RANGE
 from bayesbits.nn import GatedQuantizer
 from bayesbits.nn.layer import AttachedLayer
+from bayesbits.nn.product import find_layer
 from bayesbits.utils.batches import call_without_labels
 
 
@@ -33,8 +40,12 @@ def calibrate(
     percentile: float,
     reference_bits: int,
     momentum: float,
+    weight_bits: int | None = None,
 ) -> None:
-    """Set the ranges of all activations from data, and those of all weights from the weights."""
+    """Set the ranges of all activations from data, and those of all weights from the weights.
+
+    `reference_bits` is the reference width of activations, and without `weight_bits` of weights too.
+    """
     weights = attachment.topology.weight_tensors
     quantizers = {name: q for name, q in attachment.quantizers.items() if name not in weights}
     before, attachment.calibrated = attachment.calibrated, True
@@ -45,7 +56,8 @@ def calibrate(
         )  # fmt: skip
         if method != "mse" or reference_bits == attachment.spec.output_bits:
             _share_ranges(attachment)
-        calibrate_weights(model, attachment, method if method == "mse" else "minmax", reference_bits)
+        weight_method = method if method == "mse" else "minmax"
+        calibrate_weights(model, attachment, weight_method, reference_bits if weight_bits is None else weight_bits)
     except BaseException:
         attachment.calibrated = before
         raise
@@ -74,8 +86,9 @@ def calibrate_activations(
     """Set range and sign of the activation quantizers inside `model` from what the float network computes.
 
     `quantizers` maps names of tensors to quantizers. A batch holds the inputs of the model, on its device. A
-    range is signed where a value below zero was seen. Whether a quantizer learns, is fixed or off stays as it was.
-    Batch norms that have never run take their statistics from these batches too: those they start with would mislead.
+    range is signed where a value below zero was seen, and asymmetric where its quantizer allows that. Whether a
+    quantizer learns, is fixed or off stays as it was. Batch norms that have never run take their statistics from these
+    batches too: those they start with would mislead.
     """
     options = RangeOptions(method, percentile, reference_bits, momentum)
     observers = {name: RangeObserver(_at_own_width(options, quantizer)) for name, quantizer in quantizers.items()}
@@ -105,11 +118,16 @@ def calibrate_activations(
     for name, observer in observers.items():
         problem: str | None = "no values reached its quantizer (an unused layer?); its range is left as it was"
         if name in seen:
-            problem = set_range(
-                quantizers[name], observer.end(seen[name]), seen[name].largest, signed=seen[name].signed
-            )
+            problem = _set_seen_range(quantizers[name], observer, seen[name])
         if problem is not None:
             warnings.warn(f"{name}: {problem}", stacklevel=2)
+
+
+def _set_seen_range(quantizer: GatedQuantizer, observer: RangeObserver, seen: SeenValues) -> str | None:
+    """Set the range of an activation: asymmetric where values below zero were seen and the quantizer allows it."""
+    if seen.signed and quantizer.log_alpha is not None:
+        return set_asymmetric_range(quantizer, observer.ends(seen), seen.extremes)
+    return set_range(quantizer, observer.end(seen), seen.largest, signed=seen.signed)
 
 
 def calibrate_weights(
@@ -119,7 +137,7 @@ def calibrate_weights(
     for parameter, layers in attachment.topology.weight_tensors.items():
         quantizer = attachment.quantizers.get(parameter)
         if quantizer is not None:
-            layer = model.get_submodule(layers[0])
+            layer = find_layer(model, layers[0])
             assert isinstance(layer, AttachedLayer)
             calibrate_weight(
                 quantizer, layer.folded_weight().detach(), parameter, method=method, reference_bits=reference_bits

@@ -16,10 +16,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from bayesbits.compression.attachment import Attachment, check_intact, detach_from
+from bayesbits.compression.budget import Budget
 from bayesbits.compression.calibration import calibrate
 from bayesbits.compression.diagnosis import Diagnosis
 from bayesbits.compression.diagnosis_measurement import diagnose
 from bayesbits.compression.planning import fix_plan, read_plan
+from bayesbits.compression.projection import adopt, project
 from bayesbits.compression.spec import Spec
 from bayesbits.cost import Cost
 from bayesbits.nn.network import NAME
@@ -87,11 +89,13 @@ class Compressor:
         *,
         percentile: float = 99.99,
         reference_bits: int = 8,
+        weight_bits: int | None = None,
         momentum: float = 0.9,
     ) -> None:
         """Take the ranges of activations from data, and those of weights from the weights.
 
-        Where the batches cannot be used, no range is changed.
+        An activation without values below zero is unsigned; others have asymmetric ranges where the spec allows them,
+        with both ends found by the method. Where the batches cannot be used, no range is changed.
 
         Args:
             batches: What the model is called with: tensors, tuples of positional or dicts of keyword inputs. From a
@@ -102,6 +106,7 @@ class Compressor:
             percentile: For "percentile": how much of the magnitudes lies inside the range, in percent.
             reference_bits: For "mse": the width at which the error is smallest. A tensor whose width is not learned
                 has its own width instead.
+            weight_bits: For "mse": the width at which the error of weights is smallest; None: `reference_bits`.
             momentum: For "moving_average": how much of the average each further batch keeps.
 
         Raises:
@@ -113,7 +118,7 @@ class Compressor:
         check_intact(self.model, self.attachment)
         calibrate(
             self.model, self.attachment, batches, method,
-            percentile=percentile, reference_bits=reference_bits, momentum=momentum,
+            percentile=percentile, reference_bits=reference_bits, weight_bits=weight_bits, momentum=momentum,
         )  # fmt: skip
 
     def penalty(self) -> Tensor:
@@ -169,8 +174,33 @@ class Compressor:
         check_intact(self.model, self.attachment)
         return read_plan(self.attachment)
 
+    def project(self, budget: Budget, *, certain: bool = False) -> Plan:
+        """Move the gates onto a budget: the plan that they decide on is then within it, as near as possible to before.
+
+        Where the present decision costs more than the budget, the gates with the smallest logits close until the
+        counted cost fits; where it costs less, those with the largest logits open. Rules, groups of channels and their
+        multiples are those of the spec.
+
+        Args:
+            budget: The most that the plan may cost.
+            certain: Whether noise is to change no gate from now on: all logits are moved far from the decision.
+
+        Returns:
+            The plan, which is now the gates' decision; nothing is fixed.
+
+        Raises:
+            BudgetError: The budget is below the smallest cost under the spec; the message says what holds it up.
+        """
+        check_intact(self.model, self.attachment)
+        plan = project(self.attachment, budget)
+        adopt(self.attachment, plan, certain=certain)
+        return plan
+
     def fix(self, plan: Plan | None = None) -> None:
         """Make bits and channels final; weights and ranges can still be fine-tuned.
+
+        An operand of a residual addition that has a quantizer, and no width in the plan, stays in float. One that has
+        a width in the plan, and no quantizer by the spec, stays in float too.
 
         Args:
             plan: The decision; the present one by default.

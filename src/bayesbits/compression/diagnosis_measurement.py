@@ -93,11 +93,12 @@ class _Observer:
     def __call__(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         if not self.looking or inputs[0].numel() == 0:
             return
-        beta, signed = self.quantizer.beta.detach(), self.quantizer.signed
+        beta, signed, alpha = self.quantizer.beta.detach(), self.quantizer.signed, self.quantizer.alpha
+        alpha = None if alpha is None else alpha.detach()
         rows = evenly_spaced(in_rows(inputs[0], beta.numel()), SAMPLE)
         ends = beta.reshape(-1, 1)
-        outside = (rows > ends) | (rows < (-ends if signed else 0.0))
-        errors = [(round_to_bits(rows, beta, width, signed) - rows).square().sum() for width in self.widths]
+        outside = (rows > ends) | (rows < ((-ends if signed else 0.0) if alpha is None else alpha))
+        errors = [(round_to_bits(rows, beta, width, signed, alpha) - rows).square().sum() for width in self.widths]
         sums = torch.stack([torch.ones_like(rows).sum(), outside.to(rows).sum(), rows.square().sum(), *errors])
         self.sums = sums if self.sums is None else self.sums + sums
 

@@ -5,6 +5,7 @@
                    KL_jk = -H[q_jk] + L q_jk - log(1 - e^-L) (1 - q_jk)
     expected_bops  the expected bit operations in percent of float, with the expected widths
                    sum_j (b_j - b_(j-1)) prod_(i<=j) q_ik,  b_0 = 0
+    expected_bytes the expected bytes of weights and biases, with the same expected widths
 
 `paper` is the paper's objective, `variational` its bound. q_jk = P(z_jk > 0) is the probability that the gate of width
 b_j of tensor k is on; `compression.penalty_base` says which gates and MACs those are. To add a penalty: write a
@@ -89,12 +90,24 @@ class ExpectedBopsPenalty(Penalty):
         sizes = [gate.gates.logits.numel() for gate in self._channel_gates.values()]
         end = on.numel() - len(self._tensors) - 1
         channels = torch.split(on[end - sum(sizes) : end], sizes)
-        return self.cost_model.relative_bops(widths, dict(zip(self._channel_gates, channels, strict=True)), "exact")
+        return self.cost(widths, dict(zip(self._channel_gates, channels, strict=True)))
+
+    def cost(self, widths: Mapping[str, Tensor], on: Mapping[str, Tensor]) -> Tensor:
+        """The cost, from the expected width of every tensor and the probability that each channel is on."""
+        return self.cost_model.relative_bops(widths, on, "exact")
+
+
+class ExpectedBytesPenalty(ExpectedBopsPenalty):
+    """The expected bytes of the packed weights and biases; activations have no part in it."""
+
+    def cost(self, widths: Mapping[str, Tensor], on: Mapping[str, Tensor]) -> Tensor:
+        return self.cost_model.weight_bytes(widths, on)
 
 
 PENALTIES: dict[str, type[Penalty]] = {
     "paper": PaperPenalty,
     "expected_bops": ExpectedBopsPenalty,
+    "expected_bytes": ExpectedBytesPenalty,
     "variational": VariationalPenalty,
 }
 

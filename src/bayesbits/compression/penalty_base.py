@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from bayesbits.cost import CostModel
 from bayesbits.cost.bops import FLOAT_BITS
-from bayesbits.functional.gates import probability_on
+from bayesbits.functional.gates import decide, probability_on
 from bayesbits.nn import ChannelGate, GatedQuantizer
 from bayesbits.records.topology import Layer, Topology
 
@@ -110,10 +110,13 @@ class Penalty(nn.Module):
         learns = [one if _learns(quantizer, channels) else zero for quantizer, channels in self._tensors.values()]
         return (charges * torch.cat([zero[:0], *learns])).sum()
 
-    def forward(self) -> Tensor:
-        """The penalty, a number that is differentiable in the gates' logits."""
+    def forward(self, decided: bool = False) -> Tensor:
+        """The penalty, a number that is differentiable in the gates' logits.
+
+        `decided`: that of the gates' test-time decision, in which each is on or off, and which has no gradient.
+        """
         logits = torch.cat([*self._logits(), self.decided[1:].expand(len(self._tensors) + 1)]).to(self.price.dtype)
-        on = probability_on(logits)
+        on = decide(logits).to(logits.dtype) if decided else probability_on(logits)
         charge = self.charge(logits, on)
         charges, in_use = self._first(charge), self._first(on)
         for row_charge, row_on in zip(self._higher(charge), self._higher(on), strict=True):

@@ -1,28 +1,37 @@
 """Reading a `Plan` from the gates (`read_plan`), and fixing quantizers and gates to a `Plan` (`fix_plan`)."""
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
 from bayesbits.compression.attachment import Attachment
 from bayesbits.cost.bops import FLOAT_BITS
 from bayesbits.records.plan import Plan
+from bayesbits.records.topology import ChannelGroup
 
 
 def read_plan(attachment: Attachment) -> Plan:
     """The present decision: gates thresholded, bits by tensor, channels by layer."""
+    bits = {name: q.effective_bits() for name, q in attachment.quantizers.items() if q.mode != "off"}
+    return make_plan(attachment, bits, kept_channels(attachment))
+
+
+def make_plan(attachment: Attachment, bits: Mapping[str, int], kept: Mapping[str, tuple[int, ...]]) -> Plan:
+    """The plan with these widths of quantizers and these channels; a weight all of whose channels are gone is gone."""
     topology = attachment.topology
-    bits = dict.fromkeys(topology.weight_tensors, FLOAT_BITS)
-    bits |= {activation.name: FLOAT_BITS for activation in topology.activations}
-    bits |= {name: q.effective_bits() for name, q in attachment.quantizers.items() if q.mode != "off"}
-    kept = kept_channels(attachment)
+    plan_bits = dict.fromkeys(topology.weight_tensors, FLOAT_BITS)
+    plan_bits |= {activation.name: FLOAT_BITS for activation in topology.activations}
+    plan_bits |= bits
     for parameter, layers in topology.weight_tensors.items():
         if all(kept.get(layer) == () for layer in layers):
-            bits[parameter] = 0  # all channels of a branch beside a residual connection are removed
-    return Plan(bits=bits, kept=kept)
+            plan_bits[parameter] = 0  # all channels of a branch beside a residual connection are removed
+    return Plan(bits=plan_bits, kept=kept)
 
 
 def fix_plan(attachment: Attachment, plan: Plan) -> None:
     """Make a plan final; where it does not fit, or a range is not usable, raise and change nothing."""
     plan.check(attachment.topology)
     quantizers, gates = attachment.quantizers, attachment.channel_gates
-    operands = attachment.topology.operand_tensors  # plans for a whole network name them, and a spec may leave them out
+    operands = attachment.topology.operand_tensors  # where the spec gave them no quantizer, they stay in float
     for name, bits in plan.bits.items():
         if name not in quantizers and name not in operands and bits != FLOAT_BITS:
             raise ValueError(f"the plan gives {name} {bits} bits, but it was left in float when attaching")
@@ -43,16 +52,25 @@ def fix_plan(attachment: Attachment, plan: Plan) -> None:
         gate.fix([channel in kept for channel in every])
 
 
-def kept_channels(attachment: Attachment) -> dict[str, tuple[int, ...]]:
-    """The output channels that stay, of every layer that loses some.
+@dataclass(frozen=True)
+class DecidedGroup:
+    """A group of channels of which gates decide how many stay."""
 
-    Of every group at least one channel stays, and at least the next multiple that the spec asks for: the channels with
-    the largest logits are taken back. Channels that are fixed are final; their number is not rounded up.
-    """
-    topology, multiple = attachment.topology, attachment.spec.channel_multiple
-    gates = attachment.channel_gates
-    kept = {name: gate.kept().tolist() for name, gate in gates.items()}
-    logits = {name: gate.gates.logits.detach().tolist() for name, gate in gates.items()}
+    group: ChannelGroup
+    makers: Mapping[int, list[tuple[str, int]]]
+    """For every channel class the layers that make it, each with the index of its output channel."""
+    strongest: Mapping[int, tuple[str, int]]
+    """For every channel class the one of its makers with the largest logit."""
+
+    def allowed(self, count: int, multiple: int) -> int:
+        """The number of channels that stay where `count` of them were to stay: at least one, rounded to a multiple."""
+        return min(self.group.size, max(1, -(-count // multiple)) * multiple)
+
+
+def decided_groups(attachment: Attachment, logits: Mapping[str, list[float]]) -> list[DecidedGroup]:
+    """The removable groups all of whose producers have gates that still learn; `logits` are those of each layer."""
+    topology, gates = attachment.topology, attachment.channel_gates
+    groups = []
     for group in topology.removable_groups:
         makers: dict[int, list[tuple[str, int]]] = {channel: [] for channel in group.channels}
         full = [topology.layer(name) for name in group.producers if not topology.layer(name).depthwise]
@@ -62,14 +80,42 @@ def kept_channels(attachment: Attachment) -> dict[str, tuple[int, ...]]:
             for index, channel in enumerate(layer.out_channels):
                 if channel in makers:
                     makers[channel].append((layer.name, index))
-        present = {channel: any(kept[name][index] for name, index in makers[channel]) for channel in group.channels}
-        wanted = min(group.size, max(1, -(-sum(present.values()) // multiple)) * multiple)
         strongest = {channel: max(makers[channel], key=lambda at: logits[at[0]][at[1]]) for channel in group.channels}
-        absent = [channel for channel in group.channels if not present[channel]]
-        absent.sort(key=lambda channel: -logits[strongest[channel][0]][strongest[channel][1]])
-        for channel in absent[: wanted - sum(present.values())]:
-            name, index = strongest[channel]
-            kept[name][index] = True
+        groups.append(DecidedGroup(group, makers, strongest))
+    return groups
+
+
+def channel_logits(attachment: Attachment) -> dict[str, list[float]]:
+    """The logits of the channel gates, by the layer's name."""
+    return {name: gate.gates.logits.detach().tolist() for name, gate in attachment.channel_gates.items()}
+
+
+def kept_channels(attachment: Attachment) -> dict[str, tuple[int, ...]]:
+    """The output channels that stay, of every layer that loses some, by the gates' decision."""
+    kept = {name: gate.kept().tolist() for name, gate in attachment.channel_gates.items()}
+    logits = channel_logits(attachment)
+    return complete_groups(kept, logits, decided_groups(attachment, logits), attachment.spec.channel_multiple)
+
+
+def complete_groups(
+    kept: Mapping[str, list[bool]],
+    logits: Mapping[str, list[float]],
+    groups: Iterable[DecidedGroup],
+    multiple: int,
+) -> dict[str, tuple[int, ...]]:
+    """The output channels that stay, of every layer that loses some, if `kept` says what the gates keep.
+
+    Of every group at least one channel stays, and at least the next multiple that the spec asks for: the channels with
+    the largest logits are taken back. Channels that are fixed are final; their number is not rounded up.
+    """
+    masks = {name: list(mask) for name, mask in kept.items()}
+    for entry in groups:
+        absent = [c for c in entry.group.channels if not any(masks[name][index] for name, index in entry.makers[c])]
+        present = entry.group.size - len(absent)
+        absent.sort(key=lambda channel: -logits[entry.strongest[channel][0]][entry.strongest[channel][1]])
+        for channel in absent[: entry.allowed(present, multiple) - present]:
+            name, index = entry.strongest[channel]
+            masks[name][index] = True
     return {
-        name: tuple(index for index, stays in enumerate(mask) if stays) for name, mask in kept.items() if not all(mask)
+        name: tuple(index for index, stays in enumerate(mask) if stays) for name, mask in masks.items() if not all(mask)
     }

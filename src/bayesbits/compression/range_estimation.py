@@ -5,6 +5,9 @@
 - `percentile`: at a percentile of the magnitudes, averaged over batches;
 - `mse`: where rounding to a reference width has the smallest mean squared error.
 
+An asymmetric range has two ends: the smallest and the largest value, their moving averages, the percentiles of the
+values from below and from above, or the two at which the error is smallest.
+
 The last two work on a bounded sample of evenly spaced values, which is the same in every run.
 """
 
@@ -15,7 +18,7 @@ from torch import Tensor
 
 from bayesbits.compression.sampling import SAMPLE, evenly_spaced
 from bayesbits.functional import reference
-from bayesbits.functional.grid import check_bits
+from bayesbits.functional.grid import INTEGER_BITS, check_bits, code_bounds, has_grid, step_size
 from bayesbits.functional.operation import SMALLEST_RANGE
 from bayesbits.nn import GatedQuantizer
 
@@ -23,7 +26,14 @@ METHODS = ("minmax", "moving_average", "percentile", "mse")
 """The methods that `Compressor.calibrate` takes; public as `bayesbits.CALIBRATION_METHODS`."""
 
 _PERCENTILE_SAMPLE = 4 * SAMPLE  # 26 values lie beyond a percentile of 99.99
+_VALUES_AT_ONCE = 2**17  # that are rounded by one operation: so many fit into a cache
+_VALUES_FOR_SUMS = 32  # for each code; with fewer, rounding every value is quicker
 _FRACTIONS = [0.95**power for power in range(100)]  # of the largest magnitude, from all of it down to 0.6%
+_COARSE_FRACTIONS = _FRACTIONS[::2]  # of one end of two
+
+# An end of an asymmetric range is at least this part of the other one. Its logarithm is what learns, and an end at
+# zero, or at a single value that is nearly zero, would never come back. It lengthens the range by at most this part.
+SMALLEST_END = 1e-3
 
 
 @dataclass(frozen=True)
@@ -54,20 +64,106 @@ def percentile_of_magnitudes(rows: Tensor, percentile: float) -> Tensor:
     return torch.quantile(evenly_spaced(rows, _PERCENTILE_SAMPLE).abs(), percentile / 100, dim=1)
 
 
-def round_to_bits(rows: Tensor, beta: Tensor, bits: int, signed: bool) -> Tensor:
+def percentiles_of_values(rows: Tensor, percentile: float) -> Tensor:
+    """The values of the first row below which, and above which, lies as much as is beyond the percentile."""
+    beyond = 1 - percentile / 100
+    return torch.quantile(evenly_spaced(rows, _PERCENTILE_SAMPLE)[0], rows.new_tensor([beyond, 1 - beyond]))
+
+
+def round_to_bits(rows: Tensor, beta: Tensor, bits: int, signed: bool, alpha: Tensor | None = None) -> Tensor:
     """Each row rounded to the grid of its range."""
-    return reference.forward(rows, beta.reshape(-1, 1), torch.ones(1, device=rows.device), signed, (bits,))
+    lower = None if alpha is None else alpha.reshape(-1, 1)
+    return reference.forward(
+        rows, beta.reshape(-1, 1), torch.ones(1, device=rows.device), signed, (bits,), alpha=lower
+    )  # fmt: skip
 
 
 def least_error(rows: Tensor, largest: Tensor, bits: int, signed: bool) -> Tensor:
     """For each row the fraction of its largest magnitude at which rounding has the least squared error."""
-    ends = largest
-    least = torch.full_like(largest, torch.inf)
-    for fraction in _FRACTIONS:
-        candidate = (largest * fraction).clamp_min(SMALLEST_RANGE)
-        error = (round_to_bits(rows, candidate, bits, signed) - rows).square().mean(dim=1)
-        ends, least = torch.where(error < least, candidate, ends), torch.minimum(error, least)
-    return ends
+    fractions = torch.tensor(_FRACTIONS, dtype=largest.dtype, device=largest.device)
+    candidates = (largest[:, None] * fractions).clamp_min(SMALLEST_RANGE)
+    if not has_grid(bits, rows.dtype):  # values are clipped and not rounded: the widest range is the best
+        return candidates[:, 0]
+    values = rows.abs() if signed else rows  # signed codes are symmetric
+    by_sums = bits <= INTEGER_BITS and values.shape[1] > _VALUES_FOR_SUMS * code_bounds(bits, signed)[1]
+    errors = (_errors_from_sums if by_sums else _errors_by_rounding)(values, candidates, bits, signed)
+    return candidates.gather(1, errors.argmin(dim=1, keepdim=True)).squeeze(1)
+
+
+def _errors_by_rounding(values: Tensor, candidates: Tensor, bits: int, signed: bool) -> Tensor:
+    """The squared error of each row (axis 0) at each of its candidates (axis 1): every value is rounded."""
+    errors = []
+    steps = step_size(candidates, bits, signed)[..., None].to(values)
+    for some in steps.split(max(1, _VALUES_AT_ONCE // values.numel()), dim=1):
+        codes = (values[:, None, :] / some).round_().clamp_(0, code_bounds(bits, signed)[1])
+        errors.append(codes.mul_(some).sub_(values[:, None, :]).square_().sum(dim=2))
+    return torch.cat(errors, dim=1)
+
+
+def _errors_from_sums(values: Tensor, candidates: Tensor, bits: int, signed: bool) -> Tensor:
+    """The same less the sum of all squares, without rounding every value: between two ties all have the same code.
+
+    For n values x that are rounded to q, the error is sum x^2 - 2 q sum x + n q^2, and the first sum does not depend on
+    the candidate. The sums come from those over all smaller values, which are computed once, in float64.
+    """
+    ordered = values.sort(dim=1).values
+    wide = torch.nn.functional.pad(ordered.double(), (1, 0))
+    sums = wide.cumsum(dim=1)
+    codes = torch.arange(code_bounds(bits, signed)[1] + 1, dtype=torch.float64, device=values.device)
+    steps = step_size(candidates.double(), bits, signed)[..., None]
+    ties = ((codes[1:] - 0.5) * steps).flatten(1)
+    ends = torch.searchsorted(ordered.double(), ties).reshape(*candidates.shape, -1)
+    ends = torch.nn.functional.pad(ends, (1, 1))
+    ends[..., -1] = values.shape[1]
+    counts, points = ends.diff(), codes * steps
+    parts = sums.gather(1, ends.flatten(1)).reshape(ends.shape).diff()
+    return (points * (counts * points - 2 * parts)).sum(dim=2)
+
+
+def least_error_of_two_ends(rows: Tensor, alpha: Tensor, beta: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Parts of both ends at which rounding one row has the least squared error: found together, then one by one."""
+    alpha, beta = keep_ends_apart(alpha, beta)
+    least = torch.full_like(beta, torch.inf)
+    best = alpha, beta
+    for lower, upper in ((True, True), (True, False), (False, True), (True, False)):
+        start = best
+        for fraction in _FRACTIONS if lower and upper else _COARSE_FRACTIONS:
+            wanted = (alpha * fraction if lower else start[0], beta * fraction if upper else start[1])
+            ends = keep_ends_apart(*wanted)
+            error = (round_to_bits(rows, ends[1], bits, True, ends[0]) - rows).square().mean(dim=1)
+            better, least = error < least, torch.minimum(error, least)
+            best = torch.where(better, ends[0], best[0]), torch.where(better, ends[1], best[1])
+    return best
+
+
+def keep_ends_apart(alpha: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """Both ends with zero between them, and each at least a small part of the other; see SMALLEST_END."""
+    largest = torch.maximum(-alpha, beta).clamp_min(SMALLEST_RANGE / SMALLEST_END)
+    return torch.minimum(alpha, -SMALLEST_END * largest), torch.maximum(beta, SMALLEST_END * largest)
+
+
+def set_asymmetric_range(
+    quantizer: GatedQuantizer, ends: tuple[Tensor, Tensor], extremes: tuple[Tensor, Tensor]
+) -> str | None:
+    """Give the quantizer a range of two ends that is usable in any case; returns what is odd about it, if anything is.
+
+    `ends` are those that a method found, `extremes` the smallest and the largest value; all are vectors of one.
+    """
+    largest = torch.maximum(-extremes[0], extremes[1])
+    if bool(largest < SMALLEST_RANGE):
+        return set_range(quantizer, largest, largest, signed=True)
+    problem = None
+    if bool(torch.maximum(-ends[0], ends[1]) < SMALLEST_RANGE):
+        problem = "its range would end at zero, as nearly all values are zero; the extreme values are taken instead"
+        ends = extremes
+    alpha, beta = keep_ends_apart(*(end.double() for end in ends))
+    quantizer.set_range(_widened(beta).reshape(()), alpha=-_widened(-alpha).reshape(()))
+    return problem
+
+
+def _widened(ends: Tensor) -> Tensor:
+    """Quantizers keep the logarithm, in float32. Its rounding must not leave the largest value outside of the range."""
+    return ends * (1 + 1.3e-7 + 6e-8 * ends.log().abs())
 
 
 def set_range(quantizer: GatedQuantizer, ends: Tensor, largest: Tensor, *, signed: bool) -> str | None:
@@ -82,8 +178,6 @@ def set_range(quantizer: GatedQuantizer, ends: Tensor, largest: Tensor, *, signe
     elif ends.max() < SMALLEST_RANGE:
         problem = "its range would end at zero, as nearly all values are zero; the largest magnitude is taken instead"
     largest = torch.where(dead, 1.0 if dead.all() else largest.max(), largest)
-    ends = torch.where(dead | (ends < SMALLEST_RANGE), largest, ends).double()
-    # Quantizers keep the logarithm, in float32. Its rounding must not leave the largest value outside of the range.
-    ends = ends * (1 + 1.3e-7 + 6e-8 * ends.log().abs())
+    ends = _widened(torch.where(dead | (ends < SMALLEST_RANGE), largest, ends).double())
     quantizer.set_range(ends.expand(quantizer.log_beta.numel()).reshape(quantizer.log_beta.shape), signed=signed)
     return problem

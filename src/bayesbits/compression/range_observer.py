@@ -8,7 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bayesbits.compression.range_estimation import RangeOptions, least_error, percentile_of_magnitudes
+from bayesbits.compression.range_estimation import (
+    RangeOptions,
+    least_error,
+    least_error_of_two_ends,
+    percentile_of_magnitudes,
+    percentiles_of_values,
+)
 from bayesbits.compression.sampling import SAMPLE, evenly_spaced, in_rows
 
 
@@ -18,16 +24,31 @@ class SeenValues:
 
     batches: tuple[int, ...]
     """The numbers of the batches that reached it."""
-    magnitudes: Tensor
-    """The largest of each such batch; NaN and infinities included."""
-    percentiles: Tensor
-    """Of the magnitudes of each such batch, where the method needs them."""
-    signed: bool
-    """Whether any value lay below zero."""
+    lows: Tensor
+    """The smallest value of each such batch; NaN and infinities included."""
+    highs: Tensor
+    """The largest value of each such batch."""
+    percentiles: tuple[Tensor, ...]
+    """Of each such batch, where the method needs them: of the magnitudes, and of the values from below and above."""
+
+    @property
+    def magnitudes(self) -> Tensor:
+        """The largest magnitude of each batch; NaN and infinities included."""
+        return torch.maximum(self.lows.abs(), self.highs.abs())
 
     @property
     def largest(self) -> Tensor:
         return self.magnitudes.amax().reshape(1)
+
+    @property
+    def extremes(self) -> tuple[Tensor, Tensor]:
+        """The smallest and the largest value."""
+        return self.lows.amin().reshape(1), self.highs.amax().reshape(1)
+
+    @property
+    def signed(self) -> bool:
+        """Whether any value lay below zero."""
+        return bool((self.lows < 0).any())
 
 
 class RangeObserver:
@@ -36,7 +57,7 @@ class RangeObserver:
     def __init__(self, options: RangeOptions) -> None:
         self.options = options
         self.count = 0  # batches that ended
-        self.calls: list[Tensor] = []  # in the present batch: smallest value, largest value, percentile
+        self.calls: list[Tensor] = []  # in the present batch: smallest value, largest value, percentiles
         self.batches: dict[int, Tensor] = {}  # the same for each batch with values
         self.sample: list[Tensor] = []
         self.thinning = 1  # of the evenly spaced values, the sample has one in so many
@@ -48,6 +69,7 @@ class RangeObserver:
         statistics = [*torch.aminmax(row)]
         if self.options.method == "percentile":
             statistics.append(percentile_of_magnitudes(row, self.options.percentile)[0])
+            statistics += percentiles_of_values(row, self.options.percentile)
         self.calls.append(torch.stack(statistics))
         if self.options.method == "mse":
             # A copy, as the network may write into the tensor later.
@@ -66,19 +88,36 @@ class RangeObserver:
     def read(self) -> SeenValues:
         """The one place that waits for the device."""
         low, high, *percentiles = torch.stack(list(self.batches.values())).double().cpu().unbind(dim=1)
-        magnitudes = torch.maximum(low.abs(), high.abs())
-        return SeenValues(tuple(self.batches), magnitudes, torch.cat([*percentiles, low[:0]]), bool((low < 0).any()))
+        return SeenValues(tuple(self.batches), low, high, tuple(percentiles))
+
+    def ends(self, seen: SeenValues) -> tuple[Tensor, Tensor]:
+        """Where an asymmetric range begins and ends by the method; two vectors of one."""
+        if self.options.method == "percentile":
+            _, below, above = seen.percentiles
+            return below.mean().reshape(1), above.mean().reshape(1)
+        if self.options.method == "mse":
+            sample = torch.cat(self.sample, dim=1).float()
+            alpha, beta = (end.to(sample) for end in seen.extremes)
+            alpha, beta = least_error_of_two_ends(sample, alpha, beta, self.options.reference_bits)
+            return alpha.cpu(), beta.cpu()
+        if self.options.method == "minmax":
+            return seen.extremes
+        return self._average(seen.lows), self._average(seen.highs)
 
     def end(self, seen: SeenValues) -> Tensor:
         """Where the range ends by the method; a vector of one."""
         if self.options.method == "percentile":
-            return seen.percentiles.mean().reshape(1)
+            return seen.percentiles[0].mean().reshape(1)
         if self.options.method == "mse":
             sample = torch.cat(self.sample, dim=1)
             return least_error(sample, seen.largest.to(sample), self.options.reference_bits, seen.signed).cpu()
         if self.options.method == "minmax":
             return seen.largest
-        average, *further = seen.magnitudes.unbind()
-        for magnitude in further:
-            average = self.options.momentum * average + (1 - self.options.momentum) * magnitude
+        return self._average(seen.magnitudes)
+
+    def _average(self, values: Tensor) -> Tensor:
+        """The exponential moving average over the batches."""
+        average, *further = values.unbind()
+        for value in further:
+            average = self.options.momentum * average + (1 - self.options.momentum) * value
         return average.reshape(1)

@@ -75,13 +75,14 @@ class Spec:
         bits: The widths to learn between, increasing, from 2 to 32.
         prune: Whether output channels may be removed.
         gates: The kind of the gates: "hard_concrete" (with noise, as in the paper), "hard_sigmoid" or "sigmoid".
-        penalty: What the gates are charged for: "paper", "expected_bops" or "variational".
+        penalty: What the gates are charged for: "paper", "expected_bops", "expected_bytes" or "variational".
         num_examples: The number of training examples, which only the variational penalty needs.
         input_bits: The width of the network's input: fixed, where 32 leaves it in float, or "learned".
         residual_bits: The width of the operands of residual additions: fixed, "learned", or None for no quantizer.
         output_bits: The width of the outputs of layers that other float operations read (SiLU, GELU, a batch norm that
             cannot be folded): fixed, "learned", or None for no quantizer.
         per_channel_weights: Whether every output channel of a weight has a range of its own.
+        asymmetric_activations: Whether the range of an activation with values below zero has two ends of its own.
         channel_multiple: The number of kept channels of a group is rounded up to a multiple of this.
         rules: Demands on single layers or tensors, by shell-style patterns of their names.
 
@@ -105,7 +106,7 @@ class Spec:
     gates: str = "hard_concrete"
     """The kind of the gates: "hard_concrete" (with noise, as in the paper), "hard_sigmoid" or "sigmoid"."""
     penalty: str = "paper"
-    """What the gates are charged for: "paper", "expected_bops" or "variational"."""
+    """What the gates are charged for: "paper", "expected_bops", "expected_bytes" or "variational"."""
     num_examples: int | None = None
     """The number of training examples, which only the variational penalty needs."""
     input_bits: int | Literal["learned"] = 8
@@ -119,6 +120,10 @@ class Spec:
     no cost."""
     per_channel_weights: bool = False
     """Whether every output channel of a weight has a range of its own."""
+    asymmetric_activations: bool = True
+    """Whether the range of an activation with values below zero has two ends of its own, [alpha, beta] with a zero
+    point, as outputs of GELU, SiLU and hard-swish and standardized images need it; otherwise it is symmetric,
+    [-beta, beta]. Activations without values below zero are unsigned in both cases, and weights are symmetric."""
     channel_multiple: int = 1
     """The number of kept channels of a group is rounded up to a multiple of this."""
     rules: Mapping[str, Rule] = field(default_factory=dict)
@@ -139,6 +144,7 @@ class Spec:
             check_integer(self, "num_examples", 1)
         check_flag(self, "prune")
         check_flag(self, "per_channel_weights")
+        check_flag(self, "asymmetric_activations")
         if self.input_bits != "learned":
             _check_width("Spec.input_bits", self.input_bits, ' or "learned"')
         if self.residual_bits not in (None, "learned"):
@@ -152,16 +158,17 @@ class Spec:
 
     @classmethod
     def paper(cls) -> Spec:
-        """The paper's "updated" setting: no quantizers on the operands of residual additions.
+        """The paper's "updated" setting: symmetric ranges, no quantizers on the operands of residual additions.
 
         Returns:
             The spec.
         """
-        return cls(residual_bits=None)
+        return cls(residual_bits=None, asymmetric_activations=False)
 
     @classmethod
     def for_backend(cls, backend: str) -> Spec:
-        """A spec with the widths and the multiples of channels that a runtime computes with integers.
+        """A spec with what a runtime computes with integers: widths up to 8 bits, operands of additions at 8 bits,
+        multiples of 8 channels, and a range for every output channel of a weight.
 
         Args:
             backend: The runtime: "onnxruntime".
@@ -174,7 +181,7 @@ class Spec:
         """
         if backend not in BACKENDS:
             raise ValueError(f"backend is {backend!r}; it is one of {', '.join(BACKENDS)}")
-        return cls(bits=(2, 4, 8), residual_bits=8, output_bits=8, channel_multiple=8)
+        return cls(bits=(2, 4, 8), residual_bits=8, output_bits=8, channel_multiple=8, per_channel_weights=True)
 
 
 def _check_width(name: str, value: Any, otherwise: str = "") -> None:

@@ -55,6 +55,15 @@ class CostModel(nn.Module):
     """[layers]: how many output channels there are."""
     macs: Tensor
     """[layers]: the MACs."""
+    pair_elements: Tensor
+    """[layers]: the elements of the weight for each pair of input and output channels; 0 for a weight that an earlier
+    layer has."""
+    all_pairs: Tensor
+    """[layers]: how many pairs of input and output channels there are; of a depthwise layer, how many channels."""
+    weight_stays: Tensor
+    """[layers]: whether the weight keeps its size whatever channels are removed, as that of a grouped convolution."""
+    has_bias: Tensor
+    """[layers]: whether there is a bias when the layer is deployed."""
     zero_and_one: Tensor
 
     def __init__(self, topology: Topology) -> None:
@@ -88,6 +97,19 @@ class CostModel(nn.Module):
         present = self._present_pairs(self._values(on, weight_bits.dtype), convention)
         return self.macs * present * weight_bits * activation_bits
 
+    def weight_bytes(self, widths: Mapping[str, Tensor], on: Mapping[str, Tensor]) -> Tensor:
+        """The expected bytes of packed weights, biases and parameters that stay in float; arguments as above.
+
+        Where all gates are 0 or 1 it is what `count` counts, but for the last byte of every weight, which may be begun.
+        """
+        weight_bits = torch.stack([widths[name] for name in self._weights])
+        values = self._values(on, weight_bits.dtype)
+        inputs, outputs, more = self._channels(self._present(values))
+        pairs = torch.where(self.depthwise, outputs, inputs * outputs + more)
+        elements = torch.where(self.weight_stays, self.all_pairs, pairs) * self.pair_elements
+        bits = (elements * weight_bits).sum() + 8 * BIAS_BYTES * (outputs * self.has_bias).sum()
+        return bits / 8 + packed_bytes(self.topology.other_parameters, FLOAT_BITS)
+
     def count(self, plan: Plan) -> Cost:
         """The cost of a plan; a ValueError where it does not fit the network."""
         plan.check(self.topology)
@@ -112,7 +134,7 @@ class CostModel(nn.Module):
 
     def dense(self) -> Cost:
         """The cost of the whole network in float."""
-        return self.count(Plan.uniform(self.topology, FLOAT_BITS, FLOAT_BITS, FLOAT_BITS))
+        return self.count(Plan.uniform(self.topology, FLOAT_BITS, FLOAT_BITS, FLOAT_BITS, residual_bits=None))
 
     def _values(self, on: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
         """One vector with P(on) of the output channels of all layers but depthwise ones, then a zero and a one."""

@@ -7,10 +7,12 @@ layers, followed by a zero (which pads lists of gates) and a one (for channels t
 from __future__ import annotations
 
 from collections import Counter
+from math import prod
 
 import torch
 from torch import Tensor
 
+from bayesbits.cost.size import bias_elements
 from bayesbits.records.topology import Topology
 
 
@@ -40,7 +42,22 @@ def cost_indices(topology: Topology) -> dict[str, Tensor]:
         "inputs": torch.tensor([len(layer.in_channels) for layer in layers]),
         "outputs": torch.tensor([len(layer.out_channels) for layer in layers]),
         "macs": torch.tensor([layer.macs for layer in layers]),
+        **_weight_sizes(topology),
         "zero_and_one": torch.tensor([0, 1]),
+    }
+
+
+def _weight_sizes(topology: Topology) -> dict[str, Tensor]:
+    """The buffers from which the bytes of the weights are computed."""
+    layers = topology.layers
+    pairs = [len(layer.out_channels) * (1 if layer.depthwise else len(layer.in_channels)) for layer in layers]
+    first = {tied[0] for tied in topology.weight_tensors.values()}
+    elements = [prod(layer.weight_shape) if layer.name in first else 0 for layer in layers]
+    return {
+        "pair_elements": torch.tensor(elements, dtype=torch.float64) / torch.tensor(pairs),
+        "all_pairs": torch.tensor(pairs),
+        "weight_stays": torch.tensor([layer.groups > 1 and not layer.depthwise for layer in layers]),
+        "has_bias": torch.tensor([bias_elements(layer, 1) for layer in layers]),
     }
 
 

@@ -24,7 +24,6 @@ from bayesbits.deploy.layer_weights import (
     stored_weights,
 )
 from bayesbits.deploy.signature import example_call
-from bayesbits.functional.grid import code_bounds
 from bayesbits.nn import GatedQuantizer
 from bayesbits.records.integer_network import Grid, IntegerNetwork
 from bayesbits.records.plan import Plan
@@ -152,9 +151,10 @@ def _float_on_cpu(tensor: Tensor) -> Tensor:
 
 
 def _grid(name: str, quantizer: GatedQuantizer) -> Grid:
-    bits, signed = quantizer.effective_bits(), quantizer.signed
-    low, high = code_bounds(bits, signed)
-    return Grid(name, bits, signed, quantizer.step().item(), low, high, quantizer.beta.detach().item())
+    low, high = quantizer.code_bounds()
+    alpha = None if quantizer.alpha is None else quantizer.alpha.item()
+    step, beta = quantizer.step().item(), quantizer.beta.item()
+    return Grid(name, quantizer.effective_bits(), quantizer.signed, step, low, high, beta, alpha)
 
 
 def _emitted_channels(layer: Layer, plan: Plan, zero: frozenset[int]) -> Tensor:

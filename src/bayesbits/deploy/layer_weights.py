@@ -12,6 +12,7 @@ from bayesbits.cost.bops import FLOAT_BITS
 from bayesbits.functional.grid import INTEGER_BITS, bias_codes
 from bayesbits.nn.folding import fold_factor, folded_bias
 from bayesbits.nn.layer import AttachedLayer, LayerParts
+from bayesbits.nn.product import find_layer
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
 from bayesbits.records.topology import Layer, output_axis
 from bayesbits.utils.torch_private import BatchNorm
@@ -33,6 +34,8 @@ class LayerWeights:
     """The weight as float32 numbers, where it has no codes."""
     bias: Tensor | None
     """Float32 numbers; int32 codes where they are read from a stored layer that computes in integers."""
+    widened: int = 0
+    """Of how many output channels the grid is coarser than the range asks for, so that the bias fits."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -55,7 +58,7 @@ def read_weights(compressor: Compressor, layer: Layer, emitted: Tensor) -> Layer
 
     `emitted` is a mask over the output channels: weight and bias are zero where it is False.
     """
-    module = compressor.model.get_submodule(layer.name)
+    module = find_layer(compressor.model, layer.name)
     weight, bias = module.weight, module.bias
     assert isinstance(weight, Tensor)
     assert isinstance(bias, Tensor | None)
@@ -74,13 +77,16 @@ def read_weights(compressor: Compressor, layer: Layer, emitted: Tensor) -> Layer
         numbers = numbers if factor is None else numbers * _along_outputs(factor, layer)
         return LayerWeights(bits, None, None, _zero_unless(emitted, numbers, layer), bias)
     assert isinstance(module, AttachedLayer)
-    codes, steps = module.folded_codes(), parts.weight.step().reshape(-1)
+    codes, steps = module.folded_codes(), module.weight_steps().reshape(-1)
+    if parts.weight.log_beta.numel() == 1 and bool((steps == steps[0]).all()):
+        steps = steps[:1]
     if factor is not None and parts.norm is None:
-        # A tied weight is rounded without the factor: its magnitude goes into the steps, its sign into the codes.
+        # A tied weight is rounded without the factor: its magnitude is in the steps, its sign goes into the codes.
         codes = codes * _along_outputs(factor.sign(), layer).int()
-        steps = torch.where(factor == 0, steps, steps * factor.abs())
+    wider = module.widening()
+    widened = 0 if wider is None else int(((wider > 1) & emitted).sum())
     codes = _zero_unless(emitted, codes, layer).to(torch.int8 if bits <= INTEGER_BITS else torch.int16)
-    return LayerWeights(bits, codes, steps, None, bias)
+    return LayerWeights(bits, codes, steps, None, bias, widened)
 
 
 def stored_weights(network: IntegerNetwork, layer: IntegerLayer) -> LayerWeights:
@@ -105,6 +111,7 @@ def remove_weight_channels(weights: LayerWeights, layer: Layer, removed: frozens
         steps=steps if steps is None or steps.numel() == 1 else steps[outputs],
         weight=None if weight is None else select_channels(weight, layer, removed),
         bias=None if bias is None else bias[outputs],
+        widened=weights.widened,
     )
 
 

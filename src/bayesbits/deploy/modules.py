@@ -202,4 +202,4 @@ def _apply(layer: IntegerLayer, x: Tensor, weight: Tensor, bias: Tensor | None) 
 
 
 def _describe(grid: Grid) -> str:
-    return f"{grid.bits} bits, {'signed' if grid.signed else 'unsigned'}, step {grid.step:.4g}"
+    return f"{grid.bits} bits, {grid.kind}, step {grid.step:.4g}"

@@ -129,4 +129,4 @@ class DeployedNetwork(nn.Module):
         if name is None:
             return "float"
         grid = self.integer.grid(name)
-        return f"{'s' if grid.signed else 'u'}{grid.bits}"
+        return f"{grid.kind[0]}{grid.bits}"

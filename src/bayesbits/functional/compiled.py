@@ -3,7 +3,7 @@
 Compiling needs a C++ compiler, and a few seconds for each combination of widths, dtype and sign that is used for the
 first time on a machine (torch keeps the result on disk). A combination is compiled when it has run often, or from the
 start where many runs are expected (`expecting`); a log message appears where this takes long. Where there is no
-compiler, or it fails, the definition runs uncompiled, more slowly, and the log says so once.
+compiler, or it fails, the definition runs uncompiled (`functional.eager`), and the log says so once.
 """
 
 import functools
@@ -13,13 +13,13 @@ import threading
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bayesbits.functional import reference
+from bayesbits.functional import eager, reference
 from bayesbits.utils.torch_private import compiler_failed, find_cpp_compiler, mark_dynamic
 
 _log = logging.getLogger("bayesbits")
@@ -37,7 +37,7 @@ _runs: Counter[tuple[Any, ...]] = Counter()
 _expected: int | None = None
 _last_was_compiled = False
 
-Gradients = tuple[Tensor, Tensor | None, Tensor | None]
+Gradients = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
 
 
 @functools.cache
@@ -75,6 +75,11 @@ def expecting(runs: int) -> Iterator[None]:
         _expected = before
 
 
+def never_compiled() -> AbstractContextManager[None]:
+    """Inside the block nothing is compiled, so that equal runs give equal bits."""
+    return expecting(0)
+
+
 @contextmanager
 def _log_if_slow() -> Iterator[None]:
     """Log a message where the block takes long."""
@@ -107,21 +112,25 @@ _numbers = itertools.count()
 _compiled: set[tuple[Any, ...]] = set()
 
 
-def _run(function: Callable[..., Any], matrices: tuple[Tensor, ...], beta: Tensor, gates: Tensor, *options: Any) -> Any:
+def _run(
+    function: Callable[..., Any], uncompiled: Callable[..., Any], matrices: tuple[Tensor, ...], beta: Tensor,
+    gates: Tensor, *options: Any, alpha: Tensor | None,
+) -> Any:  # fmt: skip
     """Call the compiled `function`: one compilation for any number of columns, and of rows above one."""
     x = matrices[-1]
     for matrix in matrices:
         mark_dynamic(matrix, [0, 1] if len(matrix) > 1 else [1])
-    key = (function, x.dtype, beta.dtype, gates.dtype, len(x) == 1, *options)
+    key = (function, x.dtype, beta.dtype, gates.dtype, len(x) == 1, alpha is None, *options)
+    ends = {} if alpha is None else {"alpha": alpha}
     _runs[key] += 1
     global _last_was_compiled
     _last_was_compiled = False
     if (_runs[key] if _expected is None else _expected) <= MIN_RUNS:
-        return function(*matrices, beta, gates, *options)
+        return uncompiled(*matrices, beta, gates, *options, **ends)
     compiled = _specialize(*key)
     try:
         with nullcontext() if key in _compiled else _log_if_slow():
-            result = compiled(*matrices, beta, gates, *options)
+            result = compiled(*matrices, beta, gates, *options, **ends)
         _compiled.add(key)
         _last_was_compiled = True
         return result
@@ -129,20 +138,23 @@ def _run(function: Callable[..., Any], matrices: tuple[Tensor, ...], beta: Tenso
         if not compiler_failed(error):
             raise
         _warn(f"compiling failed ({type(error).__name__}: {str(error).splitlines()[0]})")
-        return function(*matrices, beta, gates, *options)
+        return uncompiled(*matrices, beta, gates, *options, **ends)
 
 
 def forward(
-    x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], dtype: torch.dtype | None = None
-) -> Tensor:
+    x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], dtype: torch.dtype | None = None,
+    alpha: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """As `reference.forward`, on a dense matrix x with one range a row."""
-    result: Tensor = _run(reference.forward, (x,), beta, gates, signed, bits, dtype)
+    result: Tensor = _run(reference.forward, eager.forward, (x,), beta, gates, signed, bits, dtype, alpha=alpha)
     return result
 
 
 def backward(
-    grad: Tensor, x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], sums_needed: bool = True
-) -> Gradients:
+    grad: Tensor, x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], sums_needed: bool = True,
+    alpha: Tensor | None = None,
+) -> Gradients:  # fmt: skip
     """As `reference.backward`, on a dense matrix x with one range a row."""
-    result: Gradients = _run(reference.backward, (grad, x), beta, gates, signed, bits, sums_needed)
+    options = (signed, bits, sums_needed)
+    result: Gradients = _run(reference.backward, eager.backward, (grad, x), beta, gates, *options, alpha=alpha)
     return result

@@ -5,7 +5,7 @@ over memory for every gradient of a gate; the kernel has all of them from one. S
 around the quantizers, and each quantizer stays one kernel.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ def gradients(
     grad: Tensor, x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: Sequence[int]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of x, beta and the gates."""
-    dx, dbeta, dgates = run_backward(grad, x, beta, gates, signed, tuple(bits), True, choose(x, beta.numel()))
+    dx, dbeta, dgates, _ = run_backward(grad, x, beta, gates, signed, tuple(bits), True, choose(x, beta.numel()))
     assert dbeta is not None
     assert dgates is not None
     return dx, dbeta, dgates
@@ -58,16 +58,56 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 quantize.register_autograd(_backward, setup_context=_remember)
 
 
-def quantize_again(
-    x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: Sequence[int], dtype: torch.dtype
-) -> Tensor:  # fmt: skip
-    """`quantize` for activations in a compiled network: computed again in the backward pass, instead of kept.
+@torch.library.custom_op("bayesbits::gated_quantize_asymmetric", mutates_args=())
+def quantize_asymmetric(
+    x: Tensor, alpha: Tensor, beta: Tensor, gates: Tensor, bits: Sequence[int], dtype: torch.dtype
+) -> Tensor:
+    """`gated_quantize` of checked arguments, for an asymmetric range."""
+    return run_forward(x, beta, gates, True, tuple(bits), choose(x), dtype, alpha)
+
+
+@torch.library.custom_op("bayesbits::gated_quantize_asymmetric_backward", mutates_args=())
+def gradients_asymmetric(
+    grad: Tensor, x: Tensor, alpha: Tensor, beta: Tensor, gates: Tensor, bits: Sequence[int]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of x, alpha, beta and the gates."""
+    dx, dbeta, dgates, dalpha = run_backward(grad, x, beta, gates, True, tuple(bits), True, choose(x), alpha)
+    assert dbeta is not None
+    assert dgates is not None
+    assert dalpha is not None
+    return dx, dalpha, dbeta, dgates
+
+
+@quantize_asymmetric.register_fake
+def _(x: Tensor, alpha: Tensor, beta: Tensor, gates: Tensor, bits: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return torch.empty_like(x, dtype=dtype)
+
+
+@gradients_asymmetric.register_fake
+def _(
+    grad: Tensor, x: Tensor, alpha: Tensor, beta: Tensor, gates: Tensor, bits: Sequence[int]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return torch.empty_like(x), torch.empty_like(alpha), torch.empty_like(beta), torch.empty_like(gates)
+
+
+def _remember_asymmetric(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, ctx.bits, _ = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _backward_asymmetric(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    return *gradients_asymmetric(grad, *ctx.saved_tensors, ctx.bits), None, None
+
+
+quantize_asymmetric.register_autograd(_backward_asymmetric, setup_context=_remember_asymmetric)
+
+
+def quantize_again(quantizing: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    """One of the operations above for activations in a compiled network: computed again in the backward pass.
 
     There the layer behind needs the result, and the quantizer needs x: a float network keeps only one of them.
     """
-    result: Tensor = checkpoint(
-        quantize, x, beta, gates, signed, bits, dtype, use_reentrant=False, preserve_rng_state=False
-    )
+    result: Tensor = checkpoint(quantizing, *arguments, use_reentrant=False, preserve_rng_state=False)
     return result
 
 

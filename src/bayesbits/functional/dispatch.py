@@ -11,9 +11,9 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from bayesbits.functional import compiled, reference
+from bayesbits.functional import compiled, eager, reference
 
-IMPLEMENTATIONS = ("torch", "compiled", "triton", "traced", "opaque")
+IMPLEMENTATIONS = ("torch", "eager", "compiled", "triton", "traced", "opaque")
 
 # What the kernels take. float64 is left to the definition: nobody trains in it, and its grids need another rounding. So
 # are more ranges than a launch has rows (the weight of a very large vocabulary, a range for each word).
@@ -36,9 +36,9 @@ def implementation(name: str) -> Iterator[None]:
     """Run `gated_quantize` with one implementation inside a `with` block; for tests and measurements.
 
     Args:
-        name: "torch" (the definition), "compiled" (the definition compiled for the CPU), "triton" (the kernels),
-            "traced" (plain operations under autograd, as exporters and compilers for the CPU see them) or "opaque" (one
-            operation, as compilers for the GPU see it).
+        name: "torch" (the definition), "eager" (the definition block by block, for the CPU), "compiled" (the definition
+            compiled for the CPU), "triton" (the kernels), "traced" (plain operations under autograd, as exporters and
+            compilers for the CPU see them) or "opaque" (one operation, as compilers for the GPU see it).
 
     Raises:
         ValueError: There is no such implementation.
@@ -91,7 +91,7 @@ def kernel_can_count(elements: int, rows: int) -> bool:
 
 
 def choose(x: Tensor, rows: int = 1) -> ModuleType:
-    """Triton for eager CUDA, the compiled definition for large tensors on the CPU, the definition for the rest."""
+    """Triton for eager CUDA; on the CPU compiled or eager, by size; the definition for the rest."""
     name = None if _forced.get() == "opaque" else _forced.get()
     if name == "triton" and _triton() is None:
         raise RuntimeError("implementation 'triton' was asked for, and triton cannot be imported")
@@ -100,8 +100,8 @@ def choose(x: Tensor, rows: int = 1) -> ModuleType:
     if wanted and takes and (triton := _triton()) is not None:
         return triton
     if name == "compiled" or (name is None and x.device.type == "cpu" and x.numel() >= compiled.MIN_ELEMENTS):
-        return compiled if compiled.available() else reference
-    return reference
+        return compiled if compiled.available() else eager
+    return eager if name in (None, "eager") and x.device.type == "cpu" else reference
 
 
 def forced() -> str | None:
@@ -138,26 +138,31 @@ def _shaped_like(matrix: Tensor, dense: Tensor) -> Tensor:
 
 def run_forward(
     x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], chosen: ModuleType,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | None = None, alpha: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """x_q by one implementation, in the shape and strides of x, and in its dtype unless another one is given."""
     rows = beta.numel()
     dense = _dense(x, rows)
-    result = chosen.forward(_matrix(dense, rows), beta.reshape(-1, 1), gates, signed, bits, dtype)
+    lower = () if alpha is None else (alpha.reshape(-1, 1),)
+    result = chosen.forward(_matrix(dense, rows), beta.reshape(-1, 1), gates, signed, bits, dtype, *lower)
     uncompiled = chosen is compiled and not compiled.was_compiled()
-    _ran[(reference if uncompiled else chosen).__name__.rpartition(".")[2]] += 1
+    _ran[(eager if uncompiled else chosen).__name__.rpartition(".")[2]] += 1
     return _shaped_like(result, dense)
 
 
 def run_backward(
     grad: Tensor, x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], sums_needed: bool,
-    chosen: ModuleType,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
-    """The gradients by one implementation, in the shapes of x, beta and the gates."""
+    chosen: ModuleType, alpha: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    """The gradients by one implementation, in the shapes of x, beta, the gates and alpha."""
     rows = beta.numel()
     dense = _dense(x, rows)
     if grad.stride() != dense.stride():
         grad = torch.empty_like(dense, dtype=grad.dtype).copy_(grad)
     matrices = _matrix(grad, rows), _matrix(dense, rows)
-    dx, dbeta, dgates = chosen.backward(*matrices, beta.reshape(-1, 1), gates, signed, bits, sums_needed)
-    return _shaped_like(dx, dense), None if dbeta is None else dbeta.reshape(beta.shape), dgates
+    lower = () if alpha is None else (alpha.reshape(-1, 1),)
+    found = chosen.backward(*matrices, beta.reshape(-1, 1), gates, signed, bits, sums_needed, *lower)
+    dx, dbeta, dgates, dalpha = found
+    dbeta = None if dbeta is None else dbeta.reshape(beta.shape)
+    dalpha = None if dalpha is None or alpha is None else dalpha.reshape(alpha.shape)
+    return _shaped_like(dx, dense), dbeta, dgates, dalpha

@@ -33,21 +33,26 @@ def _as_plain_operations(x: Tensor) -> bool:
 
 class _GatedQuantize(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...]) -> Tensor:
-        ctx.save_for_backward(x, beta, gates)
+    def forward(
+        ctx: Any, x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], alpha: Tensor | None
+    ) -> Tensor:
+        ctx.save_for_backward(x, beta, gates, alpha)
         ctx.signed, ctx.bits = signed, bits
         # Detached: a compiler looks into the history of what it is given.
         x, beta, gates = x.detach(), beta.detach(), gates.detach()
+        alpha = None if alpha is None else alpha.detach()
         ctx.implementation = choose(x, beta.numel())  # remembered, as backward may run in another thread
-        return run_forward(x, beta, gates, signed, bits, ctx.implementation)
+        return run_forward(x, beta, gates, signed, bits, ctx.implementation, alpha=alpha)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, beta, gates = (tensor.detach() for tensor in ctx.saved_tensors)
-        sums_needed = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
-        options = (ctx.signed, ctx.bits, sums_needed, ctx.implementation)
-        return *run_backward(grad, x, beta, gates, *options), None, None
+        x, beta, gates, alpha = ctx.saved_tensors
+        x, beta, gates, alpha = x.detach(), beta.detach(), gates.detach(), None if alpha is None else alpha.detach()
+        sums_needed = any(ctx.needs_input_grad[index] for index in (1, 2, 5))
+        options = (ctx.signed, ctx.bits, sums_needed, ctx.implementation, alpha)
+        dx, dbeta, dgates, dalpha = run_backward(grad, x, beta, gates, *options)
+        return dx, dbeta, dgates, None, None, dalpha
 
 
 def _broadcast(beta: Tensor, x: Tensor) -> Tensor:
@@ -62,12 +67,13 @@ def gated_quantize(
     *,
     signed: bool,
     bits: Sequence[int] = (2, 4, 8, 16, 32),
+    alpha: Tensor | float | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Quantize x by a gated mixture of widths: z_2 (x_2 + z_4 (eps_4 + z_8 (eps_8 + ...))).
 
-    Gates of 0 and 1 give exactly the codes of one width. Gradients reach x (straight through inside the range), beta
-    and the gates. `functional.reference` defines the value and the gradients.
+    Gates of 0 and 1 give exactly the codes of one width. Gradients reach x (straight through inside the range), both
+    ends of the range and the gates. `functional.reference` defines the value and the gradients.
 
     Args:
         x: A floating-point tensor of any shape and strides.
@@ -75,6 +81,8 @@ def gated_quantize(
         gates: One value for each width; the first one switches the whole tensor.
         signed: Whether the range is [-beta, beta]; otherwise it is [0, beta].
         bits: Increasing widths from 2 to 32.
+        alpha: The lower end of an asymmetric range [alpha, beta]: one number, at most 0. Zero is a grid point of every
+            width. Such a range is signed, and beta is one number as well.
         dtype: The dtype of the result, not wider than that of x; that of x by default.
 
     Returns:
@@ -114,16 +122,38 @@ def gated_quantize(
             f"beta must be one number or one for each of axis 0 of x; x has shape {tuple(x.shape)}, "
             f"beta {tuple(beta.shape)}"
         )
+    if alpha is not None:
+        alpha = _checked_alpha(alpha, beta, signed)
     if _as_one_operation(x, beta.numel()):
         # Weights are kept anyway, and of a network's input nothing but the result is needed.
         again = torch.compiler.is_dynamo_compiling() and x.requires_grad and not isinstance(x, torch.nn.Parameter)
-        one_operation = custom_ops.quantize_again if again else custom_ops.quantize
-        opaque_result: Tensor = one_operation(x, beta, gates, signed, bits, dtype)
+        ends: tuple[Any, ...] = (beta, gates, signed) if alpha is None else (alpha.reshape(()), beta.reshape(()), gates)
+        one_operation = custom_ops.quantize if alpha is None else custom_ops.quantize_asymmetric
+        if again:
+            return custom_ops.quantize_again(one_operation, x, *ends, bits, dtype)
+        opaque_result: Tensor = one_operation(x, *ends, bits, dtype)
         return opaque_result
     if _as_plain_operations(x):
-        return reference.differentiable(x, _broadcast(beta, x), gates, signed, bits).to(dtype)
-    result: Tensor = _GatedQuantize.apply(x, beta, gates, signed, bits)  # type: ignore[no-untyped-call]
+        lower = None if alpha is None else alpha.reshape(())
+        return reference.differentiable(x, _broadcast(beta, x), gates, signed, bits, lower).to(dtype)
+    result: Tensor = _GatedQuantize.apply(x, beta, gates, signed, bits, alpha)  # type: ignore[no-untyped-call]
     return result.to(dtype)
+
+
+def _checked_alpha(alpha: Tensor | float, beta: Tensor, signed: bool) -> Tensor:
+    """The lower end of an asymmetric range as a tensor."""
+    if not signed:
+        raise ValueError("alpha is the lower end of a range with values below zero, and needs signed=True")
+    if not isinstance(alpha, Tensor):
+        if not -LARGEST_RANGE <= alpha <= 0:
+            raise ValueError(f"alpha must be a number from {-LARGEST_RANGE} to 0, got {alpha}")
+        alpha = torch.tensor(alpha, dtype=beta.dtype, device=beta.device)
+    if alpha.numel() != 1 or beta.numel() != 1:
+        raise ValueError(
+            f"an asymmetric range has one alpha and one beta; alpha has shape {tuple(alpha.shape)}, beta "
+            f"{tuple(beta.shape)}"
+        )
+    return alpha
 
 
 # Outside of these, steps of 16 bits leave the normal numbers of float32.

@@ -16,7 +16,7 @@ from torch import Tensor, fx
 from bayesbits.graph import channel_rules
 from bayesbits.graph.channel_labels import ChannelClasses, Labels, filled, one
 from bayesbits.graph.exported_program import Program, operation
-from bayesbits.graph.layers import BATCH_NORMS, FoundLayer
+from bayesbits.graph.layers import BATCH_NORMS, FoundLayer, data_of
 from bayesbits.graph.pointwise import keeps_zero
 from bayesbits.records.topology import ChannelGroup, Unsupported
 
@@ -113,7 +113,7 @@ class ChannelWalk:
         rank = node.meta["val"].dim()
         spatial = 0 if layer.kind == "linear" else len(layer.weight_shape) - 2
         dim = rank - 1 - spatial
-        arrived = self._arrived(node.all_input_nodes[0], dim)
+        arrived = self._arrived(data_of(node), dim)
         first = self.inputs.setdefault(layer.name, arrived)
         self.classes.unite(first, arrived)  # a second call: its channels meet the same weights
         made = self.outputs.get(layer.name)

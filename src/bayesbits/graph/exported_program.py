@@ -13,7 +13,7 @@ from torch.export.graph_signature import ExportGraphSignature, InputKind, Output
 
 from bayesbits.graph.export import export_functional
 from bayesbits.graph.flat_network import FlatNetwork, inner_path
-from bayesbits.utils.torch_private import HigherOrderOperator, OpOverload, operation_name
+from bayesbits.utils.torch_private import HigherOrderOperator, OpOverload, operation_arguments, operation_name
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class Program:
     """The tensors that the network returns."""
     parameters: Mapping[fx.Node, str]
     """The placeholders of parameters, each with a name of its parameter in the model."""
+    buffers: Mapping[fx.Node, str]
+    """The same of buffers."""
     tensor_outputs: Mapping[str, tuple[int, ...]]
     """The modules whose output is one tensor, with its shape."""
 
@@ -77,6 +79,15 @@ def operation(node: fx.Node) -> str:
     return getattr(node.target, "__name__", str(node.target))
 
 
+def arguments(node: fx.Node) -> dict[str, Any]:
+    """The arguments of an operation by name, defaults included."""
+    assert isinstance(node.target, OpOverload)
+    expected = operation_arguments(node.target)
+    given = {argument.name: argument.default_value for argument in expected if argument.has_default_value()}
+    given |= dict(zip((argument.name for argument in expected), node.args, strict=False))
+    return given | dict(node.kwargs)
+
+
 def shape(node: fx.Node) -> tuple[int, ...]:
     """The shape of the tensor that a node makes."""
     return tuple(int(size) for size in node.meta["val"].shape)
@@ -115,13 +126,18 @@ def read_program(
             for spec in signature.output_specs
             if spec.kind is OutputKind.USER_OUTPUT and getattr(spec.arg, "name", None) in made
         ),
-        parameters={
-            placeholders[spec.arg.name]: inner_path(str(spec.target))
-            for spec in signature.input_specs
-            if spec.kind is InputKind.PARAMETER
-        },
+        parameters=_tensors(signature, placeholders, InputKind.PARAMETER),
+        buffers=_tensors(signature, placeholders, InputKind.BUFFER),
         tensor_outputs=shapes,
     )
+
+
+def _tensors(
+    signature: ExportGraphSignature, placeholders: Mapping[str, fx.Node], kind: InputKind
+) -> dict[fx.Node, str]:
+    """The placeholders of one kind, with the names of their tensors in the model."""
+    specs = [spec for spec in signature.input_specs if spec.kind is kind and spec.arg.name in placeholders]
+    return {placeholders[spec.arg.name]: inner_path(str(spec.target)) for spec in specs}
 
 
 def _check_readable(graph: fx.Graph) -> None:

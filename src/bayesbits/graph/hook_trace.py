@@ -66,7 +66,7 @@ def trace_with_hooks(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
             *(Unsupported(name, "computed weight", 0, "its weight is computed, and no parameter") for name in computed),
         ),
         output_layers=(),
-        other_parameters=other_parameters(model, layers),
+        other_parameters=other_parameters(model, (), [layer.name for layer in layers]),
         traced=False,
     )
 

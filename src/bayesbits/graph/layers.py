@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,11 @@ import torch
 from torch import Tensor, fx, nn
 
 from bayesbits.cost.macs import attention_macs, layer_macs, operation_macs, recurrent_macs
-from bayesbits.graph.exported_program import Program, operation, shape
-from bayesbits.records.topology import Layer, Unsupported
+from bayesbits.graph.channel_rules import PADS
+from bayesbits.graph.exported_program import Program, arguments, operation, shape
+from bayesbits.graph.products import Product, Products, operands
+from bayesbits.records.topology import Unsupported
+from bayesbits.utils.products import CONVOLUTIONS, SIGNATURES
 from bayesbits.utils.torch_private import BatchNorm, OpOverload
 
 KINDS: Mapping[type[nn.Module], str] = {
@@ -23,7 +26,6 @@ KINDS: Mapping[type[nn.Module], str] = {
     nn.ConvTranspose2d: "conv_transpose",
     nn.ConvTranspose3d: "conv_transpose",
 }
-CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution")
 BATCH_NORMS = ("batch_norm", "_native_batch_norm_legit_no_training", "native_batch_norm")
 RECURRENT = {
     "lstm": "LSTM",
@@ -40,25 +42,57 @@ PRODUCTS = ("scaled_dot_product_attention", "matmul", "mm", "bmm", "baddbmm", "a
 
 @dataclass(frozen=True)
 class FoundLayer:
-    """A weighted module and the nodes that run it."""
+    """A weighted module or product, and the nodes that run it."""
 
     name: str
     kind: str
     module: nn.Module
+    """The module whose code runs it."""
     weight: fx.Node
     calls: tuple[fx.Node, ...]
     parameter: str
     norm: str | None
     shared_weight: bool
-    """Whether another operation reads the same weight."""
+    """Whether another operation reads the same weight, or a parameter that it is computed from."""
+    parameters: tuple[str, ...]
+    """The parameters that weight and bias are, or are computed from."""
+    product: Product | None = None
+    """How to find the layer while the network runs; None where a module is called that has the forward of torch.nn."""
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
-        return shape(self.weight)
+        """The weight's shape with its outputs in front of its inputs, or as a transposed convolution stores it."""
+        turned = SIGNATURES[operation(self.calls[0])].inputs_first
+        return shape(self.weight)[::-1] if turned else shape(self.weight)
 
     @property
     def groups(self) -> int:
-        return int(getattr(self.module, "groups", 1))
+        return int(arguments(self.calls[0]).get("groups", 1))
+
+    @property
+    def has_bias(self) -> bool:
+        return operands(self.calls[0])[2] is not None
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether weight and bias are parameters, and not computed from some."""
+        tensors = () if self.product is None else (self.product.weight, self.product.bias)
+        return not any(tensor is not None and tensor.steps for tensor in tensors)
+
+    def weight_value(self) -> Tensor:
+        """The weight; where it `is_stored`, writing into it changes the parameter."""
+        if self.product is None:
+            return weight_of(self.module)
+        weight = self.product.weight.evaluate()
+        return weight.t() if SIGNATURES[self.product.call.operation].inputs_first else weight
+
+    def bias_value(self) -> Tensor | None:
+        """The bias; None where there is none."""
+        if self.product is not None:
+            return None if self.product.bias is None else self.product.bias.evaluate()
+        bias = self.module.bias
+        assert isinstance(bias, Tensor | None)
+        return bias
 
     @property
     def inputs(self) -> int:
@@ -78,16 +112,19 @@ class FoundLayer:
 
     @property
     def macs(self) -> int:
-        return sum(layer_macs(self.kind, self.weight_shape, shape(_operand(call)), shape(call)) for call in self.calls)
+        return sum(layer_macs(self.kind, self.weight_shape, shape(data_of(call)), shape(call)) for call in self.calls)
 
 
-def other_parameters(model: nn.Module, layers: Iterable[Layer], used: Collection[str] | None = None) -> int:
-    """The number of elements of parameters that belong neither to a layer nor to the batch norm folded into it.
+def other_parameters(
+    model: nn.Module, layers: Iterable[FoundLayer], modules: Iterable[str], used: Collection[str] | None = None
+) -> int:
+    """The number of elements of parameters that belong neither to a layer nor to one of the modules named.
 
     `used` holds the names of the parameters that the network reads; None: they are not known, and all parameters count.
     """
-    owners = [model.get_submodule(name) for layer in layers for name in (layer.name, layer.norm) if name is not None]
+    owners = [model.get_submodule(name) for name in modules]
     known = {id(parameter) for owner in owners for parameter in owner.parameters(recurse=False)}
+    known |= {id(model.get_parameter(name)) for layer in layers for name in layer.parameters}
     return sum(
         parameter.numel()
         for name, parameter in model.named_parameters()
@@ -112,29 +149,84 @@ def weight_of(module: nn.Module) -> Tensor:
 
 def find_layers(program: Program) -> tuple[FoundLayer, ...]:
     """The weighted layers, in the order in which they first run."""
-    calls: dict[str, list[fx.Node]] = {}
+    standard = {node: program.path(node) for node in program.nodes if _runs_layer(program, node)}
+    products = Products(program, standard)
+    calls: dict[Any, list[fx.Node]] = {}
     for node in program.nodes:
-        if _runs_layer(program, node):
-            calls.setdefault(program.path(node), []).append(node)
-    names = {id(parameter): name for name, parameter in program.model.named_parameters()}
-    found = []
-    for name, nodes in calls.items():
-        module, weight = program.module(nodes[0]), nodes[0].args[1]
+        if node in standard:
+            calls.setdefault(standard[node], []).append(node)
+        elif node in products.found:
+            calls.setdefault((program.path(node), products.found[node]), []).append(node)
+    return tuple(_FoundLayers(program, products, standard).read(list(calls.values())))
+
+
+class _FoundLayers:
+    """Names the layers and their weights."""
+
+    def __init__(self, program: Program, products: Products, standard: Mapping[fx.Node, str]) -> None:
+        self.program, self.products, self.standard = program, products, standard
+        self._first_names = {id(parameter): name for name, parameter in program.model.named_parameters()}
+        self._names, self._weights = set(standard.values()), set[str]()
+
+    def read(self, calls: list[list[fx.Node]]) -> Iterator[FoundLayer]:
+        owners = [self.program.path(nodes[0]) for nodes in calls]
+        self._weights = {self._stored(nodes[0]) or "" for nodes in calls}
+        for nodes in calls:
+            owner = self.program.path(nodes[0])
+            alone = bool(owner) and owners.count(owner) == 1
+            yield self._standard(nodes) if nodes[0] in self.standard else self._product(nodes, alone=alone)
+
+    def _standard(self, nodes: list[fx.Node]) -> FoundLayer:
+        module, weight = self.program.module(nodes[0]), nodes[0].args[1]
         assert isinstance(weight, fx.Node)
-        kind = layer_kind(module)
+        kind, parameter = layer_kind(module), self._stored(nodes[0])
         assert kind is not None
-        parameter = names[id(weight_of(module))]
+        assert parameter is not None
+        own = [self._first_names[id(own)] for own in module.parameters(recurse=False)]
         shared = any(user not in nodes for user in weight.users)
-        norm = _own_norm(program, kind, nodes)
-        found.append(FoundLayer(name, kind, module, weight, tuple(nodes), parameter, norm, shared))
-    return tuple(found)
+        norm = _own_norm(self.program, kind, nodes)
+        name = self.standard[nodes[0]]
+        return FoundLayer(name, kind, module, weight, tuple(nodes), parameter, norm, shared, tuple(own))
+
+    def _product(self, nodes: list[fx.Node], *, alone: bool) -> FoundLayer:
+        """A layer that is not a standard call: named by its module where that has no other, or by its parameter."""
+        name = self.program.path(nodes[0]) if alone else self.products.label(nodes[0])
+        name = _unique(name, self._names)
+        parameter = self._stored(nodes[0]) or _unique(f"{name}.weight", self._weights)
+        kind = _product_kind(nodes[0])
+        used: dict[fx.Node, None] = {}
+        weights: set[fx.Node] = {*nodes}
+        for node in nodes:
+            _, weight, bias = operands(node)
+            weights.update(self.products.closure(weight))
+            used |= dict.fromkeys((*self.products.parameters(weight), *self.products.parameters(bias)))
+        shared = any(
+            user not in weights for own in self.products.parameters(operands(nodes[0])[1]) for user in own.users
+        )
+        own = tuple(self.program.parameters[one] for one in used)
+        return FoundLayer(
+            name, kind, self.program.module(nodes[0]), operands(nodes[0])[1], tuple(nodes), parameter,
+            _own_norm(self.program, kind, nodes), shared, own, self.products.product(nodes[0]),
+        )  # fmt: skip
+
+    def _stored(self, node: fx.Node) -> str | None:
+        """The first name of the parameter that holds a layer's weight; None where the weight is computed."""
+        name = self.products.stored_parameter(node)
+        return None if name is None else self._first_names[id(self.program.model.get_parameter(name))]
 
 
 def layer_input(program: Program, call: fx.Node) -> fx.Node:
-    """The tensor that a layer's module is called with, before a circular convolution pads it inside the module."""
-    inside = program.calls(call)[-1:]
-    node = _operand(call)
-    while inside and program.calls(node)[-1:] == inside and node.all_input_nodes:
+    """The tensor whose values a layer multiplies, before it is padded by the code of the layer's module.
+
+    A module with the forward of torch.nn may pad in any mode. Elsewhere the padding is one with zeros, which lie on
+    every grid.
+    """
+    inside, node = program.calls(call)[-1:], data_of(call)
+    if _runs_layer(program, call):
+        while inside and program.calls(node)[-1:] == inside and node.all_input_nodes:
+            node = node.all_input_nodes[0]
+        return node
+    while inside and inside[0] in program.calls(node) and _pads_zeros(node):
         node = node.all_input_nodes[0]
     return node
 
@@ -142,6 +234,12 @@ def layer_input(program: Program, call: fx.Node) -> fx.Node:
 def find_unsupported(program: Program, layers: tuple[FoundLayer, ...]) -> dict[fx.Node, Unsupported]:
     """Every operation with MACs that is not a layer's, every custom operation, and embeddings, which have no MACs."""
     of_layers = {call for layer in layers for call in layer.calls}
+    waiting = [operands(call)[1] for layer in layers for call in layer.calls if layer.product is not None]
+    while waiting:  # what computes a weight from parameters alone is computed before deployment
+        node = waiting.pop()
+        if node not in of_layers:
+            of_layers.add(node)
+            waiting += node.all_input_nodes
     found = {}
     for node in program.nodes:
         if node.op != "call_function" or node in of_layers:
@@ -153,10 +251,11 @@ def find_unsupported(program: Program, layers: tuple[FoundLayer, ...]) -> dict[f
     return found
 
 
-def _operand(call: fx.Node) -> fx.Node:
-    operand = call.args[0]
-    assert isinstance(operand, fx.Node)
-    return operand
+def data_of(call: fx.Node) -> fx.Node:
+    """The tensor that a layer's call multiplies with its weight."""
+    data = operands(call)[0]
+    assert isinstance(data, fx.Node)
+    return data
 
 
 def _runs_layer(program: Program, node: fx.Node) -> bool:
@@ -167,6 +266,29 @@ def _runs_layer(program: Program, node: fx.Node) -> bool:
     if layer_kind(module) is None or not isinstance(weight, fx.Node) or weight not in program.parameters:
         return False
     return program.model.get_parameter(program.parameters[weight]) is module.weight
+
+
+def _product_kind(node: fx.Node) -> str:
+    name = operation(node)
+    return "conv_transpose" if "transpose" in name else "conv" if name in CONVOLUTIONS else "linear"
+
+
+def _pads_zeros(node: fx.Node) -> bool:
+    """Whether a node pads with zeros, and cuts nothing off."""
+    if node.op != "call_function" or operation(node) not in PADS:
+        return False
+    given = arguments(node)
+    return given.get("mode", "constant") == "constant" and not given.get("value") and min(given["pad"], default=0) >= 0
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    """The name, with a number behind it where it is taken; it is taken from now on."""
+    number, found = 1, name
+    while found in taken:
+        number += 1
+        found = f"{name}#{number}"
+    taken.add(found)
+    return found
 
 
 def _own_norm(program: Program, kind: str, calls: list[fx.Node]) -> str | None:
@@ -197,10 +319,9 @@ def _describe(program: Program, node: fx.Node) -> tuple[str, str]:
         return RECURRENT[name], "recurrent cells are not quantized"
     if name in (*CONVOLUTIONS, "linear"):
         what = "functional linear" if name == "linear" else "functional convolution"
-        weight = weights[0] if weights else "a computed tensor"
-        return what, f"{weight} is multiplied without a call of the convolution or linear layer that owns it"
+        return what, "its weight is computed from data, or it has a form that no layer has"
     if weights:
-        return "functional weights", f"{weights[0]} is multiplied by {name}, not by a layer"
+        return "functional weights", f"{weights[0]} is multiplied by {name}, which is not attached to"
     if name in PRODUCTS:
         return "attention product", f"{name} multiplies two computed tensors, no weight"
     return f"functional {name}", f"{name} multiplies with something that is no layer's own weight"

@@ -1,4 +1,4 @@
-"""Which operations clip, take maxima or average, which ones a quantizer can change places with, and their arguments.
+"""Which operations clip, take maxima or average, and which ones a quantizer can change places with.
 
 Rounding to a grid is monotone and keeps zero. So it can change places with a maximum, with clipping between bounds that
 include zero, with padding by zeros, and with every operation that only moves data.
@@ -7,27 +7,16 @@ include zero, with padding by zeros, and with every operation that only moves da
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import torch
 from torch import fx
 
 from bayesbits.graph.channel_rules import MOVES, PADS, SAME
-from bayesbits.graph.exported_program import operation
-from bayesbits.utils.torch_private import OpOverload, operation_arguments
+from bayesbits.graph.exported_program import arguments, operation
 
 CLIPS = ("relu", "relu6", "hardtanh", "clamp", "clamp_min")
 MAXIMA = re.compile(r"max_pool\dd|amax")
 AVERAGES = re.compile(r"(adaptive_)?avg_pool\dd|mean")
-
-
-def arguments(node: fx.Node) -> dict[str, Any]:
-    """The arguments of an operation by name, defaults included."""
-    assert isinstance(node.target, OpOverload)
-    expected = operation_arguments(node.target)
-    given = {argument.name: argument.default_value for argument in expected if argument.has_default_value()}
-    given |= dict(zip((argument.name for argument in expected), node.args, strict=False))
-    return given | dict(node.kwargs)
 
 
 def clip_bounds(node: fx.Node) -> tuple[float, float] | None:

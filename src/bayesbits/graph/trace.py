@@ -56,21 +56,30 @@ def trace(model: nn.Module, example_inputs: Tensor | Sequence[Any] | Mapping[str
         >>> [group.name for group in topology.removable_groups]
         ['0']
     """
+    return trace_layers(model, example_inputs)[0]
+
+
+def trace_layers(
+    model: nn.Module, example_inputs: Tensor | Sequence[Any] | Mapping[str, Any]
+) -> tuple[Topology, tuple[FoundLayer, ...]]:
+    """The topology of a network, and its layers with their nodes, which are none without torch.export; see `trace`."""
     args, kwargs = split_inputs(example_inputs)
+    found: tuple[FoundLayer, ...] = ()
     try:
         program = export(model, args, kwargs)
     except Exception as error:  # torch.export raises many kinds of errors; a wrong input shows again in the plain run
         topology = trace_with_hooks(model, args, kwargs, error)
         warnings.warn(f"{type(model).__name__}: {topology.unsupported[0].reason}. {UNTRACED}", stacklevel=3)
     else:
-        topology = read(program).topology
+        reading = read(program)
+        topology, found = reading.topology, reading.layers
     if not topology.layers:
         others = ", ".join(f"{entry.name or 'the network'} ({entry.what})" for entry in topology.unsupported)
         raise ValueError(
             f"no weighted layer of {type(model).__name__} runs for these inputs, so there is nothing to quantize; "
-            f"convolutions and linear layers with the forward of torch.nn count. Found besides: {others or 'nothing'}"
+            f"convolutions and products with a matrix of parameters count. Found besides: {others or 'nothing'}"
         )
-    return topology
+    return topology, found
 
 
 @dataclass(frozen=True)
@@ -110,7 +119,9 @@ def read(program: Program) -> Reading:
         groups=channels.groups,
         unsupported=(*unsupported.values(), *missing, *_unused_layers(program, found, unsupported)),
         output_layers=outputs,
-        other_parameters=other_parameters(program.model, layers, _read_parameters(program)),
+        other_parameters=other_parameters(
+            program.model, found, [layer.norm for layer in found if layer.norm is not None], _read_parameters(program)
+        ),
         traced=True,
     )
     return Reading(topology, found, operands | emitted, channels)
@@ -143,7 +154,7 @@ def _layer(found: FoundLayer, channels: Channels, activation: str) -> Layer:
         parameter=found.parameter,
         weight_shape=found.weight_shape,
         groups=found.groups,
-        bias=found.module.bias is not None,
+        bias=found.has_bias,
         calls=len(found.calls),
         macs=found.macs,
         norm=found.norm,

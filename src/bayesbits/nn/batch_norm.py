@@ -87,8 +87,6 @@ class AttachedBatchNorm(AttachedModule):
             return self.bias
         assert layer is not None
         factor = fold_factor(self)
-        if layer.parts.norm is not self:  # the factor is not in the codes (tied weights), but in the steps
-            step = torch.where(factor == 0, step, step * factor.abs())
         shift = torch.zeros_like(factor) if self.bias is None else self.bias
         folded = folded_bias(self, factor, None if layer.bias is None else layer.bias.detach(), shift)
         return shift + (round_bias(folded, step) - folded).detach()

@@ -1,7 +1,9 @@
-"""The attached layer: the user's own convolution or linear layer, which computes with quantized input and weight.
+"""The attached layer: a convolution or matrix product of the user's network with quantized input and weight.
 
-Its class is exchanged (see `nn.class_exchange`). What it computes with lies in its attribute `parts`, beside and not
-among its parameters and children; the network owns the quantizers and gates themselves (see `nn.network_quantizers`).
+Where it is a module with the forward of torch.nn, the module's class is exchanged (see `nn.class_exchange`); every
+other product is found while its module runs (see `nn.product`). What it computes with lies in its attribute `parts`,
+beside and not among parameters and children; the network owns the quantizers and gates themselves (see
+`nn.network_quantizers`).
 
 A batch norm behind the layer is folded for rounding only: w_eff = Q(w f) / f, where f is the fold factor of
 `nn.folding`. The batch norm stays where it is, and folding it at deployment is exact. Q(w f) / f is w rounded on a grid
@@ -11,10 +13,12 @@ is rounded as if f were 1.
 
 Once widths are final, biases are too: an integer layer adds its bias as a whole number of input step times weight
 step, which is a coarse grid at few bits. The network that is evaluated and fine-tuned rounds its biases in the same
-way: here the layer's own bias, in `nn.batch_norm` the shift of a batch norm that is folded into the layer.
+way: here the layer's own bias, in `nn.batch_norm` the shift of a batch norm that is folded into the layer. And where a
+bias would not fit into 32 bits, the grid of its channel's weights is made coarser (see `nn.folding`).
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,11 +28,11 @@ from bayesbits.functional.grid import INTEGER_BITS
 from bayesbits.nn.calibration_state import CalibrationState
 from bayesbits.nn.channel_gate import ChannelFollower, ChannelGate
 from bayesbits.nn.class_exchange import AttachedModule, exchange_class
-from bayesbits.nn.folding import fold_factor, round_bias
+from bayesbits.nn.folding import fold_factor, folded_bias, round_bias, widening
 from bayesbits.nn.gated_quantizer import GatedQuantizer
 from bayesbits.utils.torch_private import BatchNorm, ConvNd, ConvTransposeNd, conv_forward, output_padding
 
-_CONV_TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+_CONV_TRANSPOSE: dict[int, Any] = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
 
 @dataclass
@@ -43,54 +47,74 @@ class LayerParts:
     """Gates the output channels; where a batch norm follows, the batch norm has the gate instead."""
     norm: BatchNorm | None = None
     """The batch norm whose factor is folded into the weight for rounding."""
+    norm_behind: BatchNorm | None = None
+    """The batch norm that is folded at deployment: the same one, or for a tied weight one whose factor goes into the
+    deployed steps."""
     rounds_bias: bool = False
     """The bias is deployed as it is, with no batch norm behind it."""
     calibration: CalibrationState = field(default_factory=lambda: CalibrationState(known=True))
     """Shared by all that is attached to the network."""
 
 
-class AttachedLayer(AttachedModule):
-    """Mixed into the class of a convolution, a transposed convolution or a linear layer."""
+class AttachedLayer(nn.Module):
+    """What every attached layer computes with its weight [outputs, inputs of a group, ...] and bias.
+
+    The weight of a transposed convolution is [inputs, outputs of a group, ...], as torch stores it.
+    """
 
     parts: LayerParts
-    weight: nn.Parameter
-    bias: nn.Parameter | None
+    weight: Tensor
+    bias: Tensor | None
+    groups: int = 1
 
-    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:  # noqa: A002 (torch's name)
+    @property
+    def _is_transposed(self) -> bool:
+        """Whether this is a transposed convolution."""
+        raise NotImplementedError
+
+    @property
+    def stored_weight(self) -> nn.Parameter | None:
+        """The parameter that `weight` is or views; None where the weight is computed, and cannot be written."""
+        raise NotImplementedError
+
+    @property
+    def stored_bias(self) -> nn.Parameter | None:
+        """The parameter that is the bias; None where there is none, or where it is computed."""
+        return self.bias if isinstance(self.bias, nn.Parameter) else None
+
+    def compute(self, x: Tensor, weight: Tensor, bias: Tensor | None, output_size: list[int] | None = None) -> Tensor:
+        """The layer's output for the weight and bias that are given."""
+        raise NotImplementedError
+
+    def set_constants(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Compute with this weight and bias from now on."""
+        raise NotImplementedError
+
+    def quantized(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Input, weight and bias as they are multiplied: on their grids, with the output channels gated."""
         parts = self.parts
         parts.calibration.check()
         if parts.input is not None:
-            input = parts.input(input, dtype=_autocast_dtype(input))  # noqa: A001
+            x = parts.input(x, dtype=_autocast_dtype(x))
         # Where the weight is multiplied by gates next, it keeps its precision until then.
-        weight = self.effective_weight(_autocast_dtype(self.weight) if parts.gate is None else None)
-        bias: Tensor | None = self.bias
+        dtype = _autocast_dtype(weight) if parts.gate is None else None
+        weight = weight if parts.weight is None else self._rounded(weight, dtype)
         if bias is not None and parts.rounds_bias and (step := self.bias_step()) is not None:
             bias = round_bias(bias, step)
         if parts.gate is not None:
             values = parts.gate.values().to(weight.dtype)
             weight = weight * self.along_outputs(values)
             bias = None if bias is None else bias * values
-        return self.compute(input, weight, bias, output_size)
-
-    def compute(self, x: Tensor, weight: Tensor, bias: Tensor | None, output_size: list[int] | None = None) -> Tensor:
-        """The layer's output for the weight and bias that are given."""
-        if isinstance(self, ConvTransposeNd):
-            axes = self.weight.dim() - 2
-            padding = output_padding(self, x, output_size)
-            return _CONV_TRANSPOSE[axes](
-                x, weight, bias, self.stride, self.padding, padding, self.groups, self.dilation
-            )
-        if isinstance(self, ConvNd):
-            return conv_forward(self, x, weight, bias)
-        return F.linear(x, weight, bias)
+        return x, weight, bias
 
     def along_outputs(self, values: Tensor) -> Tensor:
         """A vector over the output channels in a shape that broadcasts against the weight."""
-        spatial = [1] * (self.weight.dim() - 2)
-        if not isinstance(self, ConvTransposeNd):
+        shape = self._weight_shape
+        spatial = [1] * (len(shape) - 2)
+        if not self._is_transposed:
             return values.reshape(-1, 1, *spatial)
         # Axis 0 holds the inputs of all groups, axis 1 the outputs of one.
-        inputs, outputs = self.weight.shape[0] // self.groups, self.weight.shape[1]
+        inputs, outputs = shape[0] // self.groups, shape[1]
         spread = values.reshape(self.groups, 1, outputs).expand(self.groups, inputs, outputs)
         return spread.reshape(-1, outputs, *spatial)
 
@@ -99,53 +123,131 @@ class AttachedLayer(AttachedModule):
         norm = self.parts.norm
         return None if norm is None or norm.running_var is None else fold_factor(norm)
 
+    def deployed_bias(self) -> Tensor | None:
+        """The bias with the batch norm behind the layer folded in, before it is rounded; None without a bias."""
+        norm = self.parts.norm_behind
+        if norm is None or norm.running_mean is None:
+            return self.bias
+        return folded_bias(norm, fold_factor(norm), self.bias, norm.bias)
+
     def bias_step(self) -> Tensor | None:
         """The step of the deployed bias, of all output channels or of each; None where it is not an integer."""
+        step = self._input_step()
+        return None if step is None else step * self.weight_steps()
+
+    def weight_steps(self) -> Tensor:
+        """The steps of the deployed weight: one, or one for each output channel."""
+        wider, steps = self.widening(), self._steps_of_ranges()
+        return steps if wider is None else steps * wider
+
+    def widening(self) -> Tensor | None:
+        """By how much the grid of each output channel is coarser than its range asks for, so that its bias fits.
+
+        None where the bias is not an integer. Groups of a transposed convolution share one grid.
+        """
+        step, bias = self._input_step(), self.deployed_bias()
+        if step is None or bias is None:
+            return None
+        wider = widening(bias, step, self._steps_of_ranges())
+        return wider.amax() if self._is_transposed and self.groups > 1 else wider
+
+    def _input_step(self) -> Tensor | None:
+        """The step of the input of an integer layer; None where the layer computes in float, or is not fixed yet."""
         for quantizer in (self.parts.weight, self.parts.input):
             if quantizer is None or quantizer.mode != "fixed" or not 0 < (quantizer.fixed_bits or 0) <= INTEGER_BITS:
                 return None
-        assert self.parts.weight is not None
         assert self.parts.input is not None
-        return self.parts.input.step() * self.parts.weight.step()
+        return self.parts.input.step()
+
+    def _steps_of_ranges(self) -> Tensor:
+        """The steps of the deployed weight that its ranges ask for; where the weight is tied, times the fold factor."""
+        assert self.parts.weight is not None
+        norm, steps = self.parts.norm_behind, self.parts.weight.step()
+        if norm is None or norm is self.parts.norm:
+            return steps
+        factor = fold_factor(norm)
+        return torch.where(factor == 0, steps, steps * factor.abs())
 
     def folded_weight(self) -> Tensor:
         """The weight as it is deployed, before rounding."""
-        factor = self.fold_factor()
-        return self.weight if factor is None else self.weight * self.along_outputs(factor)
+        factor, weight = self.fold_factor(), self.weight
+        return weight if factor is None else weight * self.along_outputs(factor)
 
-    def effective_weight(self, dtype: torch.dtype | None = None) -> Tensor:
-        """Q(w f) / f: the quantized weight, with the fold factor divided out again; in its own or another dtype."""
-        if self.parts.weight is None:
-            return self.weight
-        weight, stretch = self._for_rounding()
-        quantized: Tensor = self.parts.weight(weight, stretch, dtype)
-        return quantized.transpose(0, 1) if weight is not self.weight else quantized
+    def effective_weight(self) -> Tensor:
+        """Q(w f) / f: the quantized weight, with the fold factor divided out again."""
+        return self.weight if self.parts.weight is None else self._rounded(self.weight)
 
     def folded_codes(self) -> Tensor:
         """The integer codes of the folded weight: those of the effective weight, with the signs of the factors."""
         assert self.parts.weight is not None
-        weight, stretch = self._for_rounding()
-        codes = self.parts.weight.codes(weight.detach(), stretch)
-        codes = codes.transpose(0, 1) if weight is not self.weight else codes
+        weight = self.weight.detach()
+        rows, stretch = self.for_rounding(weight)
+        codes = self.parts.weight.codes(rows, stretch)
+        codes = codes.transpose(0, 1) if rows is not weight else codes
         factor = self.fold_factor()
         return codes if factor is None else codes * self.along_outputs(factor.sign()).to(codes.dtype)
 
-    def _for_rounding(self) -> tuple[Tensor, Tensor | None]:
-        """The weight with its output channels on axis 0, and by how much the grid of each is stretched."""
-        factor = self.fold_factor()
-        if factor is None:
-            return self.weight, None
-        stretch = torch.where(factor == 0, 1.0, factor.abs()).reciprocal()
-        return (self.weight.transpose(0, 1) if isinstance(self, ConvTransposeNd) else self.weight), stretch
+    def _rounded(self, weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """The quantized weight, in its own or another dtype."""
+        assert self.parts.weight is not None
+        rows, stretch = self.for_rounding(weight)
+        quantized: Tensor = self.parts.weight(rows, stretch, dtype)
+        return quantized.transpose(0, 1) if rows is not weight else quantized
+
+    def for_rounding(self, weight: Tensor) -> tuple[Tensor, Tensor | None]:
+        """A weight with its output channels on axis 0, and by how much the grid of each is stretched."""
+        factor, stretch = self.fold_factor(), self.widening()
+        if factor is not None:
+            unfolded = torch.where(factor == 0, 1.0, factor.abs()).reciprocal()
+            stretch = unfolded if stretch is None else unfolded * stretch
+        if stretch is None or not self._is_transposed or self.groups > 1:
+            return weight, stretch
+        return weight.transpose(0, 1), stretch
+
+    @property
+    def _weight_shape(self) -> tuple[int, ...]:
+        """The shape of the weight."""
+        return tuple(self.weight.shape)
+
+
+class AttachedTorchLayer(AttachedModule, AttachedLayer):
+    """Mixed into the class of a convolution, a transposed convolution or a linear layer with the forward of torch."""
+
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:  # noqa: A002 (torch's name)
+        return self.compute(*self.quantized(input, self.weight, self.bias), output_size)
+
+    @property
+    def _is_transposed(self) -> bool:
+        return isinstance(self, ConvTransposeNd)
+
+    @property
+    def stored_weight(self) -> nn.Parameter | None:
+        return self.weight if isinstance(self.weight, nn.Parameter) else None
+
+    def compute(self, x: Tensor, weight: Tensor, bias: Tensor | None, output_size: list[int] | None = None) -> Tensor:
+        if isinstance(self, ConvTransposeNd):
+            axes = self.weight.dim() - 2
+            padding = output_padding(self, x, output_size)
+            result: Tensor = _CONV_TRANSPOSE[axes](
+                x, weight, bias, self.stride, self.padding, padding, self.groups, self.dilation
+            )
+            return result
+        if isinstance(self, ConvNd):
+            return conv_forward(self, x, weight, bias)
+        return F.linear(x, weight, bias)
+
+    def set_constants(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
 
     def release(self) -> None:
         del self.parts
 
 
 def attach_layer(module: nn.Module, parts: LayerParts) -> AttachedLayer:
-    """Attach parts to a layer, in place; returns the layer."""
+    """Attach parts to a layer with the forward of torch, in place; returns the layer."""
     module.parts = parts  # type: ignore[assignment]
-    exchange_class(module, AttachedLayer)
+    exchange_class(module, AttachedTorchLayer)
     assert isinstance(module, AttachedLayer)
     return module
 

@@ -65,9 +65,11 @@ class NetworkQuantizers(nn.Module):
         """The groups "gates" and "ranges": the parameters that learn in the present modes, by name, frozen or not."""
         learning = {name: q.gates.logits for name, q in self.quantizers.items() if q.mode == "learning"}
         channels = {name: gate.gates.logits for name, gate in self.channel_gates.items() if not gate.fixed}
+        ranged = {name: q for name, q in self.quantizers.items() if q.mode != "off" and q.learn_range}
+        lower = {f"the lower end of {name}": q.range_parameters()[1] for name, q in ranged.items() if q.asymmetric}
         return {
             "gates": learning | {f"the channels of {name}": logits for name, logits in channels.items()},
-            "ranges": {name: q.log_beta for name, q in self.quantizers.items() if q.mode != "off" and q.learn_range},
+            "ranges": {name: q.log_beta for name, q in ranged.items()} | lower,
         }
 
     @property

@@ -3,6 +3,7 @@
 import torch
 
 from bayesbits.compression.compressor import Compressor, check_compressor
+from bayesbits.nn import GatedQuantizer
 from bayesbits.posttraining.quantizer_state import forget_sweep
 from bayesbits.records.front import Point, Range
 from bayesbits.records.plan import Plan
@@ -13,11 +14,13 @@ def read_point(
 ) -> Point:
     """A point with the present ranges and a plan; without a plan, that which the gates decide on."""
     plan = compressor.plan() if plan is None else plan
-    ranges = {
-        name: Range(tuple(quantizer.log_beta.detach().flatten().tolist()), quantizer.signed)
-        for name, quantizer in compressor.attachment.quantizers.items()
-    }
+    ranges = {name: _read_range(quantizer) for name, quantizer in compressor.attachment.quantizers.items()}
     return Point(plan, compressor.cost(plan).relative_bops, ranges, score, mu)
+
+
+def _read_range(quantizer: GatedQuantizer) -> Range:
+    log_beta, *lower = (end.detach().flatten().tolist() for end in quantizer.range_parameters())
+    return Range(tuple(log_beta), quantizer.signed, lower[0][0] if lower else None)
 
 
 def restore(compressor: Compressor, point: Point) -> None:
@@ -57,11 +60,18 @@ def restore(compressor: Compressor, point: Point) -> None:
                 f"the point has {len(point.ranges[name].log_beta)} ranges for {name!r}, whose quantizer has "
                 f"{quantizer.log_beta.numel()}; it was made with another network or spec"
             )
+        if point.ranges[name].log_alpha is not None and quantizer.log_alpha is None:
+            raise ValueError(
+                f"the point has an asymmetric range for {name!r}, whose quantizer cannot have one: attach with "
+                "Spec(asymmetric_activations=True)"
+            )
     compressor.fix(point.plan)
     for name, quantizer in quantizers.items():
+        own = point.ranges[name]
+        quantizer.set_kind(own.kind)
         with torch.no_grad():
-            values = quantizer.log_beta.new_tensor(point.ranges[name].log_beta)
-            quantizer.log_beta.copy_(values.reshape(quantizer.log_beta.shape))
-        quantizer.signed = point.ranges[name].signed
+            quantizer.log_beta.copy_(quantizer.log_beta.new_tensor(own.log_beta).reshape(quantizer.log_beta.shape))
+            if own.log_alpha is not None and quantizer.log_alpha is not None:
+                quantizer.log_alpha.fill_(own.log_alpha)
     compressor.attachment.calibrated = True
     forget_sweep(compressor.attachment)

@@ -15,7 +15,7 @@ from bayesbits.compression.attachment import Attachment
 from bayesbits.compression.compressor import Compressor
 from bayesbits.utils.modes import gradient_flags_restored, modes_restored
 
-Ranges = dict[str, Tensor]
+Ranges = dict[str, list[Tensor]]
 
 _SWEPT = "ranges before and after a sweep"
 
@@ -112,9 +112,10 @@ def reset_for_sweep(attachment: Attachment) -> Ranges:
             gate.gates.reopen()
     present = _ranges(attachment)
     before, after = attachment.notes.get(_SWEPT, (present, present))
-    if all(torch.equal(value, after[name].to(value)) for name, value in present.items()):
+    if all(_equal(ends, after[name]) for name, ends in present.items()):
         for name, quantizer in attachment.quantizers.items():
-            quantizer.log_beta.copy_(before[name])
+            for parameter, value in zip(quantizer.range_parameters(), before[name], strict=True):
+                parameter.copy_(value)
     return _ranges(attachment)
 
 
@@ -129,4 +130,14 @@ def forget_sweep(attachment: Attachment) -> None:
 
 
 def _ranges(attachment: Attachment) -> Ranges:
-    return {name: quantizer.log_beta.detach().clone() for name, quantizer in attachment.quantizers.items()}
+    """The parameters of every range, by the tensor's name."""
+    return {
+        name: [parameter.detach().clone() for parameter in quantizer.range_parameters()]
+        for name, quantizer in attachment.quantizers.items()
+    }
+
+
+def _equal(present: list[Tensor], after: list[Tensor]) -> bool:
+    return len(present) == len(after) and all(
+        torch.equal(value, then.to(value)) for value, then in zip(present, after, strict=True)
+    )

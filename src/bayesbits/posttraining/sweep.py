@@ -13,11 +13,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from bayesbits.compression.budget import Budget, as_budget
 from bayesbits.compression.compressor import Compressor, check_compressor
-from bayesbits.posttraining.config import LEARN, MUS, PosttrainConfig
+from bayesbits.posttraining.budget_points import BudgetPoints
+from bayesbits.posttraining.config import LEARN, PosttrainConfig
 from bayesbits.posttraining.examples import take_batches
 from bayesbits.posttraining.front_points import read_point
 from bayesbits.posttraining.losses import BatchLoss, LossFunction, batch_loss
+from bayesbits.posttraining.penalty_weights import default_weights
 from bayesbits.posttraining.quantizer_state import (
     Ranges,
     check_evaluation_mode,
@@ -28,6 +31,7 @@ from bayesbits.posttraining.quantizer_state import (
     reset_for_sweep,
 )
 from bayesbits.records.front import Front, Point
+from bayesbits.utils.progress import progress_bar
 
 
 def posttrain(
@@ -40,6 +44,7 @@ def posttrain(
     evaluate: Callable[[nn.Module], float] | None = None,
     progress: Callable[[str], None] | None = None,
     keep: Callable[[Front], None] | None = None,
+    budget: Budget | str | None = None,
 ) -> Front:
     """Learn bit widths, and channels where the spec prunes, on a few hundred examples; no weight changes.
 
@@ -57,11 +62,15 @@ def posttrain(
         evaluate: `evaluate(model)` scores the network with the decision of each point; higher is better.
         progress: Called with a line of text for each point.
         keep: Called with the front so far after each point.
+        budget: The most that a plan may cost, such as "2% bops" or "500 kB": the gates of every point are projected
+            onto it too, and the plan with the least loss on the examples is one more point, the last.
 
     Returns:
-        A front with one point for each weight of the penalty; `restore(compressor, point)` makes one of them final.
+        A front with one point for each weight of the penalty, and with a budget one more, which is within it;
+        `restore(compressor, point)` makes one of them final.
 
     Raises:
+        BudgetError: The budget is below the smallest cost under the spec; nothing was learned.
         TypeError: The compressor or the batches are of another type.
         ValueError: An argument is wrong, the examples are too few or constant, the network is in training mode, or the
             loss became NaN.
@@ -77,6 +86,7 @@ def posttrain(
     """
     check_compressor(compressor, "posttrain")
     config = PosttrainConfig() if config is None else config
+    limit = as_budget(budget, "budget")
     if learn not in LEARN:
         raise ValueError(f"learn is {learn!r}; it is one of {', '.join(LEARN)}")
     if loss_fn is not None and config.loss != "labels":
@@ -89,22 +99,34 @@ def posttrain(
     order = torch.Generator().manual_seed(config.seed)
     compressor.attachment.bank.counter.copy_(torch.tensor([config.seed, 0]))
     points: list[Point] = []
+    within = None if limit is None else BudgetPoints(compressor, limit, loss, len(inputs))
     started: Ranges = {}
-    for mu in config.mus or MUS[compressor.spec.gates]:
-        with quantizers_restored_on_failure(compressor.attachment):
+    mus = config.mus if config.mus is not None else default_weights(compressor, loss, len(inputs))
+    shown = progress is None and keep is None  # those who are told of each point show them in their own way
+    for mu in mus:
+        with (
+            quantizers_restored_on_failure(compressor.attachment),
+            progress_bar(f"post-training, mu {mu:g}", config.steps, shown=shown) as advance,
+        ):
             started = started or reset_for_sweep(compressor.attachment)
             with only_learning(compressor, tuple(learn.split("+"))) as groups:
-                _learn_point(compressor, groups, loss, mu, config, _order(len(inputs), config.steps, order))
+                _learn_point(compressor, groups, loss, mu, config, _order(len(inputs), config.steps, order), advance)
             score = None
             if evaluate is not None:
                 with quantizers_restored(compressor.attachment):
                     compressor.fix()
                     score = float(evaluate(compressor.model))
+            if within is not None:
+                within.add(mu, evaluate)
         remember_sweep(compressor.attachment, started)
         points.append(read_point(compressor, score=score, mu=mu))
         if progress is not None:
             scored = "" if score is None else f", score {score:.6g}"
             progress(f"mu {mu:g}: {points[-1].relative_bops:.4g}% of the bit operations{scored}")
+        if keep is not None:
+            keep(Front(tuple(points)))
+    if within is not None:
+        points.append(within.best)
         if keep is not None:
             keep(Front(tuple(points)))
     return Front(tuple(points))
@@ -117,6 +139,7 @@ def _learn_point(
     mu: float,
     config: PosttrainConfig,
     order: list[int],
+    advance: Callable[[], None],
 ) -> None:
     """Take a step of Adam for each batch in this order; learning rates fall to zero over the last third."""
     if "gates" not in groups:
@@ -132,6 +155,7 @@ def _learn_point(
         optimizer.step()
         schedule.step()
         total += value.detach()
+        advance()
     if not bool(torch.isfinite(total)):
         raise ValueError(
             f"the loss became NaN or infinite at mu = {mu:g}; gates and ranges are what they were before this point. "

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bayesbits.compression.budget import Budget
 from bayesbits.compression.compressor import Compressor
 from bayesbits.compression.spec import Spec
 from bayesbits.cost import Cost
@@ -15,6 +16,7 @@ from bayesbits.recipes.metrics import Score
 from bayesbits.recipes.process import Process, versions
 from bayesbits.recipes.recipe import Recipe
 from bayesbits.recipes.run_folder import METRICS, resume_command, write
+from bayesbits.recipes.verdict import verdict_of
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Topology
 from bayesbits.training.execution import Execution, executions_in
@@ -30,7 +32,7 @@ class Result:
     Args:
         recipe: The name of the recipe.
         method: "bayesian_bits", or one of its parts (see `method_of`), or "posttraining".
-        mu: The weight of the penalty.
+        mu: The weight of the penalty; with a budget, the last one.
         seed: The seed of the run.
         epochs: The epochs of the search; 0 after post-training.
         float_epochs: The epochs of training the float network before the search.
@@ -47,6 +49,7 @@ class Result:
         versions: The versions of the packages.
         metrics: Every metric of the task on the test set, the main one first.
         advice: What to change where almost nothing was compressed; otherwise empty.
+        verdict: One sentence about cost and metric, and whether they are within the budget.
         executions: How each stage of training ran at its end, by the name of the stage.
     """
 
@@ -55,7 +58,7 @@ class Result:
     method: str
     """"bayesian_bits", or one of its parts (see `method_of`), or "posttraining"."""
     mu: float
-    """The weight of the penalty."""
+    """The weight of the penalty; with a budget, the last one."""
     seed: int
     """The seed of the run."""
     epochs: int
@@ -88,6 +91,8 @@ class Result:
     """Every metric of the task on the test set, the main one first; see `scores`."""
     advice: str = ""
     """What to change where almost nothing was compressed; otherwise empty."""
+    verdict: str = ""
+    """One sentence about cost and metric, and whether they are within the budget; empty in earlier files."""
     executions: Mapping[str, Execution] = field(default_factory=dict)
     """How each stage of training ran at its end, by the name of the stage."""
 
@@ -139,20 +144,29 @@ def layer_rows(cost: Cost, topology: Topology) -> list[dict[str, Any]]:
 
 def result_of_run(
     recipe: Recipe, folder: Path, compressor: Compressor, plan: Plan, process: Process, *,
-    scores: tuple[Score, ...], advice: str = "",
+    scores: tuple[Score, ...], advice: str = "", budget: Budget | None = None,
 ) -> Result:  # fmt: skip
     """The result of a run; the time of training is read from the metrics in its folder."""
     topology = compressor.topology
-    float_plan = Plan.uniform(topology, weights=32, activations=32, input_bits=32)
+    float_plan = Plan.uniform(topology, weights=32, activations=32, input_bits=32, residual_bits=None)
     seconds: dict[str, float] = {}
     lines = read_metrics(folder / METRICS) if process.first and (folder / METRICS).exists() else []
     for line in lines:
         seconds[line["phase"]] = line.get("seconds", seconds.get(line["phase"], 0.0))
-    return make_result(
-        recipe, compressor.cost(plan), compressor.cost(float_plan), topology,
+    cost = compressor.cost(plan)
+    result = make_result(
+        recipe, cost, compressor.cost(float_plan), topology,
         scores=scores, seconds=sum(seconds.values()), device=process.description, versions=versions(), advice=advice,
         executions=executions_in(lines),
     )  # fmt: skip
+    mu = recipe.search.mu if recipe.search.mu is not None else _last_mu(lines)
+    return replace(result, mu=mu, verdict=verdict_of(compressor, plan, cost, scores, budget))
+
+
+def _last_mu(lines: Iterable[Mapping[str, Any]]) -> float:
+    """The weight of the penalty that a budget has led to: the largest one in the last line of metrics that has some."""
+    weights = [[value for name, value in line.items() if name.startswith("mu_")] for line in lines]
+    return max(next((found for found in reversed(weights) if found), [0.0]))
 
 
 def make_result(
@@ -165,7 +179,7 @@ def make_result(
     return Result(
         recipe=recipe.name,
         method=method_of(recipe.spec),
-        mu=recipe.search.mu,
+        mu=recipe.search.mu or 0.0,
         seed=recipe.seed,
         epochs=recipe.search.epochs,
         float_epochs=recipe.float_training.epochs if recipe.float_training else 0,

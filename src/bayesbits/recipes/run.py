@@ -13,6 +13,7 @@ from pathlib import Path
 from torch import nn
 
 from bayesbits.compression.attach import attach
+from bayesbits.compression.budget import Budget
 from bayesbits.compression.compressor import Compressor
 from bayesbits.recipes import run_folder
 from bayesbits.recipes.data import Loaders, open_data
@@ -51,6 +52,7 @@ def run(
 
     Raises:
         ValueError: If the recipe cannot be run, or the folder holds another run.
+        bayesbits.BudgetError: If the budget is below the smallest cost under the spec; nothing is trained then.
         bayesbits.TrainingError: If training or writing a file fails.
     """
     folder, process = Path(folder), current_process(device)
@@ -69,6 +71,7 @@ def run(
     stages = Stages(recipe, folder, process, loaders, progress, say)
     model = stages.new_model()
     check_fits(stages.task, model, loaders)
+    stages.check_budget(model)
     if process.first:  # not earlier: a run that cannot start leaves no files
         run_folder.prepare(folder, recipe)
     float_values = stages.float_network(model)
@@ -198,10 +201,10 @@ def restore(folder: str | Path, device: str | None = None) -> FinishedRun:
 
 def write_posttrained(
     recipe: Recipe, folder: Path, compressor: Compressor, plan: Plan, process: Process, *,
-    mu: float, seconds: float, scores: tuple[Score, ...],
+    mu: float, seconds: float, scores: tuple[Score, ...], budget: Budget | None = None,
 ) -> Result:  # fmt: skip
     """Write a post-trained network with a final plan to a run's folder, with the same files as a search."""
-    result = result_of_run(recipe, folder, compressor, plan, process, scores=scores)
+    result = result_of_run(recipe, folder, compressor, plan, process, scores=scores, budget=budget)
     result = replace(
         result, method=POSTTRAINING, mu=mu, epochs=0, finetune_epochs=0, seconds=result.seconds + seconds
     )  # fmt: skip

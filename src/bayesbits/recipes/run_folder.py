@@ -102,7 +102,7 @@ def unfinished(folder: Path, missing: str) -> str:
     if (folder / POSTTRAIN).is_file() and "search" not in begun:
         return (
             f"{folder} holds points of `bayesbits posttrain`, and no final network: there is no {missing}. The same "
-            "command with --budget PERCENT makes one of them final"
+            "command with --budget LIMIT makes a plan within it final"
         )
     stage = f"its last checkpoint is of the stage {begun[-1]!r}" if begun else "there is no checkpoint yet"
     return (

@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import floor, log10
 
 from bayesbits.training import SearchConfig
+from bayesbits.training.config import gate_optimizer
 from bayesbits.training.optimizers import scheduled_lr
 
 _DISTANCE = 6.9  # from the logit of an open gate to that of a closed one
@@ -29,15 +30,16 @@ def after(relative_bops: float, open_bops: float, config: SearchConfig, steps: i
 
     `relative_bops` are the bit operations that are left, and `open_bops` those with every gate open, both in percent.
     """
-    if relative_bops < _ALMOST_ALL * open_bops:
+    if config.budget is not None or relative_bops < _ALMOST_ALL * open_bops:
         return ""
+    mu = config.mu or 0.0
     reason = _too_short(config, steps)
-    if config.mu == 0:
+    if mu == 0:
         reason = "search.mu is 0, and nothing asks for fewer bits: try --set search.mu=0.01"
     if reason is None:
         reason = (
             f"most gates are still open, so the penalty was too small or the search too short: try a larger search.mu "
-            f"(now {config.mu:g}, such as --set search.mu={10 * config.mu:g}), a higher search.gates.lr (now "
+            f"(now {mu:g}, such as --set search.mu={10 * mu:g}), a higher search.gates.lr (now "
             f"{config.gates.lr:g}) or more search.epochs (now {config.epochs})"
         )
     return (
@@ -50,6 +52,8 @@ def _too_short(config: SearchConfig, steps: int | None) -> str | None:
     """Why no gate can close; None where one can, or where `steps` is unknown."""
     if steps is None or config.gates.optimizer != "adam" or config.gates.lr == 0:
         return None
+    if config.budget is not None and gate_optimizer(config, steps) != config.gates:
+        return None  # the learning rate follows from the number of steps
     mean_lr = sum(scheduled_lr(config.gates, (part + 0.5) / _PARTS) for part in range(_PARTS)) / _PARTS
     reach = steps * mean_lr
     if reach >= _SAFETY * _DISTANCE:

@@ -13,6 +13,7 @@ from torch import nn
 
 from bayesbits.compression.attach import attach
 from bayesbits.compression.compressor import Compressor
+from bayesbits.compression.smallest_plan import check_reachable
 from bayesbits.compression.spec import Spec
 from bayesbits.recipes import run_folder, search_advice
 from bayesbits.recipes.data import Loaders
@@ -54,6 +55,12 @@ class Stages:
         if config.checkpoint is not None:
             load_checkpoint(model, config.checkpoint)
         return model.to(self.process.device)
+
+    def check_budget(self, model: nn.Module) -> None:
+        """Raise a `BudgetError` before any training where the network cannot be made as small as the budget asks."""
+        if self.recipe.search.budget is not None:
+            compressor = attach(copy.deepcopy(model), self.loaders.example, self.recipe.spec)
+            check_reachable(compressor.attachment, self.recipe.search.budget)
 
     def float_network(self, model: nn.Module) -> dict[str, float] | None:
         """Train the float network if the recipe says so; returns its metrics, or None for a search from scratch."""
@@ -105,7 +112,8 @@ class Stages:
             evaluate=self._evaluate, teacher=self.teacher if config.distillation else None, progress=self.progress,
         )  # fmt: skip
         relative_bops = compressor.cost(plan).relative_bops
-        self.say(f"search: {relative_bops:.3g}% of the bit operations")
+        within = "" if config.budget is None else f", within the budget of {config.budget}"
+        self.say(f"search: {relative_bops:.3g}% of the bit operations{within}")
         self.advice = search_advice.after(relative_bops, open_bops, config, steps) if learns else ""
         return compressor, plan
 
@@ -132,7 +140,7 @@ class Stages:
         values, _ = measure(compressor.model, self.loaders.test, self.task.metrics)
         result = result_of_run(
             self.recipe, self.folder, compressor, plan, self.process,
-            scores=self.task.scores(values, float_values), advice=self.advice,
+            scores=self.task.scores(values, float_values), advice=self.advice, budget=self.recipe.search.budget,
         )  # fmt: skip
         if self.process.first:
             run_folder.save_weights(compressor.model, self.folder / run_folder.MODEL)

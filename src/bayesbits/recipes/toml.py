@@ -73,7 +73,7 @@ def names() -> tuple[str, ...]:
 
 def load(
     recipe: str | Path | None, overrides: Iterable[str] = (), *, model: str | None = None, data: str | None = None,
-    task: str | None = None, loss: str | None = None, metric: str | None = None,
+    task: str | None = None, loss: str | None = None, metric: str | None = None, budget: str | None = None,
 ) -> Recipe:  # fmt: skip
     """Read a recipe from the package or from a file, and change it.
 
@@ -86,6 +86,9 @@ def load(
         task: The name of a task that replaces the recipe's `[task]`.
         loss: The loss of the task.
         metric: The metric of the task.
+        budget: The most that the final network may cost, such as "0.5% bops" or "500 kB". It replaces the recipe's
+            `search.mu`, `search.gates` and `search.budget`: the weight of the penalty and the rate of the gates follow
+            from it.
 
     Returns:
         The recipe, with every setting checked.
@@ -111,6 +114,10 @@ def load(
         table["task"] = {"name": task}
     chosen = {key: value for key, value in (("loss", loss), ("metric", metric)) if value is not None}
     _merge(table, {"task": chosen} if chosen else {})
+    if budget is not None:
+        search = table.get("search", {})
+        kept = {key: value for key, value in search.items() if key not in ("mu", "gates")}
+        table["search"] = {**kept, "budget": budget} if isinstance(search, dict) else search
     _merge(table, options_from(overrides))
     _check_keys(table, source)
     try:
@@ -159,6 +166,8 @@ def to_table(recipe: Recipe) -> dict[str, Any]:
     ):
         if table[part] is not None:
             table[part] = {key: value for key, value in table[part].items() if key not in left_out}
+    if recipe.search.budget is not None:
+        table["search"]["budget"] = str(recipe.search.budget)
     table["spec"]["residual_bits"] = table["spec"]["residual_bits"] or _NONE
     kept: dict[str, Any] = _without_none(table)
     return kept

@@ -22,7 +22,14 @@ class Range:
     log_beta: tuple[float, ...]
     """The logarithm of the end of the range, as the quantizer stores it: one number, or one for each channel."""
     signed: bool
-    """Whether the range is symmetric about zero; otherwise it begins at zero."""
+    """Whether the range has values below zero; otherwise it begins at zero."""
+    log_alpha: float | None = None
+    """The logarithm of minus the lower end of an asymmetric range; None where a signed range is symmetric."""
+
+    @property
+    def kind(self) -> str:
+        """ "unsigned", "symmetric" or "asymmetric"."""
+        return "asymmetric" if self.log_alpha is not None else "symmetric" if self.signed else "unsigned"
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ activation, and what stays in float and why. `deploy` writes it; the torch execu
 `verify` only read it, so that equality is proven integer for integer. Its `Structure` is plain data with a versioned
 JSON form; the tensors are stored beside it, by name.
 
-Codes are centered here: the code 0 is the number 0, and signed codes of 4 bits are -7..7. A runtime carries an
-activation as an unsigned integer of 8 or 16 bits, which is the code plus the zero point of its grid.
+Codes are centered here: the code 0 is the number 0, signed codes of 4 bits are -7..7, and those of an asymmetric range
+lie anywhere around 0, such as -2..13. A runtime carries an activation as an unsigned integer of 8 or 16 bits, which is
+the code plus the zero point of its grid.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Grid:
     """The largest code."""
     beta: float
     """The end of the range; needed where the tensor stays in float and is only clipped."""
+    alpha: float | None = None
+    """The lower end of an asymmetric range; None where the range is symmetric or unsigned."""
 
     @property
     def carrier(self) -> str | None:
@@ -48,12 +51,22 @@ class Grid:
 
     @property
     def zero_point(self) -> int:
-        """The number that is added to signed codes to store them as unsigned integers: 128, or 32768 for 16 bits."""
+        """The number that is added to codes to store them as unsigned integers.
+
+        It makes the smallest code of an asymmetric range 0. Of symmetric ones it is 128, or 32768 for 16 bits.
+        """
+        if self.alpha is not None:
+            return -self.low
         return 0 if not self.signed else 2 ** (15 if self.carrier == "uint16" else 7)
 
     def same_codes(self, other: Grid) -> bool:
         """Whether every number has the same code on another grid, which is that of another tensor."""
         return replace(self, name=other.name) == other
+
+    @property
+    def kind(self) -> str:
+        """ "unsigned", "symmetric" or "asymmetric"."""
+        return "asymmetric" if self.alpha is not None else "symmetric" if self.signed else "unsigned"
 
 
 @dataclass(frozen=True)

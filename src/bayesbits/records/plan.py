@@ -83,7 +83,7 @@ class Plan(Record):
         weights: int = 8,
         activations: int = 8,
         input_bits: int = 8,
-        residual_bits: int | None = None,
+        residual_bits: int | None = 8,
     ) -> Plan:
         """The plan with one width for all weights and one for all activations; all channels stay.
 
@@ -92,7 +92,8 @@ class Plan(Record):
             weights: The width of every weight.
             activations: The width of every activation that is not an input of the network.
             input_bits: The width of the network's inputs.
-            residual_bits: The width of the operands of residual additions; None: they are not quantized.
+            residual_bits: The width of the operands of residual additions. `Compressor.fix` passes over those that have
+                no quantizer. None leaves all of them in float.
         """
         bits = dict.fromkeys(topology.weight_tensors, weights)
         bits.update({entry.name: input_bits if entry.network_input else activations for entry in topology.activations})

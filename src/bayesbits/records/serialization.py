@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from types import NoneType
 from typing import Any, ClassVar, NoReturn, Self, TypeVar, get_args, get_origin, get_type_hints
@@ -106,11 +106,12 @@ def _checksum(data: Mapping[str, Any]) -> str:
 
 
 def _read_fields(cls: type[Part], data: Any, where: str) -> Part:
-    """A dataclass from a JSON object with exactly its fields."""
+    """A dataclass from a JSON object with exactly its fields; those with a default may be missing, in older files."""
     if not isinstance(data, Mapping):
         raise ValueError(f"{where}: expected a JSON object, found {type(data).__name__}")
     expected = {field.name for field in fields(cls)}  # type: ignore[arg-type]
-    missing, unknown = sorted(expected - data.keys()), sorted(data.keys() - expected)
+    needed = {field.name for field in fields(cls) if field.default is MISSING}  # type: ignore[arg-type]
+    missing, unknown = sorted(needed - data.keys()), sorted(data.keys() - expected)
     if missing or unknown:
         raise ValueError(f"{where}: missing fields {missing}, unknown fields {unknown}")
     types = get_type_hints(cls)

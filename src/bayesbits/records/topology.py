@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from bayesbits.records.serialization import Record, find_by_name
 from bayesbits.utils.tables import text_table
@@ -169,6 +169,9 @@ class Topology(Record):
     """
 
     VERSION: ClassVar[int] = 2
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Topology:
+        return self  # it cannot change, and lists every channel
 
     layers: tuple[Layer, ...]
     """The weighted layers, in the order in which they first run."""

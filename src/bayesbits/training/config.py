@@ -7,14 +7,20 @@ fixed. Every default is the paper's where the paper has one. A configuration is 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
+from bayesbits.compression.budget import Budget, as_budget
 from bayesbits.compression.range_estimation import METHODS
 from bayesbits.utils.checks import check_choice, check_flag, check_integer, check_number, check_positive, is_number
 
 OPTIMIZERS = ("adam", "sgd")
 SCHEDULES = ("constant", "linear", "steps", "cosine")
 PRECISIONS = ("float32", "bfloat16")
+DEFAULT_MU = 0.01  # the paper's
+
+_GATE_DISTANCE = 4.0  # with a budget: from the logit at which a gate starts, 3, to that of a closed one, about -0.9
+_GATE_PART = 0.15  # the part of a search with a budget in which a gate can close
+_MOST_GATE_LR = 0.5
 
 
 @dataclass(frozen=True)
@@ -147,8 +153,11 @@ class SearchConfig(_TrainingConfig):
         checkpoint_seconds: The time between checkpoints in seconds; one is also written at the start and at the end.
         log_steps: The number of steps between lines of metrics; only then is the loss read from the device.
         evaluate_epochs: The number of epochs between evaluations; the last epoch is always evaluated.
-        mu: The weight of the penalty in the loss: a larger one gives fewer bits.
-        gates: Optimizer and schedule of the gates.
+        mu: The weight of the penalty in the loss: a larger one gives fewer bits. None: 0.01, or what the budget needs.
+        budget: The most that the final network may cost: a `Budget`, or text such as "0.5% bops" or "500 kB". The
+            weight of the penalty is then controlled, and `search` ends with a plan within the budget.
+        gates: Optimizer and schedule of the gates. With a budget, and left at the default, the learning rate is one at
+            which a gate can close in the first third of the search; see `gate_optimizer`.
         frozen_statistics: The last part of training, from 0 to 1, in which batch norm statistics are frozen: the plan
             is read with these.
         calibration: The method by which ranges are calibrated before the first step, where they are not known; see
@@ -168,10 +177,13 @@ class SearchConfig(_TrainingConfig):
         0.01
     """
 
-    mu: float = 0.01
-    """The weight of the penalty in the loss: a larger one gives fewer bits."""
+    mu: float | None = None
+    """The weight of the penalty in the loss: a larger one gives fewer bits. None: 0.01, or what the budget needs."""
+    budget: Budget | None = None
+    """The most that the final network may cost: a `Budget`, or text such as "0.5% bops" or "500 kB"."""
     gates: OptimizerConfig = field(default_factory=OptimizerConfig)
-    """Optimizer and schedule of the gates."""
+    """Optimizer and schedule of the gates. With a budget, and left at the default, the learning rate is one at which a
+    gate can close in the first third of the search."""
     frozen_statistics: float = 0.05
     """The last part of training, from 0 to 1, in which batch norm statistics are frozen: the plan is read with these.
     """
@@ -185,7 +197,15 @@ class SearchConfig(_TrainingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number(self, "mu", 0.0)
+        object.__setattr__(self, "budget", as_budget(self.budget, "SearchConfig.budget"))
+        if self.budget is not None and self.mu is not None:
+            raise ValueError(
+                f"SearchConfig.mu is {self.mu!r} and SearchConfig.budget is {self.budget}: the budget decides what the "
+                "weight of the penalty is; give one of them"
+            )
+        if self.budget is None:
+            object.__setattr__(self, "mu", DEFAULT_MU if self.mu is None else self.mu)
+            check_number(self, "mu", 0.0)
         check_number(self, "frozen_statistics", 0.0, 1.0)
         check_choice(self, "calibration", METHODS)
         check_integer(self, "calibration_batches", 1)
@@ -241,6 +261,19 @@ class FinetuneConfig(_TrainingConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number(self, "frozen_statistics", 0.0, 1.0)
+
+
+def gate_optimizer(config: SearchConfig, steps: int) -> OptimizerConfig:
+    """How gates learn in a search of so many steps.
+
+    A step of Adam moves a logit by about the learning rate. The default one, the paper's, is for tens of thousands of
+    steps. With a budget and fewer steps it is larger, so that a gate can close in a seventh of the search, whatever the
+    number of steps.
+    """
+    if config.budget is None or config.gates != OptimizerConfig():
+        return config.gates
+    lr = _GATE_DISTANCE / (_GATE_PART * max(1, steps))
+    return replace(config.gates, lr=min(_MOST_GATE_LR, max(config.gates.lr, lr)))
 
 
 def _optimizer(config: _TrainingConfig, name: str) -> OptimizerConfig:

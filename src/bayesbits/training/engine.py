@@ -16,13 +16,14 @@ import torch
 from bayesbits.functional import compiled
 from bayesbits.training import randomness
 from bayesbits.training.batches import Batch, Batches
+from bayesbits.training.budget_control import SETTLE, BudgetControl
 from bayesbits.training.checkpoint import describe_training, load_model, read_checkpoint, versions, write_checkpoint
 from bayesbits.training.distributed import Ranks, averaged_quantizer_gradients, full_model_state, local_part
 from bayesbits.training.errors import Interrupted, LoaderError, NonFiniteError, StopSignals, TrainingError
 from bayesbits.training.execution import Execution
 from bayesbits.training.metrics import LossHistory, MetricsLog
 from bayesbits.training.optimizers import make_optimizers
-from bayesbits.training.phase import Evaluate, Phase, Position, find_checkpoint, start_training
+from bayesbits.training.phase import Evaluate, Phase, Position, check_budget, find_checkpoint, start_training
 from bayesbits.training.progress import ProgressReport
 from bayesbits.training.step import TrainingStep
 from bayesbits.utils.modes import evaluation_mode, modes_restored
@@ -64,6 +65,8 @@ class Run:
                 "the loader has no length, and one epoch ends before the schedules know it: give epoch_steps in the "
                 "configuration, or a loader with __len__"
             )
+        if phase.budget is not None:
+            check_budget(phase, length)
         self.description = describe_training(
             phase.name, self.compressor, self.config, phase.plan, batches=length, world_size=ranks.world_size
         )
@@ -73,12 +76,18 @@ class Run:
         else:
             assert phase.checkpoint is not None
             load_model(phase.checkpoint, self.model, content["model"])
-        self.optimizers = make_optimizers(self.compressor, self.config)
+        self.optimizers = make_optimizers(self.compressor, self.config, self.steps)
+        self.control = None
+        if phase.budget is not None:
+            self.control = BudgetControl(self.compressor, phase.budget, self.steps)
         if content is None:
             self.position, self.losses = Position(length=length), LossHistory()
             self.epoch_rng = self.resumed_rng = self._rng_state()
         else:
             self.optimizers.load_state_dict(content["optimizers"])
+            if self.control is not None:
+                self.control.load_state_dict(content["budget"])
+                self.optimizers.stop("gates", self.control.settled)
             self.position, self.losses = Position(**content["position"]), LossHistory(content["pending"])
             # The states at the start of the epoch, and where the checkpoint was written.
             self.epoch_rng, self.resumed_rng = content["random"][ranks.rank]
@@ -92,7 +101,7 @@ class Run:
         self.ranks.check_equal(self.compressor.attachment.bank.counter, "the counters of the gates' noise")
         self.step = TrainingStep(
             self.ranks.wrap(self.model), self.compressor, self.phase.loss_fn, self.optimizers, self.config,
-            mu=self.phase.mu, teacher=self.phase.teacher,
+            mu=self.phase.mu, control=self.control, teacher=self.phase.teacher,
         )  # fmt: skip
         self.seconds_before = self.position.seconds
         self.started = self.saved = time.monotonic()
@@ -195,13 +204,32 @@ class Run:
     def _prepare_step(self) -> None:
         """Set learning rates for the next step, and freeze batch norm statistics where it is time."""
         epochs = self.config.epochs
-        self.optimizers.set_progress(self.position.epochs_done() / epochs)
+        part = self.position.epochs_done() / epochs
+        if self.control is not None:
+            self.control.set_progress(part, self.position.step)
+            if part >= SETTLE and not self.control.settled:
+                self._settle(self.control)
+        self.optimizers.set_progress(part)
         if not self.frozen and self.position.epochs_done(1) / epochs > 1 - self.config.frozen_statistics:
             self.frozen = True
             for module in self.model.modules():
                 if isinstance(module, BatchNorm):
                     module.eval()
             self.step.reset()
+
+    def _settle(self, control: BudgetControl) -> None:
+        """Project the gates onto the budget; from now on weights and ranges learn alone."""
+        before = self.compressor.cost()
+        control.settle()
+        self.optimizers.stop("gates", True)
+        after = self.compressor.cost()
+        where = {"epoch": self.position.epoch, "step": self.position.step}
+        costs = {name: (getattr(before, name), getattr(after, name)) for name in control.budget.limits}
+        self.metrics.write("projection", where | {name: list(both) for name, both in costs.items()})
+        self.progress.say(
+            f"{self.phase.name}: bits and channels are final from here: {control.budget.describe(after)} within "
+            f"{control.budget}; the gates said {control.budget.describe(before)}"
+        )
 
     def _check_losses(self) -> None:
         wrong = self.losses.read(self.ranks)
@@ -239,8 +267,10 @@ class Run:
         values = self.losses.pop_means()
         if not values:
             return
-        if self.phase.mu:
+        if self.phase.mu or self.control is not None:
             values["expected_relative_bops"] = self.compressor.expected_relative_bops().item()
+        if self.control is not None:
+            values |= self.control.values()
         where = {"epoch": self.position.epoch, "step": self.position.step, "seconds": round(self._seconds(), 3)}
         self.metrics.write("train", {**where, **values, "lr": self.optimizers.lrs()})
         self.progress.update(self.position.epochs_done(), values)
@@ -272,6 +302,7 @@ class Run:
                     "versions": versions(),
                     "model": model,
                     "optimizers": optimizers,
+                    "budget": None if self.control is None else self.control.state_dict(),
                     "position": vars(self.position),
                     "pending": self.losses.pending,
                     "random": rng_states,

@@ -11,6 +11,7 @@ from typing import Any
 _NAMES = {
     "triton_kernels": "the Triton kernels",
     "compiled": "the definition, compiled for the CPU where tensors are large",
+    "eager": "the definition in torch's operations",
     "reference": "the definition in torch's operations",
 }
 
@@ -54,5 +55,5 @@ def quantizers_by(ran: Collection[str], *, attached: bool, compiled: bool) -> st
     if not ran:
         return "the definition in plain operations, which the compiler fuses"
     # One that is compiled for the CPU leaves small tensors to the definition.
-    names = [_NAMES[name] for name in _NAMES if name in ran and not (name == "reference" and "compiled" in ran)]
+    names = [_NAMES[name] for name in _NAMES if name in ran and not (name == "eager" and "compiled" in ran)]
     return " and ".join(names) + (", as one operation each of the compiled network" if compiled else "")

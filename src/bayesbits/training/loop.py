@@ -39,6 +39,10 @@ def search(
     statistics are frozen for the last part of training. In the end every module is in the mode that it had before, and
     nothing is fixed yet: `compressor.fix(plan)` or `finetune` does that.
 
+    With `config.budget` the weight of the penalty is controlled so that the cost arrives at the budget by about half of
+    the search. Then the gates are projected onto it, and weights and ranges learn on with bits and channels that are
+    final: the plan's counted cost is within the budget.
+
     Under torchrun every process calls this with its own part of the data; one process writes files. Resuming is exact
     for loaders that draw from the global random generators, from generators that a DataLoader or its samplers hold, or
     from `set_epoch`. For a loader without a length the schedules count the first epoch as 0 until it is over.
@@ -60,6 +64,7 @@ def search(
         The plan that the gates decide on.
 
     Raises:
+        BudgetError: The budget is below the smallest cost under the spec; nothing was trained.
         TrainingError: Training stopped, with the last checkpoint intact.
         Interrupted: A signal asked training to stop; a checkpoint was written if there is a folder.
 
@@ -76,6 +81,8 @@ def search(
     config = SearchConfig() if config is None else config
     where = None if folder is None else Path(folder)
     run(Phase("search", compressor, loader, loss_fn, config, None, where, resume, evaluate, teacher, progress))
+    if config.budget is not None and not config.budget.allows(compressor.cost()):  # too few steps to have settled
+        compressor.project(config.budget, certain=True)
     plan = compressor.plan()
     if where is not None and is_first():
         _save_plan(plan, where / "plan.json")

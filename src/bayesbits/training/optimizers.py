@@ -1,13 +1,14 @@
 """The optimizers of weights, gates and ranges, and their learning rate schedules."""
 
 import math
+import sys
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bayesbits.compression.compressor import Compressor
-from bayesbits.training.config import FinetuneConfig, OptimizerConfig, SearchConfig
+from bayesbits.training.config import FinetuneConfig, OptimizerConfig, SearchConfig, gate_optimizer
 from bayesbits.training.distributed import full_optimizer_state, shard_optimizer_state
 from bayesbits.training.errors import CheckpointError
 
@@ -26,10 +27,15 @@ def scheduled_lr(config: OptimizerConfig, part: float) -> float:
     return config.lr
 
 
-def make_optimizers(compressor: Compressor, config: SearchConfig | FinetuneConfig) -> "Optimizers":
-    """One optimizer for each group of parameters that learns."""
+def make_optimizers(
+    compressor: Compressor, config: SearchConfig | FinetuneConfig, steps: int = sys.maxsize
+) -> "Optimizers":
+    """One optimizer for each group of parameters that learns; `steps` is the number of steps of the whole phase."""
     groups = {group["name"]: group["params"] for group in compressor.parameter_groups()}
-    return Optimizers({name: (parameters, getattr(config, name)) for name, parameters in groups.items()})
+    configs = {"weights": config.weights, "ranges": config.ranges}
+    if isinstance(config, SearchConfig):
+        configs["gates"] = gate_optimizer(config, steps)
+    return Optimizers({name: (parameters, configs[name]) for name, parameters in groups.items()})
 
 
 class Optimizers:
@@ -45,18 +51,23 @@ class Optimizers:
         self.configs = {name: config for name, (_, config) in groups.items()}
         self.members = {name: _make(parameters, config) for name, (parameters, config) in groups.items()}
         self._lrs: dict[str, float] = {}
+        self._stopped: set[str] = set()
         self.set_progress(0.0)
 
     def set_progress(self, part: float) -> None:
         """Set every learning rate to its schedule's value after a part of the training, from 0 to 1."""
         for name, optimizer in self.members.items():
-            lr = scheduled_lr(self.configs[name], part)
+            lr = 0.0 if name in self._stopped else scheduled_lr(self.configs[name], part)
             for group in optimizer.param_groups:
                 if not isinstance(group["lr"], Tensor):
                     group["lr"] = lr
                 elif self._lrs.get(name) != lr:
                     group["lr"].fill_(lr)
             self._lrs[name] = lr
+
+    def stop(self, name: str, stopped: bool) -> None:
+        """Hold the parameters of a group where they are from the next `set_progress` on."""
+        self._stopped = self._stopped | {name} if stopped else self._stopped - {name}
 
     def lrs(self) -> dict[str, float]:
         """The current learning rates, by group name."""

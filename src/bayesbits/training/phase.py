@@ -8,10 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bayesbits.compression.budget import Budget
 from bayesbits.compression.compressor import Compressor
+from bayesbits.compression.smallest_plan import check_reachable
 from bayesbits.records.plan import Plan
 from bayesbits.training import randomness
 from bayesbits.training.batches import Batches
+from bayesbits.training.budget_control import start_gates
 from bayesbits.training.checkpoint import check_description, read_checkpoint
 from bayesbits.training.config import FinetuneConfig, SearchConfig
 from bayesbits.training.distributed import Ranks
@@ -60,8 +63,13 @@ class Phase:
 
     @property
     def mu(self) -> float:
-        """The weight of the penalty in the loss."""
-        return self.config.mu if isinstance(self.config, SearchConfig) else 0.0
+        """The weight of the penalty in the loss; 0 where a budget controls it."""
+        return (self.config.mu or 0.0) if isinstance(self.config, SearchConfig) else 0.0
+
+    @property
+    def budget(self) -> Budget | None:
+        """The budget of a search; None where there is none."""
+        return self.config.budget if isinstance(self.config, SearchConfig) else None
 
     @property
     def checkpoint(self) -> Path | None:
@@ -101,6 +109,17 @@ class Position:
         return f"{self.step} steps (epoch {self.epoch}, batch {self.batch})"
 
 
+def check_budget(phase: Phase, batches: int | None) -> None:
+    """Raise before any training where a search cannot end within its budget; `batches` is the length of an epoch."""
+    assert phase.budget is not None
+    check_reachable(phase.compressor.attachment, phase.budget)
+    if batches is None:
+        raise ValueError(
+            "the loader has no length, and a search with a budget has to know how many steps it has: give epoch_steps "
+            "in the configuration, or a loader with __len__"
+        )
+
+
 def find_checkpoint(phase: Phase, ranks: Ranks, description: dict[str, Any]) -> dict[str, Any] | None:
     """The content of the checkpoint that the first process finds, in all processes; None where there is none."""
     error, content, path = None, None, phase.checkpoint
@@ -130,6 +149,8 @@ def start_training(phase: Phase, ranks: Ranks, batches: Batches) -> None:
     if isinstance(config, SearchConfig) and not attachment.calibrated:
         inputs = _first_inputs(batches, config.calibration_batches, ranks)
         phase.compressor.calibrate(inputs, method=config.calibration, reference_bits=config.calibration_bits)
+    if phase.budget is not None:
+        start_gates(phase.compressor)
 
 
 def _first_inputs(batches: Batches, count: int, ranks: Ranks) -> Iterator[Any]:

@@ -14,7 +14,8 @@ from rich.text import Text
 _LINE_SECONDS = 10.0
 _LEAST_BAR, _MOST_BAR, _DIGITS = 8, 40, 6
 _SHORT_NAMES = {"expected_relative_bops": "BOPs", "task_loss": "task"}
-_PERCENT = {"expected_relative_bops"}
+_SHORT_NAMES |= {"mu_relative_bops": "mu", "target_relative_bops": "target", "decided_relative_bops": "decided"}
+_PERCENT = {"expected_relative_bops", "target_relative_bops", "decided_relative_bops"}
 _FIRST, _LAST = ("loss", "expected_relative_bops"), ("task_loss", "penalty")
 
 

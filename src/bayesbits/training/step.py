@@ -18,6 +18,7 @@ from bayesbits.compression.compressor import Compressor
 from bayesbits.functional.compiled import with_own_code
 from bayesbits.functional.dispatch import watching
 from bayesbits.nn import GatedQuantizer
+from bayesbits.training.budget_control import BudgetControl
 from bayesbits.training.config import FinetuneConfig, SearchConfig
 from bayesbits.training.execution import Execution, quantizers_by
 from bayesbits.training.optimizers import Optimizers
@@ -52,11 +53,15 @@ class TrainingStep:
         config: SearchConfig | FinetuneConfig,
         *,
         mu: float,
+        control: BudgetControl | None = None,
         teacher: nn.Module | None = None,
     ) -> None:
-        """`network` is the compressor's model, or its wrapper for several processes."""
+        """`network` is the compressor's model, or its wrapper for several processes.
+
+        `mu` is the weight of the penalty; with a budget `control` takes the place of both.
+        """
         self.network, self.compressor, self.loss_fn, self.optimizers = network, compressor, loss_fn, optimizers
-        self.config, self.mu, self.teacher = config, mu, teacher
+        self.config, self.mu, self.control, self.teacher = config, mu, control, teacher
         self.device = next(compressor.model.parameters()).device
         self.may_compile, self._ran_eagerly = config.compile, False
         self.execution: Execution | None = None
@@ -145,17 +150,20 @@ class TrainingStep:
         return leaf
 
     def _update(self, inputs: Any, targets: Any) -> Tensor:
-        values = self._differentiate(self._losses, inputs, targets)
-        self.optimizers.step()
-        return values
+        return self._finish(self._differentiate(self._losses, inputs, targets))
 
     def _compiled_update(self, inputs: Any, targets: Any) -> Tensor:
-        values = self._differentiate_compiled(inputs, targets)
+        return self._finish(self._differentiate_compiled(inputs, targets))
+
+    def _finish(self, values: Tensor) -> Tensor:
+        """Update the parameters, and the weights of the penalty where there is a budget."""
         self.optimizers.step()
-        return values
+        if self.control is not None:
+            self.control.update(values[3:].reshape(2, -1))
+        return values[:3]
 
     def _losses(self, inputs: Any, targets: Any) -> Tensor:
-        """Loss, task loss and penalty as one vector; the first is what is minimized."""
+        """Loss, task loss and penalty as one vector, and the costs that `control` measures; the first is minimized."""
         if not torch.compiler.is_compiling():  # never reached in a compiled network
             self._ran_eagerly = True
         low = torch.autocast(self.device.type, torch.bfloat16) if self.config.precision == "bfloat16" else nullcontext()
@@ -168,6 +176,10 @@ class TrainingStep:
                 wanted = call_model(self.teacher, inputs)
             part = self.config.distillation
             loss = (1 - part) * task + part * distillation_loss(output, wanted, self.config.temperature)
+        if self.control is not None:
+            log_costs = self.control.measure()
+            penalty = self.control.penalty(log_costs).to(loss.dtype)
+            return torch.cat([torch.stack([loss + penalty, task, penalty]), log_costs.flatten().to(loss.dtype)])
         penalty = self.compressor.penalty() if self.mu > 0 else torch.zeros_like(loss)
         return torch.stack([loss + self.mu * penalty, task, penalty.to(loss.dtype)])
 

@@ -17,7 +17,7 @@ def test_pruned_and_masked_are_the_same_in_float(name):
     compressor = bb.attach(model.eval(), inputs, bb.Spec(bits=(32,), input_bits=32, residual_bits=None))
     compressor.calibrate([inputs])
     kept = mixed_plan(compressor.topology).kept
-    compressor.fix(bb.Plan(bb.Plan.uniform(compressor.topology, 32, 32, 32).bits, kept))
+    compressor.fix(bb.Plan(bb.Plan.uniform(compressor.topology, 32, 32, 32, residual_bits=None).bits, kept))
     small = bb.deploy(compressor)
     assert small.integer.structure.removed
     assert small.parameter_count == compressor.cost().parameters

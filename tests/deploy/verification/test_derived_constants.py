@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -29,7 +30,19 @@ def test_a_linear_layer(linear: bb.Compressor) -> None:
     assert (constants.bits, constants.input_bits, constants.integer) == (4, 8, True)
     np.testing.assert_allclose(constants.weight, np.array([[4, -7], [2, 6]]) * 2 / 15, rtol=1e-7)
     assert constants.bias is not None
-    np.testing.assert_allclose(constants.bias, np.array([191, -574]) * 2 / 15 / 255, rtol=1e-7)
+    # What sums of products are multiplied with, too: the product of both steps, which is not rounded to float32.
+    assert constants.bias.tolist() == [code * (grid.step * float(constants.steps[0])) for code in (191, -574)]
+    np.testing.assert_allclose(constants.bias, np.array([191, -574]) * 2 / 15 / 255, rtol=2e-7)
+
+
+def test_an_asymmetric_input(linear: bb.Compressor) -> None:
+    linear.attachment.quantizers["0.input"].set_range(1.3, alpha=-0.2)
+    grid = derive_grids(linear, linear.plan())["0.input"]
+    assert (grid.bits, grid.signed, grid.low, grid.high, grid.zero_point) == (8, True, -34, 221, 34)
+    assert grid.step == float((np.float32(grid.beta) - np.float32(grid.alpha)) / np.float32(255))
+    assert [grid.alpha, grid.beta] == pytest.approx([-0.2, 1.3], rel=1e-6)
+    (deployed,) = bb.deploy(linear).integer.structure.grids
+    assert deployed == grid
 
 
 def test_a_layer_in_float(linear: bb.Compressor) -> None:

@@ -130,6 +130,8 @@ def regrid(name: str, **fields: Any) -> Callable[[bb.DeployedNetwork], None]:
         (regrid("stem.input", signed=False), "stem.input: signed is False"),
         (regrid("second.input", high=14), "second.input: high is 14"),
         (regrid("act.output", low=1), "act.output: low is 1"),
+        (regrid("act.output", alpha=None), "act.output: alpha is None"),
+        (regrid("stem.input", alpha=-9.0), "stem.input: alpha is -9.0"),
     ],
 )
 def test_a_wrong_constant_of_the_deployed_network_is_found_and_named(change, message, case, file):

@@ -3,7 +3,7 @@
 import onnx
 import pytest
 import torch
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -11,6 +11,7 @@ import bayesbits as bb
 from bayesbits.zoo.models import VGG7, CifarResNet, LeNet5, MobileNetV2, resnet18, resnet50
 from tests.deploy.exported import exported
 from tests.graph.networks import IMAGES, OWN, transformer
+from tests.graph.products import KINDS, Products
 from tests.graph.test_random_networks import Random
 
 ZOO = {
@@ -175,6 +176,25 @@ def test_random_networks_under_random_plans(tmp_path_factory, network, plan):
     assert len(found.integer_layers) == len(found.kernels)
 
 
+@settings(max_examples=5, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
+@example(kinds=[(kind, index % 2 == 0) for index, kind in enumerate(KINDS)], plan=0, per_channel=True)
+@given(
+    kinds=st.lists(st.tuples(st.sampled_from(KINDS), st.booleans()), min_size=1, max_size=3),
+    plan=st.integers(0, 1000),
+    per_channel=st.booleans(),
+)
+def test_weights_that_are_multiplied_in_any_way(tmp_path_factory, kinds, plan, per_channel):
+    path = tmp_path_factory.mktemp("products") / "network.onnx"
+    spec = bb.Spec(bits=(2, 4, 8), per_channel_weights=per_channel)
+    case = exported(Products(kinds), torch.zeros(2, 3, 12, 12), spec=spec, seed=plan, count=4)
+    topology = case.compressor.topology
+    assert not [entry for entry in topology.unsupported if entry.macs]
+    assert case.small.macs < topology.macs, "channels are removed"
+    found = case.verify(case.write(path))
+    runs_in_integers = [layer.name for layer in topology.layers if layer.kind != "conv_transpose"]
+    assert set(runs_in_integers) <= set(found.integer_layers)
+
+
 class FloatOperations(nn.Module):
     """Layers in front of SiLU, hard-swish, squeeze-and-excitation, concatenation, batch norm, GELU and a mean."""
 
@@ -266,3 +286,48 @@ def test_convolutions_pad_their_codes_themselves(tmp_path):
     assert pads == [[0, 0, 1, 1], [1, 1, 2, 2], [0, 2, 1, 1]]
     found = case.verify(path)
     assert all(tensor.differing == 0 for tensor in found.runtime_tensors if tensor.exact)
+
+
+class TwoEnded(nn.Module):
+    """An activation function that has values below zero, a layer whose codes the next one reads, and an addition."""
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.expand, self.depthwise = nn.Conv2d(8, 12, 1), nn.Conv2d(12, 12, 3, padding=1, groups=12)
+        self.project, self.head = nn.Conv2d(12, 8, 1), nn.Linear(8, 5)
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.activation(self.norm(self.stem(nn.functional.pad(x, (0, 1, 0, 1)))))
+        x = x + self.project(self.activation(self.depthwise(self.expand(x))))
+        result: Tensor = self.head(nn.functional.max_pool2d(x, 2).mean((2, 3)))
+        return result
+
+
+@pytest.mark.parametrize(
+    ("activation", "bits", "form"),
+    [(nn.SiLU, (8,), "fast"), (nn.GELU, (2, 4, 8), "compact"), (nn.Hardswish, (2, 4, 8), "fast"),
+     (nn.SiLU, (12, 24), "fast")],
+)  # fmt: skip
+def test_asymmetric_ranges_are_deployed_and_proven(activation, bits, form, tmp_path):
+    spec = bb.Spec(bits=(2, 4, 8, 12, 24))
+    case = exported(TwoEnded(activation()), torch.zeros(2, 3, 8, 8), spec=spec, bits=bits, seed=2, count=16)
+    grids = {grid.name: grid for grid in case.small.integer.structure.grids}
+    assert {"stem.input", "expand.input", "depthwise.input", "project.input"} <= {
+        name for name, grid in grids.items() if grid.kind == "asymmetric"
+    }
+    for grid in grids.values():
+        if grid.kind == "asymmetric" and grid.bits <= 8:
+            assert (grid.low + grid.zero_point, grid.high + grid.zero_point) == (0, 2**grid.bits - 1)
+    found = case.verify(case.write(tmp_path / "network.onnx", form))
+    assert found.failure is None
+    if max(bits) <= 8:
+        assert len(found.integer_layers) == len(found.kernels) == 5
+        # What emits codes of an asymmetric range is one integer kernel.
+        kernels = {kernel.layer: kernel.operation for kernel in found.kernels}
+        assert kernels["expand"] == kernels["project"] == "QLinearConv"
+    bb.save(case.small, tmp_path / "saved")
+    again = bb.load(tmp_path / "saved")
+    assert again.integer.structure.grids == case.small.integer.structure.grids
+    assert torch.equal(again(case.inputs), case.small(case.inputs))

@@ -13,9 +13,8 @@ from torch import fx
 
 from bayesbits.deploy.modules import LAYERS, target_of
 from bayesbits.deploy.rewrite.program import Geometry, LayerNode, RewrittenProgram
-from bayesbits.graph.exported_program import operation
-from bayesbits.graph.layers import BATCH_NORMS
-from bayesbits.graph.operations import arguments
+from bayesbits.graph.exported_program import arguments, operation
+from bayesbits.graph.layers import BATCH_NORMS, data_of
 from bayesbits.records.topology import Layer
 
 
@@ -53,9 +52,7 @@ def _replace(program: RewrittenProgram, twin: fx.Node, call: fx.Node) -> None:
 
 def _input_and_geometry(graph: fx.Graph, node: fx.Node, layer: Layer) -> tuple[fx.Node, Geometry]:
     """The tensor that a layer's node reads, and how the layer moves over it."""
-    given = arguments(node)
-    data = given["input"]
-    assert isinstance(data, fx.Node)
+    given, data = arguments(node), data_of(node)
     if layer.kind == "linear":
         return data, Geometry()
     axes = len(layer.weight_shape) - 2

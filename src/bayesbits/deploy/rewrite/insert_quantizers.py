@@ -87,11 +87,12 @@ class _QuantizerInsertion:
     def _insert_rounding(self, grid: Grid, node: fx.Node) -> fx.Node:
         """Above 16 bits numbers stay numbers: clipped, and rounded where float32 can tell the codes apart."""
         upper = (torch.tensor(grid.beta) * EDGE).item()
-        steps: list[tuple[OpOverload, tuple[float, ...]]] = [
-            (aten.clamp.default, (-upper if grid.signed else 0.0, upper))
-        ]
+        ends = (-upper if grid.signed else 0.0, upper) if grid.alpha is None else (grid.alpha, grid.beta)
+        steps: list[tuple[OpOverload, tuple[float, ...]]] = [(aten.clamp.default, ends)]
         if has_grid(grid.bits, torch.float32):
-            steps += [(aten.div.Scalar, (grid.step,)), (aten.round.default, ()), (aten.mul.Scalar, (grid.step,))]
+            steps += [(aten.div.Scalar, (grid.step,)), (aten.round.default, ())]
+            steps += [] if grid.alpha is None else [(aten.clamp.default, (float(grid.low), float(grid.high)))]
+            steps += [(aten.mul.Scalar, (grid.step,))]
         for target, numbers in steps:
             with self.graph.inserting_after(node):
                 node = self.graph.call_function(target, (node, *numbers))

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from bayesbits.deploy.rewrite.index_masks import IndexMasks, none_if_full, remaining_size
-from bayesbits.graph.exported_program import operation
-from bayesbits.graph.operations import arguments
+from bayesbits.graph.exported_program import arguments, operation
 
 VIEWS = ("view", "_unsafe_view", "reshape", "expand")
 SLICES = ("slice", "narrow", "select")

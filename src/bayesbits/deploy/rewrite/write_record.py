@@ -10,6 +10,7 @@ from bayesbits.deploy.layer_weights import LayerWeights
 from bayesbits.deploy.rewrite.program import LayerNode, RewrittenProgram
 from bayesbits.deploy.signature import name_tensors
 from bayesbits.graph.exported_program import shape
+from bayesbits.graph.layers import data_of
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, Structure
 
 
@@ -76,7 +77,7 @@ def _macs(program: RewrittenProgram, entry: LayerNode, weights: LayerWeights) ->
     spatial = 0 if layer.kind == "linear" else len(layer.weight_shape) - 2
     total = 0
     for call in found.calls:
-        sizes = [list(shape(call.all_input_nodes[0])), list(shape(call))]
+        sizes = [list(shape(data_of(call))), list(shape(call))]
         for size, channels in zip(sizes, (inputs, outputs), strict=True):
             size[len(size) - 1 - spatial] = channels
         total += layer_macs(layer.kind, weights.shape, *sizes)
@@ -107,6 +108,12 @@ def _notes(program: RewrittenProgram) -> tuple[str, ...]:
         for entry in program.layers
         if entry.float_reason is not None
     ]
+    widened = [count for entry in program.layers if (count := program.decision.weights[entry.layer.name].widened)]
+    if widened:
+        notes.append(
+            f"{sum(widened)} output channels of {len(widened)} layers have a coarser grid of weights than their ranges "
+            "ask for, so that their biases fit into 32 bits; beside these, such small weights cannot be seen"
+        )
     notes += [f"{grid.name} stays in float: it has {grid.bits} bits" for grid in grids.values() if grid.carrier is None]
     notes += [
         f"{name} stays in float, and indices of a max-pool are taken from it: where values are equal up to rounding "

@@ -24,6 +24,7 @@ from bayesbits.deploy.verification.result import ConstantCounts, VerificationErr
 from bayesbits.nn.batch_norm import AttachedBatchNorm
 from bayesbits.nn.folding import fold_factor, folded_bias, round_bias
 from bayesbits.nn.layer import AttachedLayer
+from bayesbits.nn.product import find_layer
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer, output_axis
@@ -42,7 +43,7 @@ def check_simulated_constants(fixed: Compressor, constants: Mapping[str, LayerCo
     """Raise at the first layer of the simulation whose weight or bias is not the derived one."""
     with torch.no_grad():
         for layer in fixed.topology.layers:
-            module = fixed.model.get_submodule(layer.name)
+            module = find_layer(fixed.model, layer.name)
             if isinstance(module, AttachedLayer):
                 norm = None if layer.norm is None else fixed.model.get_submodule(layer.norm)
                 assert isinstance(norm, BatchNorm | None)
@@ -120,7 +121,7 @@ def check_deployed_constants(
 def _check_grid(grid: Grid, derived: Grid | None) -> None:
     if derived is None:
         raise VerificationError(f"{grid.name}: the network of this compressor does not quantize it; {_WHOSE}")
-    for field in ("bits", "signed", "step", "low", "high", "beta", "zero_point"):
+    for field in ("bits", "signed", "step", "low", "high", "beta", "alpha", "zero_point"):
         _check_field(grid.name, field.replace("_", " "), getattr(grid, field), getattr(derived, field))
 
 

@@ -133,7 +133,7 @@ class RuntimeComparison:
         self._exact = self._exact or [_is_exact(subgraph, in_file, count) for subgraph in self.subgraphs]
         exact: dict[str, Tensor] = {}
         if not all(self._exact):
-            exact, results = run_exact(self.small, inputs, values, self.nodes)
+            exact, results = run_exact(self.small, inputs, values, self._judged_by_exact_values())
             exact |= dict(zip(self._outputs, results, strict=True))
         batch = _BatchValues(count, in_file, values, exact)
         rows = zip(self.subgraphs, self._exact, self._sessions, self._counts, strict=True)
@@ -205,7 +205,7 @@ class RuntimeComparison:
             differing = int((found != expected).sum())
             counts.differing_end_to_end += differing
             one, other = torch.from_numpy(found), torch.from_numpy(expected)
-            error = largest_difference(one.double(), other.double()) / (largest(other) or 1.0)
+            error = largest_difference(one.double(), other.double()) / (largest(other) or 1.0) if differing else 0.0
             counts.relative_error_end_to_end = max(counts.relative_error_end_to_end, error)
             axis = self._axes.get(subgraph.value)
             counts.predictions_end_to_end = compare_predictions(other, one, axis, counts.predictions_end_to_end)
@@ -214,6 +214,12 @@ class RuntimeComparison:
                     f"{subgraph.name}: {differing} of {expected.size} values of the {subgraph.kind} differ between the "
                     f"deployed network and {NAME} when the whole file runs, but not by themselves"
                 )
+
+    def _judged_by_exact_values(self) -> set[str]:
+        """The nodes of the program that subgraphs with float operations compute, and those that they quantize."""
+        rows = zip(self.subgraphs, self._exact, strict=True)
+        judged = {subgraph.mapped.node for subgraph, is_exact in rows if not is_exact and subgraph.mapped is not None}
+        return judged | {self._source[name] for name in judged}
 
     def _exact_from_inputs(self) -> dict[str, bool]:
         """For every tensor whether it and every tensor in front of it is exact."""

@@ -17,6 +17,7 @@ from bayesbits.deploy.verification.deployed_program import CodesNode
 from bayesbits.deploy.verification.result import VerificationError
 from bayesbits.deploy.verification.simulation import QuantizerCall
 from bayesbits.functional.grid import EDGE
+from bayesbits.nn.product import find_layer
 from bayesbits.records.integer_network import Grid
 from bayesbits.records.topology import Layer
 
@@ -48,7 +49,7 @@ class LayerInput:
 def describe_layer_inputs(fixed: Compressor, removed: Collection[int]) -> dict[str, LayerInput]:
     """The inputs of all layers, by the layer's name."""
     removed, model = set(removed), fixed.model
-    return {layer.name: LayerInput(layer, model.get_submodule(layer.name), removed) for layer in fixed.topology.layers}
+    return {layer.name: LayerInput(layer, find_layer(model, layer.name), removed) for layer in fixed.topology.layers}
 
 
 def match_calls(
@@ -169,8 +170,9 @@ class DeployedCodes:
 
     def codes(self, call: QuantizerCall, node: CodesNode, x: Tensor) -> Tensor:
         """The deployed codes, without padding that the simulation's layer adds itself."""
-        value = self.values[node.node].double()
-        codes = torch.round(value / self.grids[node.tensor].step) if node.scaled else value
+        codes = self.values[node.node]
+        if node.scaled:
+            codes = torch.round(codes.double() / self.grids[node.tensor].step)
         expected = self.kept(call, node, x).shape
         layer = self._layers.get(call.reader)
         if layer is not None and codes.dim() == len(expected):
@@ -231,11 +233,14 @@ def quantize(grid: Grid, x: Tensor) -> Tensor:
 
 def round_to_codes(grid: Grid, steps: Tensor) -> Tensor:
     """The codes of numbers that are given as multiples of the step."""
-    return torch.clamp(torch.round(steps), grid.low, grid.high).double()
+    return torch.round(steps).clamp_(grid.low, grid.high)
 
 
 def _clipped(grid: Grid, x: Tensor) -> Tensor:
     """The values of a tensor of more than 16 bits, in float64."""
-    upper = grid.beta * EDGE
-    clipped = torch.clamp(x, -upper if grid.signed else 0.0, upper)
-    return torch.round(clipped / grid.step) * grid.step if grid.bits <= 24 else clipped
+    if grid.alpha is not None:
+        clipped = torch.clamp(x, grid.alpha, grid.beta)
+    else:
+        upper = grid.beta * EDGE
+        clipped = torch.clamp(x, -upper if grid.signed else 0.0, upper)
+    return torch.round(clipped / grid.step).clamp(grid.low, grid.high) * grid.step if grid.bits <= 24 else clipped

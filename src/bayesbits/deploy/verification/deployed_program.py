@@ -67,6 +67,7 @@ class _ExactRecorder(fx.Interpreter):
     """Runs a deployed program in float64, where layers and quantizers return the values known from float32.
 
     So every value in `exact` is computed in float64 from the float32 values of the layers and quantizers in front.
+    Layers and quantizers whose own exact value is not wanted do not run.
     """
 
     def __init__(self, program: fx.GraphModule, known: Mapping[str, Tensor], nodes: Collection[str]) -> None:
@@ -75,10 +76,13 @@ class _ExactRecorder(fx.Interpreter):
         self.exact: dict[str, Tensor] = {}
 
     def run_node(self, n: fx.Node) -> Any:
+        known = self._known.get(n.name) if n.op == "call_module" else None
+        if known is not None and n.name not in self._wanted:
+            return known
         result = super().run_node(n)
         if n.name in self._wanted:
             self.exact[n.name] = result
-        return self._known[n.name] if n.op == "call_module" and n.name in self._known else result
+        return result if known is None else known
 
 
 def run_exact(

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bayesbits.compression.compressor import Compressor
+from bayesbits.nn.product import find_layer
 from bayesbits.records.integer_network import Grid
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer
@@ -29,6 +30,8 @@ _FLOAT32 = np.float32
 _EDGE = np.float32(1 - 1e-7)
 """Values are clipped to this part of the range."""
 _LARGEST_BIAS = 2**31 - 1
+_PLANNED_BIAS, _SMALLEST_BIAS_STEP = _FLOAT32(2**30), _FLOAT32(1e-30)
+"""The grid of a channel's weights is so coarse that the bias has at most this code, and at least this step."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,10 @@ class LayerConstants:
 
 def derive_layers(fixed: Compressor, plan: Plan, grids: Mapping[str, Grid]) -> dict[str, LayerConstants]:
     """The constants of every layer, by name; `fixed` is the trained network with its plan fixed."""
-    return {layer.name: _LayerDerivation(fixed, plan, layer, grids).constants() for layer in fixed.topology.layers}
+    removed = plan.removed(fixed.topology)
+    return {
+        layer.name: _LayerDerivation(fixed, plan, layer, grids, removed).constants() for layer in fixed.topology.layers
+    }
 
 
 def derive_grids(fixed: Compressor, plan: Plan) -> dict[str, Grid]:
@@ -68,6 +74,9 @@ def derive_grids(fixed: Compressor, plan: Plan) -> dict[str, Grid]:
     for name, quantizer in fixed.attachment.quantizers.items():
         if name in plan.bits and name not in fixed.topology.weight_tensors:
             bits, beta = plan.bits[name], _array(quantizer.beta)
+            if quantizer.alpha is not None:
+                found[name] = _asymmetric_grid(name, bits, _array(quantizer.alpha), beta)
+                continue
             high = 2 ** (bits - quantizer.signed) - 1
             low = -high if quantizer.signed else 0
             step = _step(beta, bits, quantizer.signed)
@@ -75,10 +84,21 @@ def derive_grids(fixed: Compressor, plan: Plan) -> dict[str, Grid]:
     return found
 
 
+def _asymmetric_grid(name: str, bits: int, alpha: Array, beta: Array) -> Grid:
+    """The grid of a range with two ends: the zero point is -alpha in steps, and codes are counted from there."""
+    levels = 2**bits - 1
+    step = (beta - alpha) / _FLOAT32(levels)
+    zero_point = int(np.rint(-alpha / step))
+    high = min(int(np.rint(beta / step)), levels - zero_point)
+    return Grid(name, bits, True, float(step), -zero_point, high, float(beta), float(alpha))
+
+
 class _LayerDerivation:
-    def __init__(self, fixed: Compressor, plan: Plan, layer: Layer, grids: Mapping[str, Grid]) -> None:
-        self.layer, self.topology, self.plan = layer, fixed.topology, plan
-        self.module = fixed.model.get_submodule(layer.name)
+    def __init__(
+        self, fixed: Compressor, plan: Plan, layer: Layer, grids: Mapping[str, Grid], removed: frozenset[int]
+    ) -> None:
+        self.layer, self.removed, self.plan = layer, removed, plan
+        self.module = find_layer(fixed.model, layer.name)
         norm = None if layer.norm is None else fixed.model.get_submodule(layer.norm)
         assert isinstance(norm, BatchNorm | None)
         self.norm: Any = norm
@@ -95,7 +115,9 @@ class _LayerDerivation:
 
     def constants(self) -> LayerConstants:
         weight, keep = _array(self.module.weight), self._keep()
-        bias = self._bias(keep)
+        bias = self._bias()
+        self.widening = self._widening(bias)
+        bias = None if bias is None else np.where(keep, bias, _FLOAT32(0))
         if self.quantizer is None or self.bits > 16:
             numbers = self._clipped(weight) if self.quantizer is not None else weight
             numbers = numbers if self.factor is None else numbers * self._along(self.factor)
@@ -110,10 +132,11 @@ class _LayerDerivation:
         if bias is not None:
             wide = bias.astype(np.float64)
             if self.input is not None and self.bits <= 8 and self.input.bits <= 8:
-                step = (_FLOAT32(self.input.step) * steps).astype(np.float64)
-                bias_codes = np.rint(wide / step)
+                bias_codes = np.rint(wide / (_FLOAT32(self.input.step) * steps).astype(np.float64))
                 if (np.abs(bias_codes) <= _LARGEST_BIAS).all():
-                    wide = bias_codes * step
+                    # The layer adds codes to sums of products of codes. What both are multiplied with is not rounded
+                    # here, as rounding it for one of them alone would show where they nearly cancel.
+                    wide = bias_codes * (np.float64(_FLOAT32(self.input.step)) * steps.astype(np.float64))
         return LayerConstants(numbers, wide, codes, steps, bias_codes, self.bits, self._input_bits())
 
     def _input_bits(self) -> int:
@@ -125,9 +148,9 @@ class _LayerDerivation:
 
     def _keep(self) -> Array:
         """For every output channel whether the plan keeps it."""
-        channels, removed = self.layer.out_channels, self.plan.removed(self.topology)
-        kept = self.plan.kept.get(self.layer.name, range(len(channels)))
-        return np.array([index in set(kept) and channel not in removed for index, channel in enumerate(channels)])
+        channels = self.layer.out_channels
+        kept = set(self.plan.kept.get(self.layer.name, range(len(channels))))
+        return np.array([index in kept and channel not in self.removed for index, channel in enumerate(channels)])
 
     def _range(self) -> Array:
         """The upper end of the range, of the weight or of each output channel, before batch norm is folded."""
@@ -135,8 +158,31 @@ class _LayerDerivation:
         beta = _array(self.quantizer.beta)
         if self.rounded_folded:
             assert self.factor is not None
-            beta = beta * (_FLOAT32(1) / np.where(self.factor == 0, _FLOAT32(1), np.abs(self.factor)))
+            stretch = _FLOAT32(1) / np.where(self.factor == 0, _FLOAT32(1), np.abs(self.factor))
+            beta = beta * (stretch * self.widening)
+        else:
+            beta = beta * self.widening
         return beta if beta.size == 1 else self._along(beta)
+
+    def _steps(self) -> Array:
+        """The steps of the deployed weight that its ranges ask for, of the weight or of each output channel."""
+        assert self.quantizer is not None
+        steps = _step(_array(self.quantizer.beta), self.bits or 2, True)
+        if self.factor is not None and not self.rounded_folded:
+            steps = np.where(self.factor == 0, steps, steps * np.abs(self.factor))
+        return steps
+
+    def _widening(self, bias: Array | None) -> Array:
+        """By how much the grid of each output channel is coarser, so that its bias fits into 32 bits."""
+        integer = self.quantizer is not None and 0 < self.bits <= 8 and self.input is not None and self.input.bits <= 8
+        if bias is None or not integer:
+            return np.ones((), _FLOAT32)
+        assert self.input is not None
+        bias_steps = np.maximum(np.abs(bias) / _PLANNED_BIAS, _SMALLEST_BIAS_STEP)
+        widening = np.maximum(bias_steps / _FLOAT32(self.input.step) / self._steps(), _FLOAT32(1))
+        # The outputs of a grouped transposed convolution are on no axis of its weight: it has one grid.
+        one_grid = self.layer.kind == "conv_transpose" and self.layer.groups > 1
+        return np.asarray(widening.max() if one_grid else widening)
 
     def _clipped(self, weight: Array) -> Array:
         beta = self._range()
@@ -150,25 +196,24 @@ class _LayerDerivation:
         assert self.quantizer is not None
         beta, high = self._range(), 2 ** (self.bits - 1) - 1
         if self.bits == 0:
-            codes, width = np.zeros(weight.shape), 2
+            codes = np.zeros(weight.shape)
         else:
-            width = self.bits
             clipped = np.clip(weight, -(beta * _EDGE), beta * _EDGE)
-            codes = np.clip(np.rint(clipped / _step(beta, width, True)), -high, high)
-        steps = _step(_array(self.quantizer.beta), width, True).reshape(-1)
+            codes = np.clip(np.rint(clipped / _step(beta, self.bits, True)), -high, high)
+        steps = (self._steps() * self.widening).reshape(-1)
+        if _array(self.quantizer.beta).size == 1 and (steps == steps[0]).all():
+            steps = steps[:1]
         if self.factor is not None:
             codes = codes * self._along(np.sign(self.factor))
-            if not self.rounded_folded:
-                steps = np.where(self.factor == 0, steps, steps * np.abs(self.factor))
         return codes.astype(np.int64), steps
 
-    def _bias(self, keep: Array) -> Array | None:
+    def _bias(self) -> Array | None:
         bias = None if self.module.bias is None else _array(self.module.bias)
         if self.norm is not None:
             mean = _array(self.norm.running_mean)
             shift = _FLOAT32(0) if self.norm.bias is None else _array(self.norm.bias)
             bias = shift - (mean if bias is None else mean - bias) * self.factor
-        return None if bias is None else np.where(keep, bias, _FLOAT32(0))
+        return bias
 
 
 def _factor(norm: BatchNorm) -> Array:

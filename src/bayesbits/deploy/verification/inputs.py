@@ -16,8 +16,9 @@ from bayesbits.utils.batches import split_inputs
 from bayesbits.utils.torch_private import tree_leaves, tree_map_only
 
 LARGEST_BATCH = 64
-LARGEST_ELEMENTS = 2**22
-"""Of all inputs of a batch together; the intermediate values of one batch are kept in memory."""
+LARGEST_ELEMENTS = 2**19
+"""Of all inputs of a batch together, such as three photos. The intermediate values of one batch are kept in memory, and
+large ones take longer to allocate than to compute."""
 
 
 @dataclass(frozen=True)

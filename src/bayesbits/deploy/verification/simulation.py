@@ -22,6 +22,7 @@ from bayesbits.deploy.verification.float64_mode import Float64Mode
 from bayesbits.deploy.verification.inputs import Batch
 from bayesbits.nn.batch_norm import AttachedBatchNorm, BatchNormParts
 from bayesbits.nn.layer import AttachedLayer, LayerParts
+from bayesbits.nn.product import find_layer
 from bayesbits.records.plan import Plan
 from bayesbits.utils.pytree import Tree, describe
 from bayesbits.utils.torch_private import BatchNorm, tree_map_only
@@ -67,7 +68,7 @@ class Simulation:
             if quantizer.mode != "off" and name not in topology.weight_tensors:
                 quantizer.forward = partial(self._quantize, name, quantizer.forward)  # type: ignore[method-assign]
         for layer in topology.layers:
-            module = self.fixed.model.get_submodule(layer.name)
+            module = find_layer(self.fixed.model, layer.name)
             module.register_forward_pre_hook(partial(self._enter_layer, layer.name))
 
     def run(self, batch: Batch, replace: Replace) -> list[Tensor]:
@@ -109,10 +110,11 @@ class Float64Simulation(Simulation):
         super().__init__(compressor, plan)
         model = self.fixed.model.double()
         for layer in self.fixed.topology.layers:
-            module = model.get_submodule(layer.name)
+            module = find_layer(model, layer.name)
             if isinstance(module, AttachedLayer):
                 module.parts = LayerParts(input=module.parts.input)
-                _set_constants(module, constants[layer.name].weight, constants[layer.name].bias)
+                weight, bias = constants[layer.name].weight, constants[layer.name].bias
+                module.set_constants(torch.as_tensor(weight), None if bias is None else torch.as_tensor(bias))
                 if layer.norm is not None:
                     norm = model.get_submodule(layer.norm)
                     assert isinstance(norm, BatchNorm)
@@ -129,21 +131,16 @@ class Float64Simulation(Simulation):
         """Let these layers emit one value everywhere."""
         before = {}
         for name in layers:
-            module: Any = self.fixed.model.get_submodule(name)
-            before[name] = module.weight, module.bias
+            module = find_layer(self.fixed.model, name)
+            assert isinstance(module, AttachedLayer)
+            before[module] = module.weight, module.bias
             size = len(self.fixed.topology.layer(name).out_channels)
-            _set_constants(module, torch.zeros_like(module.weight), torch.full((size,), value, dtype=torch.float64))
+            module.set_constants(torch.zeros_like(module.weight), torch.full((size,), value, dtype=torch.float64))
         try:
             yield
         finally:
-            for name, (weight, bias) in before.items():
-                module = self.fixed.model.get_submodule(name)
-                module.weight, module.bias = weight, bias
-
-
-def _set_constants(module: Any, weight: Any, bias: Any) -> None:
-    module.weight = nn.Parameter(torch.as_tensor(weight), requires_grad=False)
-    module.bias = None if bias is None else nn.Parameter(torch.as_tensor(bias), requires_grad=False)
+            for module, (weight, bias) in before.items():
+                module.set_constants(weight, bias)
 
 
 def _make_identity(norm: BatchNorm) -> None:

@@ -1,0 +1,101 @@
+"""A budget from numbers and from text, and its errors."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bayesbits as bb
+from bayesbits.compression.budget import as_budget
+
+NUMBERS = st.floats(1e-6, 1e15, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [
+        ("0.5% bops", bb.Budget(relative_bops=0.5)),
+        ("0.5 % of the bit operations", bb.Budget(relative_bops=0.5)),
+        ("1.2 GBOPs", bb.Budget(bops=1.2e9)),
+        ("3e6 bops", bb.Budget(bops=3e6)),
+        ("500 kB", bb.Budget(weight_bytes=500_000)),
+        ("500 KB", bb.Budget(weight_bytes=500_000)),
+        ("2.1 MB", bb.Budget(weight_bytes=2_100_000)),
+        ("2 MiB", bb.Budget(weight_bytes=2 * 2**20)),
+        ("500,000 bytes", bb.Budget(weight_bytes=500_000)),
+        ("0.5% bops, 500 kB", bb.Budget(relative_bops=0.5, weight_bytes=500_000)),
+        ("0.5% bops and 1 GBOPs; 7 B", bb.Budget(relative_bops=0.5, bops=1e9, weight_bytes=7)),
+    ],
+)
+def test_text_with_units(text, budget):
+    assert bb.Budget.parse(text) == budget
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("0.5", "does not say of what"),
+        ("0.5%", "does not say of what"),
+        ("0,5% bops", "not understood|not known"),
+        ("-1 kB", "not positive"),
+        ("0% bops", "not positive"),
+        ("500 kb", "unit 'kb', which is not known"),
+        ("2.5 ms", "unit 'ms', which is not known"),
+        ("half", "not understood"),
+        ("", "not understood"),
+        ("1% bops, 2% bops", "limits the bit operations twice"),
+        ("1 kB, 2 MB", "limits the bytes twice"),
+        ("101% bops", "at most 100"),
+        (5, "text with a unit"),
+    ],
+)
+def test_text_that_is_no_budget(text, problem):
+    with pytest.raises(ValueError, match=problem):
+        bb.Budget.parse(text)
+
+
+def test_numbers_that_are_no_budget():
+    with pytest.raises(ValueError, match="at least one limit"):
+        bb.Budget()
+    for wrong in (-1, 0, float("nan"), float("inf"), True, "1"):
+        with pytest.raises(ValueError, match=r"Budget.bops is .*positive"):
+            bb.Budget(bops=wrong)
+
+
+@given(st.one_of(st.none(), st.floats(1e-6, 100)), st.one_of(st.none(), NUMBERS), NUMBERS)
+def test_text_and_json_say_the_same_number_again(relative, bops, size):
+    budget = bb.Budget(relative, bops, size)
+    assert bb.Budget.parse(str(budget)) == budget
+    assert bb.Budget.from_json(budget.to_json()) == budget
+
+
+def test_the_json_form_names_every_field():
+    assert json.loads(bb.Budget(relative_bops=2).to_json()) == {
+        "relative_bops": 2, "bops": None, "weight_bytes": None, "version": 1,
+    }  # fmt: skip
+
+
+def test_what_a_user_may_give():
+    assert as_budget(None, "x") is None
+    assert as_budget("1 kB", "x") == as_budget({"weight_bytes": 1000}, "x") == bb.Budget(weight_bytes=1000)
+    with pytest.raises(ValueError, match=r"SearchConfig.budget is 4; it has a unit"):
+        as_budget(4, "SearchConfig.budget")
+    with pytest.raises(ValueError, match=r"SearchConfig.budget: the budget '4' does not say of what"):
+        as_budget("4", "SearchConfig.budget")
+    with pytest.raises(ValueError, match=r"budget: .*latency"):
+        as_budget({"latency": 4}, "budget")
+
+
+def test_a_cost_is_within_a_budget_if_it_is_within_all_limits():
+    compressor = bb.attach(torch.nn.Linear(4, 2), torch.zeros(1, 4))
+    cost = compressor.cost(bb.Plan.uniform(compressor.topology, weights=4, activations=8))
+    assert (cost.bops, cost.relative_bops, cost.weight_bytes) == (256, 3.125, 12)
+    exact = bb.Budget(relative_bops=3.125, bops=256, weight_bytes=12)
+    assert exact.allows(cost)
+    assert exact.used(cost) == 1.0
+    assert exact.describe(cost) == "3.125% bops, 256 BOPs, 12 B"
+    for less in ({"relative_bops": 3.12}, {"bops": 255}, {"weight_bytes": 11}):
+        assert not bb.Budget(**exact.limits | less).allows(cost)
+    assert bb.Budget(bops=128, weight_bytes=120).used(cost) == 2.0

@@ -1,0 +1,181 @@
+"""The projection onto a budget: within it, never against a rule, a group or a multiple, and nothing more fits."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bayesbits as bb
+from bayesbits.compression.planning import channel_logits, decided_groups
+from bayesbits.compression.projection import adopt, project
+from bayesbits.compression.smallest_plan import smallest_plan
+from tests.compression.gate_networks import compressors, set_logits
+
+LIMITS = (("relative_bops",), ("bops",), ("weight_bytes",), ("relative_bops", "weight_bytes"))
+
+
+def budget_between(compressor, names, part):
+    """A budget between the smallest cost and that of the float network, by the same factor for every limit."""
+    least, most = compressor.cost(smallest_plan(compressor.attachment)), compressor.attachment.cost_model.dense()
+    return bb.Budget(**{
+        name: max(getattr(least, name), getattr(least, name) ** (1 - part) * getattr(most, name) ** part)
+        for name in names
+    })  # fmt: skip
+
+
+def present_channels(topology, plan, group):
+    removed = plan.removed(topology)
+    return [channel for channel in group.channels if channel not in removed]
+
+
+def check_plan(compressor, plan):
+    """Rules, groups and multiples hold."""
+    attachment, topology = compressor.attachment, compressor.topology
+    plan.check(topology)
+    for name, widths in attachment.search_space.widths.items():
+        gone = name in topology.weight_tensors and all(plan.kept.get(n) == () for n in topology.weight_tensors[name])
+        assert plan.bits[name] in widths or (gone and plan.bits[name] == 0)
+    assert set(plan.kept) <= set(attachment.channel_gates)
+    for group in topology.groups:
+        assert not group.producers or present_channels(topology, plan, group)
+    for entry in decided_groups(attachment, channel_logits(attachment)):
+        count = len(present_channels(topology, plan, entry.group))
+        assert count == entry.allowed(count, compressor.spec.channel_multiple)
+
+
+def larger_plans(compressor, plan, names):
+    """Every plan with one width more, or with the channels that a group gets back next."""
+    attachment, topology = compressor.attachment, compressor.topology
+    weighed = [*topology.weight_tensors] + [a.name for a in topology.activations] * (names != ("weight_bytes",))
+    for name in weighed:
+        wider = [width for width in attachment.search_space.widths[name] if width > plan.bits[name] > 0]
+        if wider:
+            yield replace(plan, bits={**plan.bits, name: wider[0]})
+    logits = channel_logits(attachment)
+    for entry in decided_groups(attachment, logits):
+        present = present_channels(topology, plan, entry.group)
+        absent = sorted(
+            set(entry.group.channels) - set(present),
+            key=lambda channel: -logits[entry.strongest[channel][0]][entry.strongest[channel][1]],
+        )
+        more = entry.allowed(len(present) + 1, compressor.spec.channel_multiple) - len(present)
+        kept = {name: set(channels) for name, channels in plan.kept.items()}
+        for channel in absent[:more]:
+            name, index = entry.strongest[channel]
+            kept[name].add(index)
+        if absent and not any(plan.bits[topology.layer(name).parameter] == 0 for name in kept):
+            yield replace(plan, kept={name: tuple(sorted(channels)) for name, channels in kept.items()})
+
+
+@settings(max_examples=60, deadline=None)
+@given(compressors(), st.sampled_from(LIMITS), st.floats(0, 1))
+def test_every_projection_is_within_the_budget_and_the_rules(compressor, names, part):
+    budget = budget_between(compressor, names, part)
+    before = copy.deepcopy(compressor.model.state_dict())
+    plan = project(compressor.attachment, budget)
+    assert all(torch.equal(value, before[name]) for name, value in compressor.model.state_dict().items())
+    assert budget.allows(compressor.cost(plan))
+    check_plan(compressor, plan)
+    for larger in larger_plans(compressor, plan, names):
+        assert not budget.allows(compressor.cost(larger))
+    for certain in (False, True):
+        other = bb.Compressor(copy.deepcopy(compressor.model))
+        adopt(other.attachment, plan, certain=certain)
+        assert other.plan() == plan
+
+
+def network(spec=None, scale=3.0):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(),
+        torch.nn.Linear(8 * 16, 4),
+    )  # fmt: skip
+    compressor = bb.attach(model, torch.zeros(1, 1, 8, 8), spec or bb.Spec(bits=(2, 4, 8)))
+    set_logits(compressor, scale, 1)
+    return compressor
+
+
+def test_gates_close_from_the_smallest_logit_on():
+    compressor = network(scale=0.0)
+    gates = compressor.attachment.channel_gates
+    gates["0"].gates.logits.data = torch.arange(8.0)
+    gates["2"].gates.logits.data = torch.arange(8.0) + 1.5
+    for quantizer in compressor.attachment.quantizers.values():
+        quantizer.gates.logits.data.fill_(20.0)
+    whole = compressor.cost().relative_bops
+    plan = compressor.project(bb.Budget(relative_bops=0.6 * whole))
+    assert set(plan.bits.values()) == {8}
+    lowest = [min(plan.kept[name]) + offset for name, offset in (("0", 0), ("2", 1.5))]
+    assert plan.kept["0"] == tuple(range(min(plan.kept["0"]), 8))
+    assert abs(lowest[0] - lowest[1]) <= 1.5  # the two layers are cut at the same logit, but for what still fits
+
+
+def test_a_gate_with_a_large_logit_is_not_closed_for_a_small_excess():
+    compressor = network(scale=0.0)
+    for quantizer in compressor.attachment.quantizers.values():
+        quantizer.gates.logits.data.fill_(6.0)
+    for gate in compressor.attachment.channel_gates.values():
+        gate.gates.logits.data = torch.tensor([5.0] * 7 + [-0.5])
+    cost = compressor.cost().relative_bops
+    plan = compressor.project(bb.Budget(relative_bops=0.99 * cost))
+    assert set(plan.bits.values()) == {8}
+    assert sum(len(kept) for kept in plan.kept.values()) < 16
+    assert all(len(kept) == 7 for kept in plan.kept.values())
+
+
+def test_room_that_is_left_is_used():
+    compressor = network(scale=0.0)
+    attachment = compressor.attachment
+    for quantizer in attachment.quantizers.values():
+        quantizer.gates.logits.data.fill_(-5.0)
+    attachment.quantizers["2.weight"].gates.logits.data.fill_(-3.0)
+    closed = compressor.cost()
+    budget = bb.Budget(relative_bops=3 * closed.relative_bops)
+    plan = compressor.project(budget)
+    assert plan.bits["2.weight"] == 8  # its logits are the largest of those that are closed
+    assert 2.7 * closed.relative_bops < compressor.cost().relative_bops <= budget.relative_bops
+    assert compressor.plan() == plan
+
+
+def test_a_budget_on_bytes_leaves_activations_alone():
+    compressor = network()
+    before = compressor.plan()
+    plan = compressor.project(bb.Budget(weight_bytes=200))
+    assert compressor.cost().weight_bytes <= 200
+    assert {name: plan.bits[name] for name in ("0.input", "2.input", "5.input")} == {
+        name: before.bits[name] for name in ("0.input", "2.input", "5.input")
+    }
+
+
+def test_what_is_fixed_stays():
+    compressor = network()
+    attachment = compressor.attachment
+    attachment.quantizers["2.weight"].fix(8)
+    attachment.channel_gates["0"].fix([True] * 5 + [False] * 3)
+    plan = compressor.project(bb.Budget(relative_bops=0.5))
+    assert plan.bits["2.weight"] == 8
+    assert plan.kept["0"] == (0, 1, 2, 3, 4)
+    assert compressor.cost().relative_bops <= 0.5
+
+
+def test_gates_that_are_certain_have_no_noise():
+    compressor = network()
+    compressor.calibrate([torch.randn(16, 1, 8, 8)])
+    plan = compressor.project(bb.Budget(relative_bops=1.0), certain=True)
+    x = torch.randn(4, 1, 8, 8)
+    compressor.model.train()
+    outputs = [compressor.model(x) for _ in range(5)]
+    assert all(torch.equal(output, outputs[0]) for output in outputs)
+    assert torch.equal(compressor.model.eval()(x), outputs[0])
+    assert compressor.plan() == plan
+
+
+def test_an_unreachable_budget_changes_nothing():
+    compressor = network()
+    before = compressor.plan()
+    with pytest.raises(bb.BudgetError, match="cannot be reached"):
+        compressor.project(bb.Budget(weight_bytes=10))
+    assert compressor.plan() == before

@@ -1,0 +1,87 @@
+"""The smallest cost under a spec, and the error that names what holds it up."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+import bayesbits as bb
+from bayesbits.compression.smallest_plan import check_reachable, smallest_plan
+from bayesbits.zoo import models
+from tests.compression.gate_networks import compressors
+
+
+def lenet(**options):
+    return bb.attach(models.create("lenet5"), torch.zeros(1, 1, 28, 28), bb.Spec(**options))
+
+
+def test_the_narrowest_widths_and_one_channel_of_every_group():
+    compressor = lenet()
+    plan = smallest_plan(compressor.attachment)
+    assert {plan.bits[layer.parameter] for layer in compressor.topology.layers} == {2}
+    assert {name: len(kept) for name, kept in plan.kept.items()} == {
+        "features.0": 1, "features.3": 1, "classifier.1": 1,
+    }  # fmt: skip
+    assert plan.bits["features.0.input"] == 8  # the network's input is fixed
+
+
+def test_a_multiple_and_rules_hold_in_it():
+    compressor = lenet(
+        channel_multiple=8, rules={"features.0": {"prune": False}, "classifier.*": {"min_bits": 4}}, bits=(2, 4, 8)
+    )
+    plan = smallest_plan(compressor.attachment)
+    assert "features.0" not in plan.kept
+    assert len(plan.kept["features.3"]) == 8
+    assert plan.bits["classifier.1.weight"] == plan.bits["classifier.3.input"] == 4
+    assert plan.bits["features.3.weight"] == 2
+
+
+@settings(max_examples=20, deadline=None)
+@given(compressors())
+def test_no_decision_of_open_gates_is_smaller(compressor):
+    least = compressor.cost(smallest_plan(compressor.attachment))
+    with torch.no_grad():
+        for gate in compressor.attachment.channel_gates.values():
+            gate.gates.logits.fill_(6.0)
+    cost = compressor.cost()
+    assert least.bops <= cost.bops
+    assert least.weight_bytes <= cost.weight_bytes
+
+
+def test_a_budget_that_is_just_reachable_passes():
+    compressor = lenet()
+    least = compressor.cost(smallest_plan(compressor.attachment))
+    exact = bb.Budget(relative_bops=least.relative_bops, weight_bytes=least.weight_bytes)
+    check_reachable(compressor.attachment, exact)
+    with pytest.raises(bb.BudgetError):
+        check_reachable(compressor.attachment, bb.Budget(weight_bytes=least.weight_bytes - 1))
+
+
+def test_the_error_names_the_smallest_cost_and_what_holds_it_up():
+    compressor = lenet(rules={"classifier.1": {"bits": 8, "prune": False}})
+    least = compressor.cost(smallest_plan(compressor.attachment))
+    with pytest.raises(bb.BudgetError) as raised:
+        check_reachable(compressor.attachment, bb.Budget(weight_bytes=100))
+    text = str(raised.value)
+    assert "the budget of 100 B cannot be reached" in text
+    assert f"{least.weight_bytes / 1000:.4g} kB" in text
+    assert "classifier.1 (" in text
+    assert "weight fixed at 8 bits" in text
+    assert "512 of 512 channels, as a rule keeps them" in text
+    with pytest.raises(bb.BudgetError, match=r"features.0 \(\d+%: weight at 2 bits, input fixed at 8 bits, 1 of 32"):
+        check_reachable(lenet().attachment, bb.Budget(bops=1))
+    with pytest.raises(bb.BudgetError, match=r"as Spec\.prune is False"):
+        check_reachable(lenet(prune=False).attachment, bb.Budget(bops=1))
+
+
+def test_what_stays_in_float_is_named():
+    class Products(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return torch.matmul(self.layer(x), x.transpose(1, 2)) @ x
+
+    compressor = bb.attach(Products(), torch.zeros(1, 64, 4))
+    with pytest.raises(bb.BudgetError, match=r"what stays in float outside of the layers \(\d+%\)"):
+        check_reachable(compressor.attachment, bb.Budget(relative_bops=0.1))
