@@ -89,7 +89,7 @@ def test_tied_weights():
 def test_every_pass_lies_in_the_file_of_its_name_and_imports_no_other_pass():
     folder = Path(rewrite.__file__).parent
     names = [export_float_network.__name__, *(run_pass.__name__ for run_pass in PASSES)]
-    shared = {"program", "operations", "index_masks", "size_arguments"}
+    shared = {"program", "index_masks", "size_arguments"}
     assert {path.stem for path in folder.glob("*.py")} == {*names, *shared, "__init__"}
     for path in folder.glob("*.py"):
         imported = set(re.findall(r"from bayesbits\.deploy\.rewrite\.(\w+) import", path.read_text()))
