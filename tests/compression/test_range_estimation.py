@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from bayesbits.compression import range_estimation
 from bayesbits.compression.calibration import calibrate_activations, calibrate_weight
 from bayesbits.compression.range_estimation import METHODS, least_error, least_error_of_two_ends, round_to_bits
 from bayesbits.nn import GatedQuantizer
@@ -138,6 +139,17 @@ def test_channels_of_zeros_and_weights_of_zeros_get_usable_ranges():
     with pytest.warns(UserWarning, match=r"^conv\.weight: all of its values are zero"):
         calibrate_weight(quantizer, torch.zeros(2, 3), "conv.weight", method="percentile")
     assert quantizer.beta.tolist() == pytest.approx([1.0, 1.0])
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("shift", [-1.0, 0.3, 2.0])
+def test_errors_of_two_ends_from_sums_are_those_of_rounding_every_value(bits, shift):
+    x = torch.randn(1, 10_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + shift
+    fractions = torch.linspace(1.0, 0.05, 30, dtype=torch.float64)
+    alpha, beta = range_estimation.keep_ends_apart(x.amin() * fractions, x.amax() * fractions.flip(0))
+    expected = range_estimation._two_ended_errors(x, alpha, beta, bits)
+    found = range_estimation._two_ended_errors_from_sums(x.sort(dim=1).values, alpha, beta, bits)
+    torch.testing.assert_close(found + x.square().sum(), expected, rtol=1e-6, atol=1e-7)
 
 
 def test_two_ends_are_found_together_and_one_by_one():

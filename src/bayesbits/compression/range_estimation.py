@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bayesbits.compression.sampling import SAMPLE, evenly_spaced
 from bayesbits.functional import reference
-from bayesbits.functional.grid import INTEGER_BITS, check_bits, code_bounds, has_grid, step_size
+from bayesbits.functional.grid import INTEGER_BITS, asymmetric_code_bounds, check_bits, code_bounds, has_grid, step_size
 from bayesbits.functional.operation import SMALLEST_RANGE
 from bayesbits.nn import GatedQuantizer
 
@@ -123,17 +123,44 @@ def _errors_from_sums(values: Tensor, candidates: Tensor, bits: int, signed: boo
 def least_error_of_two_ends(rows: Tensor, alpha: Tensor, beta: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     """Parts of both ends at which rounding one row has the least squared error: found together, then one by one."""
     alpha, beta = keep_ends_apart(alpha, beta)
-    least = torch.full_like(beta, torch.inf)
-    best = alpha, beta
+    by_sums = bits <= INTEGER_BITS and rows.shape[1] > _VALUES_FOR_SUMS * 2**bits
+    values = rows.sort(dim=1).values if by_sums else rows
+    least, best = torch.inf, (alpha, beta)
     for lower, upper in ((True, True), (True, False), (False, True), (True, False)):
-        start = best
-        for fraction in _FRACTIONS if lower and upper else _COARSE_FRACTIONS:
-            wanted = (alpha * fraction if lower else start[0], beta * fraction if upper else start[1])
-            ends = keep_ends_apart(*wanted)
-            error = (round_to_bits(rows, ends[1], bits, True, ends[0]) - rows).square().mean(dim=1)
-            better, least = error < least, torch.minimum(error, least)
-            best = torch.where(better, ends[0], best[0]), torch.where(better, ends[1], best[1])
+        fractions = beta.new_tensor(_FRACTIONS if lower and upper else _COARSE_FRACTIONS)
+        ends = keep_ends_apart(
+            alpha * fractions if lower else best[0].expand_as(fractions),
+            beta * fractions if upper else best[1].expand_as(fractions),
+        )
+        errors = (_two_ended_errors_from_sums if by_sums else _two_ended_errors)(values, *ends, bits)
+        index = errors.argmin(dim=0, keepdim=True)
+        if errors[index].item() < least:
+            least, best = errors[index].item(), (ends[0][index], ends[1][index])
     return best
+
+
+def _two_ended_errors(values: Tensor, alpha: Tensor, beta: Tensor, bits: int) -> Tensor:
+    """The squared error of one row at each pair of ends: every value is rounded."""
+    errors = []
+    size = max(1, _VALUES_AT_ONCE // values.numel())
+    for lows, highs in zip(torch.split(alpha, size), torch.split(beta, size), strict=True):
+        repeated = values.expand(len(lows), -1)
+        errors.append((round_to_bits(repeated, highs, bits, True, lows) - repeated).square().sum(dim=1))
+    return torch.cat(errors)
+
+
+def _two_ended_errors_from_sums(ordered: Tensor, alpha: Tensor, beta: Tensor, bits: int) -> Tensor:
+    """The same less the sum of all squares, for values in increasing order; see `_errors_from_sums`."""
+    low, high = (bound.double()[:, None] for bound in asymmetric_code_bounds(alpha, beta, bits))
+    steps = step_size(beta, bits, True, alpha).double()[:, None]
+    codes = low + torch.arange(2**bits, dtype=torch.float64, device=ordered.device)
+    ties = torch.where(codes[:, 1:] > high, torch.inf, (codes[:, 1:] - 0.5) * steps)  # no value lies behind the last
+    ends = torch.searchsorted(ordered[0].double(), ties)
+    ends = torch.nn.functional.pad(ends, (1, 1))
+    ends[:, -1] = ordered.shape[1]
+    sums = torch.nn.functional.pad(ordered[0].double(), (1, 0)).cumsum(dim=0)
+    counts, points, parts = ends.diff(), codes * steps, sums[ends].diff()
+    return (points * (counts * points - 2 * parts)).sum(dim=1)
 
 
 def keep_ends_apart(alpha: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
