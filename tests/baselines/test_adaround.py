@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import bayesbits as bb
 from bayesbits.baselines import AdaRoundConfig, adaround, correct_biases
-from bayesbits.baselines.adaround import write_codes
 from bayesbits.baselines.adaround_rounding import RoundingGrid
 from bayesbits.baselines.layerwise import float_copy
+from bayesbits.baselines.reconstruction_run import write_codes
 from bayesbits.nn.layer import AttachedLayer
 from tests.graph.networks import Tied, randomize
 from tests.graph.products import InputsFirst, Padded, Standardized

@@ -13,6 +13,7 @@ from bayesbits.baselines.adaround_rounding import (
     logits_of,
     rectified_sigmoid,
     regularizer,
+    soft_weight,
 )
 
 
@@ -98,3 +99,22 @@ def test_options_that_are_out_of_range_are_named():
     ):  # fmt: skip
         with pytest.raises(ValueError, match=f"AdaRoundConfig.{next(iter(wrong))}"):
             AdaRoundConfig(**wrong)
+
+
+@pytest.mark.parametrize("exponent", [2.0, 7.5, 20.0])
+@pytest.mark.parametrize("strength", [0.0, 0.3])
+def test_the_soft_weight_has_the_gradient_of_its_parts(exponent, strength):
+    torch.manual_seed(0)
+    below = torch.tensor([-7.0, -3.0, 0.0, 6.0, 7.0]).repeat(20, 1)
+    grid = RoundingGrid(below, torch.zeros_like(below), torch.rand(20, 1) + 0.5, (-7, 7))
+    logits = (3 * torch.randn(20, 5)).requires_grad_()
+    aim = torch.randn(20, 5)
+    ours = soft_weight(grid, logits, torch.tensor(strength), torch.tensor(exponent))
+    torch.testing.assert_close(ours, grid.weight(rectified_sigmoid(logits)))
+    (found,) = torch.autograd.grad((ours - aim).square().sum(), [logits])
+    loss = (grid.weight(rectified_sigmoid(logits)) - aim).square().sum() + strength * regularizer(logits, exponent)
+    inside = (rectified_sigmoid(logits) > 0) & (rectified_sigmoid(logits) < 1)
+    assert inside.any()
+    (wanted,) = torch.autograd.grad(loss, [logits])
+    wanted = torch.where(below < 7, wanted, torch.autograd.grad(strength * regularizer(logits, exponent), [logits])[0])
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)

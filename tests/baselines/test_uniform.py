@@ -42,3 +42,19 @@ def test_8_8_has_the_ranges_of_the_method_and_is_as_good_as_float(method):
     for name, quantizer in calibrated.attachment.quantizers.items():
         assert torch.equal(quantizer.log_beta, compressor.attachment.quantizers[name].log_beta)
     assert abs(accuracy(compressor.model) - accuracy(trained())) < 2
+
+
+def test_weights_and_activations_have_ranges_for_their_own_widths():
+    x, _ = examples()
+    found, of_weights, of_activations = attached(), attached(), attached()
+    found.fix(uniform(found, [x], 3, 8, method="mse"))
+    of_weights.calibrate([x], "mse", reference_bits=3)
+    of_activations.calibrate([x], "mse", reference_bits=8)
+    different = 0
+    for name, quantizer in found.attachment.quantizers.items():
+        ours, others = (
+            (of_weights, of_activations) if name in found.topology.weight_tensors else (of_activations, of_weights)
+        )
+        assert torch.equal(quantizer.log_beta, ours.attachment.quantizers[name].log_beta)
+        different += not torch.equal(quantizer.log_beta, others.attachment.quantizers[name].log_beta)
+    assert different >= 3

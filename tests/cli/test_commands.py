@@ -34,7 +34,12 @@ POSTTRAIN |= {"gates": "hard_sigmoid", "per_channel": True, "budget": None, "dev
         (["recipes"], "show.show_recipes", [], {}),
         (["inspect", "lenet5"], "show.show_network", ["lenet5", None, ()], {}),
         (["inspect", "m", "--input-shape", "3x9", "--set", "a=1"], "show.show_network", ["m", "3x9", ["a=1"]], {}),
-        (["search", "r"], "search.run_search", [RecipeOptions("r"), None], {"resume": False, "device": None, "budget": None}),
+        (
+            ["search", "r"],
+            "search.run_search",
+            [RecipeOptions("r"), None],
+            {"resume": False, "device": None, "budget": None},
+        ),
         (
             ["search", *RECIPE, "-o", "x", "--resume", "--device", "cpu", "--budget", "0.5% bops"],
             "search.run_search",

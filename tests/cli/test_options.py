@@ -10,6 +10,7 @@ from bayesbits.cli import options
 from bayesbits.functional.gates import KINDS
 from bayesbits.posttraining import PosttrainConfig
 from bayesbits.posttraining.config import LEARN
+from bayesbits.posttraining.config import LOSSES as POSTTRAIN_LOSSES
 from bayesbits.recipes.recipe import LOSSES, METRICS, TASKS
 
 
@@ -18,6 +19,7 @@ def test_choices_and_defaults_are_those_of_the_library():
     assert get_args(options.Gates) == KINDS
     assert get_args(options.Learn) == LEARN
     assert options.LOSSES == LOSSES
+    assert POSTTRAIN_LOSSES[1:] == options.FLOAT_LOSSES
     assert options.METRICS == METRICS
     assert PosttrainConfig.steps == options.POSTTRAIN_STEPS
     assert PosttrainConfig.gate_lr == options.POSTTRAIN_GATE_LR

@@ -43,7 +43,7 @@ def test_a_point_within_a_cost_becomes_the_result_that_every_command_takes(here)
     assert f"within the budget of {within}% bops: " in final.stdout.replace("\n", " ")
     *again, chosen = bb.Front.load(here / "run/front.json").points
     assert tuple(again) == points  # the same points, and one more
-    assert 0.9 * within < chosen.relative_bops <= within
+    assert chosen.relative_bops <= within
     finished = recipes.restore(here / "run", device="cpu")
     assert finished.plan == finished.compressor.plan() == chosen.plan
     assert finished.result.accuracy == chosen.score

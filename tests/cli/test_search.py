@@ -108,3 +108,13 @@ def test_the_page_of_a_demo_is_written_where_the_proof_fails(here, monkeypatch):
     monkeypatch.setattr(implementation, "run_verify", fail)
     assert "something differs" in bayesbits("demo", "--output", here, code=1).stderr
     assert finished == [("result", here)]
+
+
+def test_a_search_with_a_budget_ends_with_its_verdict(here):
+    shown = bayesbits(*SEARCH, "--budget", "1% bops", "--output", "run").stdout.replace("\n", " ")
+    result = recipes.Result.load(here / "run/result.json")
+    assert result.relative_bops <= 1.0
+    assert result.verdict.startswith("within the budget of 1% bops: ")
+    assert result.verdict in shown
+    assert recipes.load(here / "run/recipe.toml").search.budget == bb.Budget(relative_bops=1.0)
+    assert "does not say of what" in bayesbits(*SEARCH, "--budget", "1", "--output", "other", code=1).output

@@ -100,3 +100,43 @@ def test_a_width_that_is_final_gets_a_range_of_its_own_too():
     compressor.fix(bb.Plan.uniform(compressor.topology, 2, 2))
     compressor.calibrate([x], method="mse")
     assert compressor.attachment.quantizers["2.input"].beta.item() == expected
+
+
+class Shared(nn.Module):
+    """A tensor that a layer and a concatenation read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.relu, self.second, self.head = (
+            nn.Conv1d(2, 4, 1),
+            nn.ReLU(),
+            nn.Conv1d(4, 4, 1),
+            nn.Conv1d(8, 2, 1),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.relu(self.first(x))
+        return self.head(torch.cat([x, self.second(x)], 1))
+
+
+@pytest.mark.parametrize(
+    ("method", "reference_bits", "shared"), [("minmax", 2, True), ("mse", 8, True), ("mse", 2, False)]
+)
+def test_tensors_with_the_same_values_get_the_widest_of_their_ranges(method, reference_bits, shared):
+    """A range for few bits is narrower on purpose, and stays with the tensor that learns its width."""
+    torch.manual_seed(0)
+    x = torch.randn(16, 2, 9)
+    compressor = bb.attach(Shared(), x, bb.Spec.for_backend("onnxruntime"))
+    names = ("relu.output", "second.input", "second.output", "head.input")
+    assert compressor.topology.shared_ranges == (tuple(sorted(names)),)
+    compressor.calibrate([x], method, reference_bits=reference_bits)
+    quantizers = [compressor.attachment.quantizers[name] for name in names]
+    ranges = {(quantizer.beta.item(), quantizer.signed) for quantizer in quantizers}
+    assert (len(ranges) == 1) is shared
+    if method == "minmax":
+        with torch.no_grad():
+            compressor.detach()
+            model = compressor.model
+            y = model.relu(model.first(x))
+            largest = max(y.abs().max(), model.second(y).abs().max())
+        assert next(iter(ranges)) == (pytest.approx(largest.item(), rel=1e-5), True)

@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from bayesbits.compression.calibration import calibrate_activations, calibrate_weight
-from bayesbits.compression.range_estimation import (
-    METHODS,
-    least_error,
-    least_error_of_two_ends,
-    round_to_bits,
-)
+from bayesbits.compression.range_estimation import METHODS, least_error, least_error_of_two_ends, round_to_bits
 from bayesbits.nn import GatedQuantizer
 from tests.compression.calibrated import Net, batch, values
 

@@ -17,17 +17,33 @@ def arguments(shape, signed, gates, bits, dtype=torch.float32, spread=1.0):
     return x if signed else x.abs(), beta, torch.tensor(gates[: len(bits)]), signed, bits
 
 
-def assert_as_defined(x, beta, gates, signed, bits):
+def assert_as_defined(x, beta, gates, signed, bits, **lower):
     grad = torch.randn(x.shape, generator=torch.Generator().manual_seed(1)).to(x.dtype)
-    assert torch.equal(eager.forward(x, beta, gates, signed, bits), reference.forward(x, beta, gates, signed, bits))
-    dx, dbeta, dgates = eager.backward(grad, x, beta, gates, signed, bits)
-    expected_dx, *expected = reference.backward(grad, x, beta, gates, signed, bits)
+    expected_y = reference.forward(x, beta, gates, signed, bits, **lower)
+    assert torch.equal(eager.forward(x, beta, gates, signed, bits, **lower), expected_y)
+    dx, *found = eager.backward(grad, x, beta, gates, signed, bits, **lower)
+    expected_dx, *expected = reference.backward(grad, x, beta, gates, signed, bits, **lower)
     assert torch.equal(dx, expected_dx)
     norm = grad.double().norm().item()
-    for found, right in zip((dbeta, dgates), expected, strict=True):
-        assert found.shape == right.shape
-        torch.testing.assert_close(found, right, rtol=1e-5, atol=2e-7 * norm)
-    assert eager.backward(grad, x, beta, gates, signed, bits, False)[1:] == (None, None)
+    for own, right in zip(found, expected, strict=True):
+        assert (own is None) == (right is None)
+        if right is not None:
+            assert own.shape == right.shape
+            torch.testing.assert_close(own, right, rtol=1e-5, atol=2e-7 * norm)
+    assert eager.backward(grad, x, beta, gates, signed, bits, False)[1:] == (None, None, None)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.sampled_from([0.0, 0.3, 1.0]), min_size=5, max_size=5),
+    st.sampled_from(WIDTHS),
+    st.sampled_from([0.0, -0.01, -0.7, -3.0]),
+    st.sampled_from([torch.float32, torch.float64]),
+    st.sampled_from([0.1, 2.0]),
+)
+def test_a_range_of_two_ends_is_the_definition_s(gates, bits, alpha, dtype, spread):
+    given_arguments = arguments((1, 300), True, gates, bits, dtype, spread)
+    assert_as_defined(*given_arguments, alpha=torch.tensor([[alpha]]))
 
 
 @settings(max_examples=60, deadline=None)

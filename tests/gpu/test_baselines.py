@@ -7,7 +7,15 @@ import torch
 from torch import nn
 
 import bayesbits as bb
-from bayesbits.baselines import AdaRoundConfig, adaround, correct_biases, correct_biases_without_data, equalize
+from bayesbits.baselines import (
+    AdaRoundConfig,
+    ReconstructionConfig,
+    adaround,
+    correct_biases,
+    correct_biases_without_data,
+    equalize,
+    reconstruct,
+)
 from bayesbits.utils.cuda_graph import Recorder
 
 
@@ -61,3 +69,28 @@ def test_biases_are_corrected():
     reference = bb.Compressor(copy.deepcopy(compressor.model)).detach()
     correct_biases_without_data(compressor, x[:1])
     correct_biases(compressor, [x], reference=reference)
+
+
+def test_blocks_are_recorded_and_come_closer_to_float(caplog):
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.norm = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.norm(self.b(torch.relu(self.a(x)))) + x)
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), Block(), Block(), nn.Flatten(), nn.Linear(288, 4))
+    model = model.cuda().eval()
+    x = torch.randn(128, 3, 6, 6, device="cuda")
+    reference = copy.deepcopy(model)
+    compressor = bb.attach(model, x, bb.Spec(prune=False))
+    compressor.fix(bb.baselines.uniform(compressor, [x], 3, 4, method="mse"))
+    with torch.no_grad():
+        nearest = (model(x) - reference(x)).square().mean().item()
+        with caplog.at_level(logging.WARNING, "bayesbits"):
+            report = reconstruct(compressor, [x[:64], x[64:]], ReconstructionConfig(steps=200))
+        assert not caplog.records
+        assert [unit.name for unit in report.units] == ["0", "1", "2", "4"]
+        assert (model(x) - reference(x)).square().mean().item() < 0.8 * nearest

@@ -35,7 +35,7 @@ def test_the_last_point_is_within_the_budget_and_can_be_restored(text):
     assert point.score == 1.0
     bb.restore(compressor, point)
     assert budget.allows(compressor.cost())
-    assert budget.used(compressor.cost()) > 0.8
+    assert budget.used(compressor.cost()) > 0.7  # a width of one of three layers is a large step
 
 
 def test_the_sweep_itself_is_as_without_a_budget():
@@ -48,9 +48,8 @@ def test_an_unreachable_budget_is_refused_before_anything_is_learned():
         bb.posttrain(compressor, X.split(32), config=bb.PosttrainConfig(loss="output"), budget="0.1% bops")
     with pytest.raises(ValueError, match="budget is 4; it has a unit"):
         bb.posttrain(compressor, X.split(32), config=bb.PosttrainConfig(loss="output"), budget=4)
-    assert {gate.gates.logits.max().item() for gate in compressor.attachment.quantizers.values() if gate.bits[1:]} == {
-        6.0
-    }
+    learning = [entry.gates for entry in compressor.attachment.quantizers.values() if entry.mode == "learning"]
+    assert {value for gates in learning for value in gates.logits.tolist()} == {6.0}
 
 
 def test_the_plan_with_the_least_loss_is_chosen_and_the_network_stays():

@@ -20,7 +20,7 @@ def test_a_list_of_mus_becomes_a_tuple():
         ({"mus": (0.1, float("nan"))}, "it is a tuple of numbers"),
         ({"mus": (0.1, 0.01)}, "they increase"),
         ({"mus": (-0.1, 0.01)}, "no weight is negative"),
-        ({"loss": "mse"}, "labels, output, layers"),
+        ({"loss": "mae"}, "labels, output, layers, cosine, mse"),
         ({"calibration": "max"}, "minmax"),
         ({"steps": 0}, "steps is 0; it is an integer of at least 1"),
         ({"seed": -1}, "seed"),

@@ -193,3 +193,10 @@ def test_a_users_own_network_and_data(mine):
 def test_factories_that_do_not_give_what_is_asked_are_named(mine, model, data, said):
     with pytest.raises(ValueError, match=said):
         run(recipes.load(None, model=model, data=data), mine / "run")
+
+
+def test_an_unreachable_budget_stops_a_run_before_the_float_network_is_trained(tmp_path):
+    recipe = recipes.load("digits-lenet5", SHORT_DIGITS, budget="0.0001% bops")
+    with pytest.raises(bb.BudgetError, match="cannot be reached"):
+        run(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -24,3 +24,9 @@ def test_what_compressed_almost_nothing_says_why():
     assert "gates cannot close" in told
     assert "a larger search.mu (now 0.01, such as --set search.mu=0.1)" in advice.after(6.2, 6.25, config(), 10**5)
     assert "search.mu is 0" in advice.after(100.0, 100.0, config(mu=0.0), 10**5)
+
+
+def test_with_a_budget_the_rate_of_gates_follows_and_nothing_is_advised():
+    assert advice.before(SearchConfig(budget="1% bops"), 20) is None
+    assert advice.after(99.0, 100.0, SearchConfig(budget="99% bops"), 20) == ""
+    assert "gates cannot close" in advice.before(SearchConfig(budget="1% bops", gates={"lr": 1e-4}), 20)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import bayesbits as bb
 from bayesbits import recipes
 from bayesbits.recipes.data import Loaders
 from bayesbits.recipes.process import Process
@@ -11,6 +12,8 @@ from bayesbits.recipes.stages import Stages
 
 MODULE = """
 from torch import nn
+
+import bayesbits as bb
 
 def network():
     return nn.Linear(4, 3)
@@ -98,3 +101,24 @@ def test_validation_data_are_evaluated_under_their_own_name(make):
         model.bias.zero_()
     assert stages._evaluate(model) == {"validation_accuracy": pytest.approx(200 / 3)}
     assert make()._evaluate is None
+
+
+def test_a_budget_is_checked_and_kept_and_the_result_says_so(make):
+    stages = make("search.epochs=4", 'search.budget="20 bytes"', "spec.bits=[2, 4, 8]")
+    model = stages.new_model()
+    stages.check_budget(model)
+    assert type(model) is nn.Linear  # the network that is checked is a copy
+    compressor, plan = stages.search(model)
+    assert compressor.cost(plan).weight_bytes <= 20
+    assert stages.said[-1].endswith("within the budget of 20 B")
+    stages.finish(compressor, plan)
+    result = stages.result(compressor, plan, {"accuracy": 0.0})
+    assert result.verdict.startswith(f"within the budget of 20 B: {result.weight_bytes} B, accuracy ")
+    assert result.mu > 0
+    assert result.advice == ""
+
+
+def test_a_budget_that_cannot_be_reached_is_refused_before_training(make):
+    stages = make('search.budget="5 bytes"')
+    with pytest.raises(bb.BudgetError, match="cannot be reached"):
+        stages.check_budget(stages.new_model())

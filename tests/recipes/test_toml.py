@@ -164,3 +164,21 @@ def test_factories_take_the_place_of_a_recipes_own_network_and_data():
     assert recipes.load(None, model="mine:network", data="mine:loaders").search == bb.SearchConfig()
     with pytest.raises(ValueError, match="neither a recipe nor both a model and data"):
         recipes.load(None, model="mine:network")
+
+
+def test_a_budget_takes_the_place_of_mu_and_of_the_rates_of_gates(tmp_path):
+    recipe = recipes.load("digits-lenet5", budget="0.5% bops, 500 kB")
+    assert recipe.search.budget == bb.Budget(relative_bops=0.5, weight_bytes=500_000)
+    assert recipe.search.mu is None
+    assert recipe.search.gates == bb.OptimizerConfig()
+    assert recipe.search.epochs == 20
+    (tmp_path / "recipe.toml").write_text(recipes.to_toml(recipe))
+    assert 'budget = "0.5% bops, 500 kB"' in (tmp_path / "recipe.toml").read_text()
+    assert recipes.load(tmp_path / "recipe.toml") == recipe
+    own = recipes.load("digits-lenet5", ["search.gates.lr=0.03"], budget="1 kB")
+    assert own.search.gates.lr == 0.03
+    for options in ({"overrides": ["search.mu=0.1"], "budget": "1 kB"}, {"overrides": ["search.budget=1 kB"]}):
+        with pytest.raises(ValueError, match=r"\[search\]: SearchConfig.mu is .*give one of them"):
+            recipes.load("digits-lenet5", **options)
+    with pytest.raises(ValueError, match=r"\[search\]: SearchConfig.budget: the budget '4' does not say of what"):
+        recipes.load("digits-lenet5", budget="4")

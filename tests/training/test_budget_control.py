@@ -35,7 +35,7 @@ def test_the_target_falls_by_equal_factors_to_the_limit():
     handle = control()
     targets = []
     for part in (0.0, 0.05, 0.25, 0.45, 0.9):
-        handle.set_progress(part)
+        handle.set_progress(part, step=1)
         targets.append(handle.values()["target_relative_bops"])
     start = handle.values()["expected_relative_bops"]
     assert targets[0] == targets[1] == pytest.approx(start, rel=1e-4)
@@ -51,7 +51,7 @@ def test_a_network_below_its_budget_keeps_the_limit_as_its_target():
 def test_mu_grows_above_the_target_and_shrinks_below():
     for sign in (1, -1):
         handle = control(steps=100)
-        handle.set_progress(1.0)
+        handle.set_progress(1.0, step=1)
         mus = []
         for _ in range(3):
             handle.update(costs(handle, 0.5, 0.5 * math.exp(0.5 * sign)))  # at the end the decided cost counts
@@ -62,7 +62,7 @@ def test_mu_grows_above_the_target_and_shrinks_below():
 
 def test_the_expected_cost_counts_at_the_start_and_errors_are_limited():
     handle = control(steps=100)
-    handle.set_progress(0.0)
+    handle.set_progress(0.0, step=1)
     start = float(handle.log_start.exp())
     handle.update(costs(handle, start, start / 1000))
     assert handle.values()["mu_relative_bops"] == pytest.approx(INITIAL_MU, rel=1e-3)
@@ -95,6 +95,18 @@ def test_absolute_bit_operations_are_a_percentage_of_the_float_network():
     dense = handle.attachment.cost_model.dense().bops
     assert limits_of(handle, bb.Budget(bops=dense / 50)) == {"relative_bops": pytest.approx(2.0)}
     assert limits_of(handle, bb.Budget(bops=dense / 50, relative_bops=1.0)) == {"relative_bops": 1.0}
+
+
+def test_channels_that_groups_take_back_count():
+    handle = compressor(bb.Spec(bits=(2, 4, 8), channel_multiple=4))
+    with torch.no_grad():
+        handle.attachment.channel_gates["hidden"].gates.logits[:3] = -6.0  # 5 of 8 are open, and 8 stay
+    watched = BudgetControl(handle, BUDGET, 1000)
+    assert watched.values()["decided_relative_bops"] < 0.9 * handle.cost().relative_bops
+    watched.set_progress(0.0, step=7)
+    assert watched.values()["decided_relative_bops"] < 0.9 * handle.cost().relative_bops
+    watched.set_progress(0.0, step=10)
+    assert watched.values()["decided_relative_bops"] == pytest.approx(handle.cost().relative_bops, rel=1e-4)
 
 
 def test_gates_that_have_not_learned_start_near_the_decision():

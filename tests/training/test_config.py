@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 import bayesbits as bb
+from bayesbits import Budget, OptimizerConfig, SearchConfig
+from bayesbits.training.budget_control import INITIAL_LOGIT
+from bayesbits.training.config import gate_optimizer
 
 BOTH: list[tuple[dict[str, Any], str]] = [
     ({"epochs": -1}, "epochs is -1; it is an integer of at least 0"),
@@ -69,3 +72,32 @@ def test_help_explains_every_field(config: Any) -> None:
     arguments = config.__doc__.partition("Args:")[2].partition("Raises:")[0]
     explained = [line.split(":")[0].strip() for line in arguments.splitlines() if re.match(r" {8}\w+: \S", line)]
     assert sorted(explained) == sorted(field.name for field in dataclasses.fields(config))
+
+
+def test_mu_is_given_or_follows_from_the_budget() -> None:
+    assert SearchConfig().mu == 0.01
+    assert SearchConfig(mu=0.0).mu == 0.0
+    config = SearchConfig(budget="0.5% bops")
+    assert config.mu is None
+    assert config.budget == Budget(relative_bops=0.5)
+    assert SearchConfig(budget={"weight_bytes": 5}).budget == Budget(weight_bytes=5)
+    with pytest.raises(ValueError, match=r"mu is 0.01 and SearchConfig.budget is 0.5% bops: .* give one of them"):
+        SearchConfig(mu=0.01, budget="0.5% bops")
+    with pytest.raises(ValueError, match=r"SearchConfig.budget: the budget '5' does not say of what"):
+        SearchConfig(budget="5")
+    with pytest.raises(ValueError, match=r"SearchConfig.budget is 5; it has a unit"):
+        SearchConfig(budget=5)
+
+
+@pytest.mark.parametrize("steps", [60, 300, 3000, 300_000])
+def test_with_a_budget_a_gate_can_close_in_the_first_third_of_any_search(steps: int) -> None:
+    optimizer = gate_optimizer(SearchConfig(budget="1% bops"), steps)
+    assert (INITIAL_LOGIT + 1) / optimizer.lr <= steps / 3
+    assert optimizer.lr >= OptimizerConfig().lr
+    assert dataclasses.replace(optimizer, lr=1e-3) == OptimizerConfig()
+
+
+def test_gates_learn_as_they_are_told_or_as_in_the_paper() -> None:
+    assert gate_optimizer(SearchConfig(), 300) == OptimizerConfig()
+    own = SearchConfig(budget="1% bops", gates={"lr": 0.03})
+    assert gate_optimizer(own, 300).lr == 0.03

@@ -71,7 +71,7 @@ def test_a_compiled_step_equals_an_eager_one_and_takes_batches_of_another_size()
 
 def test_with_a_budget_the_penalty_is_what_its_control_adds_and_every_step_updates_it():
     _, step = make(bits=(2, 4, 8), limit=bb.Budget(relative_bops=1.0, weight_bytes=100))
-    step.control.set_progress(0.3)
+    step.control.set_progress(0.3, 1)
     before = step.control.log_mu.clone()
     loss, task, penalty = step(IMAGES, LABELS).tolist()
     assert loss == pytest.approx(task + penalty, rel=1e-6)
@@ -88,7 +88,7 @@ def test_a_compiled_step_with_a_budget_equals_an_eager_one(monkeypatch):
     _, compiled = make(bits=(8, 32), limit=limit, compile=True)
     for part in (0.1, 0.3, 0.5):
         for step in (eager, compiled):
-            step.control.set_progress(part)
+            step.control.set_progress(part, 1)
         torch.testing.assert_close(compiled(IMAGES, LABELS), eager(IMAGES, LABELS))
     assert compiled._compiled is not None
     torch.testing.assert_close(compiled.control.state_dict(), eager.control.state_dict())

@@ -9,6 +9,7 @@ The others change weights or biases and return a report:
 
 - `equalize`, before attaching: channels get equal ranges across layers (cross-layer equalization);
 - `adaround`, on a fixed plan: learns which weights are rounded up and which down;
+- `reconstruct`, on a fixed plan: the same block by block, with ranges learned and activations quantized at random;
 - `correct_biases`, on a fixed plan: biases compensate for the shift of a layer's mean by rounding.
 """
 
@@ -26,6 +27,7 @@ from bayesbits.baselines.adaround import AdaRoundReport, adaround
 from bayesbits.baselines.adaround_rounding import AdaRoundConfig
 from bayesbits.baselines.bias_correction import BiasCorrectionReport, correct_biases, correct_biases_without_data
 from bayesbits.baselines.cross_layer_equalization import EqualizationReport, equalize
+from bayesbits.baselines.reconstruction import ReconstructionConfig, ReconstructionReport, reconstruct
 from bayesbits.baselines.sensitivity import Sensitivity, sensitivity
 from bayesbits.baselines.uniform import uniform
 
@@ -34,11 +36,14 @@ __all__ = [
     "AdaRoundReport",
     "BiasCorrectionReport",
     "EqualizationReport",
+    "ReconstructionConfig",
+    "ReconstructionReport",
     "Sensitivity",
     "adaround",
     "correct_biases",
     "correct_biases_without_data",
     "equalize",
+    "reconstruct",
     "sensitivity",
     "uniform",
 ]

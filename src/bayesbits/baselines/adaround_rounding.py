@@ -7,6 +7,7 @@ or 1, to 2, where it acts on all. (Nagel et al., *Up or Down? Adaptive Rounding 
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -105,6 +106,44 @@ def regularizer(logits: Tensor, exponent: float | Tensor) -> Tensor:
     return (1 - (2 * rectified_sigmoid(logits) - 1).abs().pow(exponent)).sum()
 
 
+class SoftRounding(torch.autograd.Function):
+    """A weight from its logits, s clip(floor(w / s) + h(V)); its gradient has that of the weighted regularizer added.
+
+    With u = sigmoid(V), h' = 1.2 u (1 - u) where h lies between 0 and 1 and else 0, and r = 2 h - 1:
+
+        dV = (g s [the code is not clipped] - strength * 2 b |r|^(b - 1) sign(r)) h'
+
+    One operation in the place of about thirty, most of which would keep a copy of the weight.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, below: Tensor, step: Tensor, bounds: tuple[int, int], strength: Tensor,
+        exponent: Tensor,
+    ) -> Tensor:  # fmt: skip
+        """The weight."""
+        sigmoid = torch.sigmoid(logits)
+        ctx.save_for_backward(sigmoid, below, step, strength, exponent)
+        ctx.bounds = bounds
+        return _stretched(sigmoid).clamp_(0.0, 1.0).add_(below).clamp_(*bounds).mul_(step)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        """The gradient of the logits."""
+        sigmoid, below, step, strength, exponent = ctx.saved_tensors
+        stretched = _stretched(sigmoid)
+        inside = (stretched >= 0) & (stretched <= 1)
+        middle = stretched.clamp_(0.0, 1.0).mul_(2.0).sub_(1.0)  # r
+        result = gradient * step * (below < ctx.bounds[1])
+        result -= middle.abs().pow_(exponent - 1).mul_(middle.sign_()).mul_(2 * strength * exponent)
+        result *= sigmoid * (1 - sigmoid) * (ZETA - GAMMA)
+        return result.mul_(inside), None, None, None, None, None
+
+
+def _stretched(sigmoid: Tensor) -> Tensor:
+    return sigmoid.mul(ZETA - GAMMA).add_(GAMMA)
+
+
 @dataclass(frozen=True)
 class RoundingGrid:
     """A layer's weight on the grid of its quantizer: the codes below the weights, and the fractions above these.
@@ -136,6 +175,10 @@ class RoundingGrid:
         below = torch.floor(scaled)
         return cls(below, scaled - below, step, code_bounds(bits, quantizer.signed))
 
+    def first_logits(self) -> Tensor:
+        """The V with which the weight is the float one, clipped."""
+        return logits_of(self.fraction)
+
     def codes(self, up: Tensor) -> Tensor:
         """The codes below, each moved up by a number from 0 to 1, and clipped."""
         return torch.clamp(self.below + up, *self.bounds)
@@ -143,3 +186,9 @@ class RoundingGrid:
     def weight(self, up: Tensor) -> Tensor:
         """The layer's weight with these codes."""
         return self.codes(up) * self.step
+
+
+def soft_weight(grid: RoundingGrid, logits: Tensor, strength: Tensor, exponent: Tensor) -> Tensor:
+    """The softly rounded weight; its gradient has that of `strength * regularizer(logits, exponent)` added."""
+    weight: Tensor = SoftRounding.apply(logits, grid.below, grid.step, grid.bounds, strength, exponent)  # type: ignore[no-untyped-call]
+    return weight

@@ -8,18 +8,21 @@ pairs, so all pairs are visited again until no factor changes; a depthwise layer
 cube root of the product. The method is that of Nagel et al., *Data-Free Quantization through Weight Equalization and
 Bias Correction*, 2019, without its absorption of high biases, which changes the function of the network.
 
+ReLU6 passes a factor on only where it does not clip; `cross_layer_equalization_clips` keeps it exact on given data.
+
 Ranges are those of the weights with their batch norm folded, as quantizers see them. The factor goes into the batch
 norm's scale and shift where a layer has one, and otherwise into its weight and bias.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from bayesbits.baselines.cross_layer_equalization_clips import clipped_layers, keep_below_clip, least_factors
 from bayesbits.baselines.layerwise import norm_of
 from bayesbits.baselines.weight_channels import Magnitudes, rescale
 from bayesbits.compression.attach import check_free
@@ -96,22 +99,31 @@ class EqualizationReport:
 
 
 def equalize(
-    model: nn.Module, example_inputs: Any, *, replace_relu6: bool = False, sweeps: int = 1000
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    batches: Iterable[Any] | None = None,
+    replace_relu6: bool = False,
+    sweeps: int = 1000,
 ) -> EqualizationReport:
     """Equalize the ranges of channels across layers, in place and before attaching; the outputs stay equal.
 
     Args:
         model: The float network.
         example_inputs: Example inputs, as for `bayesbits.attach`; they are only used to read the network's structure.
+        batches: Batches of inputs, as for `Compressor.calibrate`. With them, channels that pass an `nn.ReLU6` directly
+            after their layer are equalized too, by factors with which no activation on these batches is clipped that
+            was not, and with a margin of a quarter. ReLU6 stays, and outputs stay equal within the margin.
         replace_relu6: Whether every `nn.ReLU6` is replaced by `nn.ReLU` first, which changes the network's function.
-            Otherwise channels that pass a ReLU6 are skipped, as it is not homogeneous.
+            Without this and without batches, channels that pass a ReLU6 are skipped, as it is not homogeneous.
         sweeps: The largest number of passes over all pairs.
 
     Returns:
         The equalized channels, and those that were skipped.
 
     Raises:
-        ValueError: If quantizers are attached to the model, `sweeps` is below 1, or torch.export cannot read the model.
+        ValueError: If quantizers are attached to the model, `sweeps` is below 1, both `batches` and `replace_relu6` are
+            given, or torch.export cannot read the model.
 
     Example::
 
@@ -127,21 +139,30 @@ def equalize(
     check_free(model)
     if sweeps < 1:
         raise ValueError(f"equalization goes over the pairs at least once, got sweeps={sweeps}")
+    if batches is not None and replace_relu6:
+        raise ValueError("batches keep every ReLU6 exact, and replace_relu6=True replaces them: give one of the two")
     replaced = _replace_relu6(model) if replace_relu6 else ()
-    try:
-        paths = read_layer_paths(model, example_inputs)
-    except Exception as error:
-        _exchange(model, replaced, nn.ReLU6)
-        raise ValueError(
-            "equalization needs the operations between the layers, and torch.export could not read this network: "
-            f"{str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}"
-        ) from error
+    paths = _read(model, example_inputs, replaced)
+    clipped = clipped_layers(paths) if batches is not None else {}
+    factors = least_factors(model, paths, clipped, batches or ())
+    passed = tuple(dict.fromkeys(clipped.values()))
+    if clipped:  # for reading only: channels that pass these modules have factors that do not meet the clip
+        _exchange(model, passed, nn.ReLU)
+        try:
+            paths = _read(model, example_inputs, ())
+        finally:
+            _exchange(model, passed, nn.ReLU6)
     channels = paths.scalable_channels()
     groups, skipped = _choose(paths, channels)
     weights = {name: Magnitudes(layer, paths, channels) for name, layer in paths.layers.items()}
     scale = torch.ones(sum(group.size for group in channels.groups), dtype=torch.float64)
     before = [_spread(weights, group, scale) for group in groups]
-    done = _iterate(weights, groups, scale, sweeps)
+    least = {
+        group.first: factors[group.producers[0]][_inside(group, channels)]
+        for group in groups
+        if group.producers[0] in factors
+    }
+    done = _iterate(weights, groups, scale, sweeps, least)
     pairs = tuple(
         EqualizedPair(group.producers[0], group.consumers, group.size, spread, _spread(weights, group, scale))
         for group, spread in zip(groups, before, strict=True)
@@ -150,6 +171,24 @@ def equalize(
         of_inputs, of_outputs = (scale[list(one[name])] for one in (channels.inputs, channels.outputs))
         rescale(layer, norm_of(paths.model, layer), of_inputs, of_outputs)
     return EqualizationReport(pairs, skipped, done, replaced)
+
+
+def _read(model: nn.Module, example_inputs: Any, replaced: Sequence[str]) -> LayerPaths:
+    """The paths between the layers; where they cannot be read, replaced modules are put back."""
+    try:
+        return read_layer_paths(model, example_inputs)
+    except Exception as error:
+        _exchange(model, replaced, nn.ReLU6)
+        raise ValueError(
+            "equalization needs the operations between the layers, and torch.export could not read this network: "
+            f"{str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}"
+        ) from error
+
+
+def _inside(group: ChannelGroup, channels: Channels) -> Tensor:
+    """The indices of the output channels of a group's producer that are the group's, in the order of the group."""
+    order = torch.tensor(channels.outputs[group.producers[0]])
+    return torch.tensor([int((order == channel).nonzero()[0]) for channel in group.channels])
 
 
 def _choose(paths: LayerPaths, channels: Channels) -> tuple[list[ChannelGroup], tuple[SkippedChannels, ...]]:
@@ -177,16 +216,28 @@ def _choose(paths: LayerPaths, channels: Channels) -> tuple[list[ChannelGroup], 
     return chosen, tuple(skipped)
 
 
-def _iterate(weights: dict[str, Magnitudes], groups: Sequence[ChannelGroup], scale: Tensor, sweeps: int) -> int:
-    """Change `scale` until the ranges of every pair are equal; returns the number of passes over all pairs."""
+def _iterate(
+    weights: dict[str, Magnitudes],
+    groups: Sequence[ChannelGroup],
+    scale: Tensor,
+    sweeps: int,
+    least: Mapping[int, Tensor],
+) -> int:
+    """Change `scale` until the ranges of every pair are equal; returns the number of passes over all pairs.
+
+    `least` has the bounds of factors before a clip, by the first channel of their group.
+    """
     for sweep in range(1, sweeps + 1):
         moved = 0.0
         for group in groups:
             first = weights[group.producers[0]].of_outputs(group, scale)
             second = torch.stack([weights[name].of_inputs(group, scale) for name in group.consumers]).amax(dim=0)
             factor = equalizing_factor(first, second)
-            scale[group.first : group.first + group.size] *= factor
-            moved = max(moved, factor.log().abs().max().item())
+            here = scale[group.first : group.first + group.size]
+            before = here.clone()
+            here *= factor
+            keep_below_clip(scale, least, group.first)
+            moved = max(moved, (here / before).log().abs().max().item())
         if moved < TOLERANCE:
             return sweep
     return sweeps

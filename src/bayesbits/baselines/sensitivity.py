@@ -28,7 +28,7 @@ from bayesbits.baselines.sensitivity_scores import Measurement, ScoreFunction, W
 from bayesbits.compression.compressor import Compressor, check_compressor
 from bayesbits.posttraining.examples import take_batches
 from bayesbits.posttraining.front_points import read_point
-from bayesbits.posttraining.losses import divergence, float_log_probabilities
+from bayesbits.posttraining.losses import COMPARISONS, float_outputs, over_tensors
 from bayesbits.posttraining.quantizer_state import check_evaluation_mode, quantizers_restored
 from bayesbits.records.front import Front, Point
 from bayesbits.records.plan import Plan
@@ -171,7 +171,7 @@ def sensitivity(
         raise ValueError("the ranges are not known yet: call compressor.calibrate(batches, 'mse') first")
     changes = _changes(compressor, widths)
     inputs, labels = take_batches(batches, labeled=loss == "labels", without="loss='output'")
-    targets = labels if loss == "labels" else float_log_probabilities(compressor, inputs)
+    targets = labels if loss == "labels" else float_outputs(compressor, inputs)
     score_fns = (score_fn,) if score_fn else (accuracy, likelihood) if loss == "labels" else (_agreement,)
     reference = {tensor: REFERENCE_BITS for tensor, _ in changes}
     measurement = Measurement(
@@ -225,7 +225,7 @@ def _name(score_fn: ScoreFunction) -> str:
 
 
 def _agreement(output: Tensor, target: Tensor) -> Tensor:
-    return -divergence(output, target)
+    return -over_tensors(COMPARISONS["output"])(output, target)
 
 
 def _changes(compressor: Compressor, widths: tuple[int, ...]) -> list[tuple[str, int]]:

@@ -20,8 +20,8 @@ def uniform(
         batches: Batches of inputs, as for `Compressor.calibrate`.
         weights: The bits of all weights.
         activations: The bits of all activations.
-        method: How ranges are estimated, as for `Compressor.calibrate`. "mse" minimizes the squared error at the wider
-            of the two widths.
+        method: How ranges are estimated, as for `Compressor.calibrate`. "mse" minimizes the squared error of weights
+            and of activations, each at its own width.
 
     Returns:
         The plan, which `Compressor.fix` makes final.
@@ -42,7 +42,7 @@ def uniform(
         >>> compressor.cost(plan).relative_bops
         3.125
     """
-    compressor.calibrate(batches, method, reference_bits=max(weights, activations))
+    compressor.calibrate(batches, method, reference_bits=activations, weight_bits=weights)
     topology, quantizers = compressor.topology, compressor.attachment.quantizers
     special = {activation.name for activation in topology.activations if activation.network_input}
     special |= set(topology.operand_tensors)

@@ -119,7 +119,7 @@ def posttrain(
     model: options.ModelOption = None,
     data: options.DataOption = None,
     task: options.TaskOption = None,
-    loss: options.LossOption = None,
+    loss: options.PosttrainLossOption = None,
     metric: options.MetricOption = None,
     labels: options.LabelsOption = "given",
     learn: Annotated[options.Learn, typer.Option("--learn", help="The parameters that are learned.")] = "gates+ranges",
@@ -138,7 +138,8 @@ def posttrain(
         typer.Option(
             "--mus",
             metavar="MU,MU,...",
-            help="The weights of the penalty, in increasing order: one point for each. Eight by default.",
+            help="The weights of the penalty, in increasing order: one point for each. By default eight, "
+            "chosen for the network and the loss.",
         ),
     ] = None,
     gates: Annotated[options.Gates, typer.Option("--gates", help="The kind of gates.")] = "hard_sigmoid",

@@ -16,6 +16,7 @@ Gates = Literal["hard_concrete", "hard_sigmoid", "sigmoid"]
 Learn = Literal["gates", "gates+ranges"]
 Labels = Literal["given", "none"]
 LOSSES = ("cross_entropy", "mse", "mae")
+FLOAT_LOSSES = ("output", "layers", "cosine", "mse")
 METRICS = ("accuracy", "mean_iou", "pixel_accuracy", "mse", "mae", "r2")
 POSTTRAIN_STEPS = 64
 POSTTRAIN_GATE_LR = 0.2
@@ -60,6 +61,15 @@ LossOption = Annotated[
     str | None,
     typer.Option(
         "--loss", metavar="NAME", help=f"{', '.join(LOSSES)}, or MODULE:FUNCTION, your function of output and targets."
+    ),
+]
+PosttrainLossOption = Annotated[
+    str | None,
+    typer.Option(
+        "--loss",
+        metavar="NAME",
+        help=f"{', '.join(LOSSES)}, or MODULE:FUNCTION, your function of output and targets. With --labels none: "
+        f"{', '.join(FLOAT_LOSSES)}, or MODULE:FUNCTION, your function of output and float output.",
     ),
 ]
 MetricOption = Annotated[

@@ -22,10 +22,13 @@ from bayesbits.compression.attach import attach
 from bayesbits.compression.budget import Budget
 from bayesbits.compression.compressor import Compressor
 from bayesbits.posttraining import PosttrainConfig, posttrain, restore
-from bayesbits.posttraining.config import MUS
+from bayesbits.posttraining.config import LOSSES
+from bayesbits.posttraining.losses import LossFunction
+from bayesbits.posttraining.penalty_weights import MULTIPLES
 from bayesbits.recipes import Recipe, TrainedNetwork, trained_network
 from bayesbits.recipes.data import first_batches, inputs_of
 from bayesbits.recipes.evaluation import measure
+from bayesbits.recipes.factories import find_function
 from bayesbits.recipes.metrics import change_of
 from bayesbits.recipes.recipe import TaskConfig
 from bayesbits.recipes.run import write_posttrained
@@ -139,8 +142,9 @@ def run_posttrain(
 ) -> None:  # fmt: skip
     """Learn a front, show it, and make one of its points final where there is a budget."""
     limit = None if budget is None else parse_budget(budget)
-    recipe = load_recipe(options)
-    config = PosttrainConfig(_parse_mus(mus, gates), _loss(labels, recipe), steps)
+    compared = options.loss if labels == "none" and _compares_with_float(options.loss) else None
+    recipe = load_recipe(options if compared is None else replace(options, loss=None))
+    config = PosttrainConfig(_parse_mus(mus), _found(compared or _loss(labels, recipe)), steps)
     network = calibrated_network(
         recipe, checkpoint, output=output, labeled=labels == "given", num_examples=num_examples, gates=gates,
         per_channel=per_channel, device=device, final=budget is not None,
@@ -182,12 +186,23 @@ def _loss(labels: str, recipe: Recipe) -> str:
     return "output" if recipe.task.has_logits else "layers"
 
 
-def _parse_mus(mus: str | None, gates: str) -> tuple[float, ...]:
+def _compares_with_float(loss: str | None) -> bool:
+    """Whether --loss names a comparison with the float network, and not the loss that the task is trained with."""
+    return loss is not None and (loss in LOSSES[1:] or ":" in loss)
+
+
+def _found(loss: str) -> str | LossFunction:
+    """A loss by its name, or a function of the user's of output and float output."""
+    return find_function(loss, "loss") if ":" in loss else loss
+
+
+def _parse_mus(mus: str | None) -> tuple[float, ...] | None:
+    """The weights that are given; None: they are chosen for the network."""
     if mus is None:
-        return MUS[gates]
+        return None
     try:
         numbers = tuple(float(number) for number in mus.split(","))
-        return PosttrainConfig(numbers).mus or ()
+        return PosttrainConfig(numbers).mus
     except ValueError as error:
         message = f"{mus!r} are no weights of a penalty; write increasing numbers as 0.001,0.01"
         raise typer.BadParameter(message, param_hint="--mus") from error
@@ -198,7 +213,7 @@ def _learn_front(
 ) -> tuple[Front, float]:
     """The front and the seconds it took; each point is written when it is done."""
     metric = network.trained.task.metric
-    path, number = network.folder / FRONT, len(config.mus or ())
+    path, number = network.folder / FRONT, len(config.mus or MULTIPLES[network.compressor.spec.gates])
     number += budget is not None
     settings = _settings(network, learn, config) | {"budget": None if budget is None else str(budget)}
     before = _front_before(network.folder, settings)
@@ -236,6 +251,10 @@ def _learn_front(
 def _settings(network: CalibratedNetwork, learn: str, config: PosttrainConfig) -> dict[str, Any]:
     """Everything that determines a front; written beside it, so that it is never mixed with another."""
     settings = {"learn": learn, "examples": network.num_examples, "weights": network.weights, **asdict(config)}
+    if callable(config.loss):
+        settings["loss"] = (
+            f"{config.loss.__module__}:{getattr(config.loss, '__qualname__', type(config.loss).__name__)}"
+        )
     settings["gates"] = network.compressor.spec.gates
     if network.compressor.spec.per_channel_weights:  # older files say nothing, and have one range for each tensor
         settings["per_channel_weights"] = True

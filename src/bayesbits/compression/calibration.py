@@ -40,8 +40,12 @@ def calibrate(
     percentile: float,
     reference_bits: int,
     momentum: float,
+    weight_bits: int | None = None,
 ) -> None:
-    """Set the ranges of all activations from data, and those of all weights from the weights."""
+    """Set the ranges of all activations from data, and those of all weights from the weights.
+
+    `reference_bits` is the reference width of activations, and without `weight_bits` of weights too.
+    """
     weights = attachment.topology.weight_tensors
     quantizers = {name: q for name, q in attachment.quantizers.items() if name not in weights}
     before, attachment.calibrated = attachment.calibrated, True
@@ -52,7 +56,8 @@ def calibrate(
         )  # fmt: skip
         if method != "mse" or reference_bits == attachment.spec.output_bits:
             _share_ranges(attachment)
-        calibrate_weights(model, attachment, method if method == "mse" else "minmax", reference_bits)
+        weight_method = method if method == "mse" else "minmax"
+        calibrate_weights(model, attachment, weight_method, reference_bits if weight_bits is None else weight_bits)
     except BaseException:
         attachment.calibrated = before
         raise

@@ -89,6 +89,7 @@ class Compressor:
         *,
         percentile: float = 99.99,
         reference_bits: int = 8,
+        weight_bits: int | None = None,
         momentum: float = 0.9,
     ) -> None:
         """Take the ranges of activations from data, and those of weights from the weights.
@@ -105,6 +106,7 @@ class Compressor:
             percentile: For "percentile": how much of the magnitudes lies inside the range, in percent.
             reference_bits: For "mse": the width at which the error is smallest. A tensor whose width is not learned
                 has its own width instead.
+            weight_bits: For "mse": the width at which the error of weights is smallest; None: `reference_bits`.
             momentum: For "moving_average": how much of the average each further batch keeps.
 
         Raises:
@@ -116,7 +118,7 @@ class Compressor:
         check_intact(self.model, self.attachment)
         calibrate(
             self.model, self.attachment, batches, method,
-            percentile=percentile, reference_bits=reference_bits, momentum=momentum,
+            percentile=percentile, reference_bits=reference_bits, weight_bits=weight_bits, momentum=momentum,
         )  # fmt: skip
 
     def penalty(self) -> Tensor:

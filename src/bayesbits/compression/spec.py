@@ -75,7 +75,7 @@ class Spec:
         bits: The widths to learn between, increasing, from 2 to 32.
         prune: Whether output channels may be removed.
         gates: The kind of the gates: "hard_concrete" (with noise, as in the paper), "hard_sigmoid" or "sigmoid".
-        penalty: What the gates are charged for: "paper", "expected_bops" or "variational".
+        penalty: What the gates are charged for: "paper", "expected_bops", "expected_bytes" or "variational".
         num_examples: The number of training examples, which only the variational penalty needs.
         input_bits: The width of the network's input: fixed, where 32 leaves it in float, or "learned".
         residual_bits: The width of the operands of residual additions: fixed, "learned", or None for no quantizer.
@@ -106,7 +106,7 @@ class Spec:
     gates: str = "hard_concrete"
     """The kind of the gates: "hard_concrete" (with noise, as in the paper), "hard_sigmoid" or "sigmoid"."""
     penalty: str = "paper"
-    """What the gates are charged for: "paper", "expected_bops" or "variational"."""
+    """What the gates are charged for: "paper", "expected_bops", "expected_bytes" or "variational"."""
     num_examples: int | None = None
     """The number of training examples, which only the variational penalty needs."""
     input_bits: int | Literal["learned"] = 8

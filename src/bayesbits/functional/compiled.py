@@ -146,8 +146,7 @@ def forward(
     alpha: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """As `reference.forward`, on a dense matrix x with one range a row."""
-    uncompiled = eager.forward if alpha is None else reference.forward
-    result: Tensor = _run(reference.forward, uncompiled, (x,), beta, gates, signed, bits, dtype, alpha=alpha)
+    result: Tensor = _run(reference.forward, eager.forward, (x,), beta, gates, signed, bits, dtype, alpha=alpha)
     return result
 
 
@@ -156,7 +155,6 @@ def backward(
     alpha: Tensor | None = None,
 ) -> Gradients:  # fmt: skip
     """As `reference.backward`, on a dense matrix x with one range a row."""
-    uncompiled = eager.backward if alpha is None else reference.backward
     options = (signed, bits, sums_needed)
-    result: Gradients = _run(reference.backward, uncompiled, (grad, x), beta, gates, *options, alpha=alpha)
+    result: Gradients = _run(reference.backward, eager.backward, (grad, x), beta, gates, *options, alpha=alpha)
     return result

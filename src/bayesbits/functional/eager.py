@@ -8,7 +8,7 @@ the same sums in another order.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -24,20 +24,21 @@ Number = Tensor | float
 
 
 def forward(
-    x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], dtype: torch.dtype | None = None
-) -> Tensor:
+    x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], dtype: torch.dtype | None = None,
+    alpha: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """As `reference.forward`, on a dense matrix x with one range a row."""
     wide = grid.arithmetic_dtype(x.dtype)
     weights = dict(zip(bits, torch.stack(reference.width_weights(gates.to(wide))).tolist(), strict=True))
     used = [width for width in bits if weights[width] != 0] or [bits[-1]]  # one at least: NaN times 0 is NaN
     result = torch.empty_like(x, dtype=dtype or x.dtype)
-    for place, ranges in _blocks(x.shape, beta.to(wide), signed, bits):
+    for place, ranges in _blocks(x.shape, beta.to(wide), signed, bits, None if alpha is None else alpha.to(wide)):
         clipped = ranges.clip(x[place].to(wide))
         total: Tensor | None = None
         for width in used:
             value = clipped if width == used[-1] else clipped.clone()
             if (step := ranges.steps[width]) is not None:
-                _round(value.div_(step), width).mul_(step)
+                ranges.round(value.div_(step), width).mul_(step)
             if weights[width] != 1:
                 value.mul_(weights[width])
             total = value if total is None else total.add_(value)
@@ -47,26 +48,41 @@ def forward(
 
 
 def backward(
-    grad: Tensor, x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], sums_needed: bool = True
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    grad: Tensor, x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], sums_needed: bool = True,
+    alpha: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     """As `reference.backward`, on a dense matrix x with one range a row."""
     wide, first = grid.arithmetic_dtype(x.dtype), gates[0].item()
     dx = torch.empty_like(x)
     parts: list[Tensor] = []
-    for place, ranges in _blocks(x.shape, beta.to(wide), signed, bits):
+    for place, ranges in _blocks(x.shape, beta.to(wide), signed, bits, None if alpha is None else alpha.to(wide)):
         own_x, own_grad = x[place].to(wide), grad[place].to(wide)
-        scaled, edges = own_grad if first == 1 else own_grad * first, own_grad.new_zeros(len(own_x))
+        scaled = own_grad if first == 1 else own_grad * first
+        above = below = own_grad.new_zeros(len(own_x))
         if not ranges.contain(own_x):
             outside = (own_x <= ranges.high).logical_and_(own_x >= ranges.low).logical_not_()  # NaN among them
-            scaled, edges = scaled.masked_fill(outside, 0.0), _sum_edges(own_grad, own_x, ranges, signed)
+            scaled = scaled.masked_fill(outside, 0.0)
+            above = torch.where(own_x > ranges.high, own_grad, 0.0).sum(dim=1)
+            below = torch.where(own_x < ranges.low, own_grad, 0.0).sum(dim=1)
         dx[place] = scaled
         if sums_needed:
-            parts.append(torch.stack([*_residual_sums(own_grad, own_x, ranges, bits), edges]))
+            parts.append(torch.stack([*_residual_sums(own_grad, own_x, ranges, bits), above, below]))
     if not sums_needed:
-        return dx, None, None
-    sums = torch.cat(parts, dim=1) if len(x) > 1 else torch.stack(parts).sum(dim=0)
-    dbeta, dgates = _gradients_from_sums(sums.double(), beta.flatten().double(), gates.tolist())
-    return dx, dbeta.to(beta.dtype).reshape(beta.shape), dgates.to(gates.dtype)
+        return dx, None, None, None
+    sums = (torch.cat(parts, dim=1) if len(x) > 1 else torch.stack(parts).sum(dim=0)).double()
+    missing, dgates = _gradients_from_sums(sums[:-2], gates.tolist())
+    above, below = sums[-2:]
+    if alpha is not None:
+        stretch = missing / (beta.double() - alpha.double()).flatten()
+        dbeta, dalpha = (first * part for part in (above + stretch, below - stretch))
+        return dx, _as(dbeta, beta), dgates.to(gates.dtype), _as(dalpha, alpha)
+    edges = above - below if signed else above
+    dbeta = first * (missing / beta.flatten().double() + edges * grid.EDGE)
+    return dx, _as(dbeta, beta), dgates.to(gates.dtype), None
+
+
+def _as(gradient: Tensor, end: Tensor) -> Tensor:
+    return gradient.to(end.dtype).reshape(end.shape)
 
 
 @dataclass(frozen=True)
@@ -79,6 +95,13 @@ class _Ranges:
     clip_high: Number
     steps: dict[int, Number | None]
     """Of every width; None where it has no grid."""
+    code_bounds: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """Of every width with a grid, for an asymmetric range; the rounded values of other ranges lie inside of theirs."""
+
+    def round(self, codes: Tensor, width: int) -> Tensor:
+        """Values in steps of a width, rounded to codes in place."""
+        codes = _round(codes, width)
+        return codes.clamp_(*self.code_bounds[width]) if self.code_bounds else codes
 
     def clip(self, x: Tensor) -> Tensor:
         """As `grid.clip`, into a new tensor."""
@@ -96,15 +119,17 @@ class _Ranges:
 
 
 def _blocks(
-    shape: torch.Size, beta: Tensor, signed: bool, bits: tuple[int, ...]
+    shape: torch.Size, beta: Tensor, signed: bool, bits: tuple[int, ...], alpha: Tensor | None
 ) -> Iterator[tuple[Place, _Ranges]]:  # fmt: skip
     """The places of the blocks of a matrix, and their ranges; for a column of betas in the arithmetic's precision."""
     rows, columns = shape
     widths = [width for width in bits if grid.has_grid(width, beta.dtype)]
     levels = torch.tensor([2.0**width - 1 for width in widths], dtype=beta.dtype).reshape(-1, 1, 1)
-    computed = torch.cat([beta[None], beta[None] * grid.EDGE, (beta * 2 if signed else beta) / levels])
+    computed = torch.cat([beta[None], beta[None] * grid.EDGE, grid.range_span(beta, signed, alpha) / levels])
     if rows == 1:
         ranges = _ranges(computed.flatten().tolist(), signed, bits, widths)
+        if alpha is not None:
+            ranges = _with_alpha(ranges, alpha, beta, widths)
         for start in range(0, columns, _BLOCK):
             yield (slice(None), slice(start, start + _BLOCK)), ranges
         return
@@ -122,10 +147,14 @@ def _ranges(computed: list[Number], signed: bool, bits: tuple[int, ...], widths:
     return _Ranges(low, high, clip_low, clip_high, dict.fromkeys(bits) | dict(zip(widths, steps, strict=True)))
 
 
-def _sum_edges(grad: Tensor, x: Tensor, ranges: _Ranges, signed: bool) -> Tensor:
-    """The sum of the gradients above the range less those below a signed one, by row."""
-    above = torch.where(x > ranges.high, grad, 0.0).sum(dim=1)
-    return above - torch.where(x < ranges.low, grad, 0.0).sum(dim=1) if signed else above
+def _with_alpha(ranges: _Ranges, alpha: Tensor, beta: Tensor, widths: list[int]) -> _Ranges:
+    """The ranges with a lower end of its own; these are clipped to their very ends."""
+    bounds = {width: grid.asymmetric_code_bounds(alpha, beta, width) for width in widths}
+    low = alpha.item()
+    return replace(
+        ranges, low=low, clip_low=low, clip_high=ranges.high,
+        code_bounds={width: (lowest.item(), highest.item()) for width, (lowest, highest) in bounds.items()},
+    )  # fmt: skip
 
 
 def _residual_sums(grad: Tensor, x: Tensor, ranges: _Ranges, bits: tuple[int, ...]) -> list[Tensor]:
@@ -140,7 +169,7 @@ def _residual_sums(grad: Tensor, x: Tensor, ranges: _Ranges, bits: tuple[int, ..
         if step is None:
             sums.append(_missing(clipped, codes, before, residual).mul_(grad).sum(dim=1))
             return [*sums, *[torch.zeros_like(sums[0])] * (len(bits) + 1 - len(sums))]
-        _round(torch.div(clipped, step, out=finer), width)
+        ranges.round(torch.div(clipped, step, out=finer), width)
         if before is None:
             torch.mul(finer, step, out=residual)
         elif finer_levels % levels == 0:
@@ -169,20 +198,18 @@ def _missing(clipped: Tensor, codes: Tensor, step: Number | None, out: Tensor) -
     return out.copy_(clipped) if step is None else torch.sub(clipped, codes.mul_(step), out=out)
 
 
-def _gradients_from_sums(sums: Tensor, beta: Tensor, gates: list[float]) -> tuple[Tensor, Tensor]:
+def _gradients_from_sums(sums: Tensor, gates: list[float]) -> tuple[Tensor, Tensor]:
     """As `reference.gradients_from_sums`, in float64.
 
-    The rows of `sums` are S_b of every width, the sum of g (clip(x) - Q_last), and the sum of g at the edges; its
-    columns are the ranges. The gradient of a gate is a combination of the S_b of all widths from its own on: each has
-    the product of all gates that it passes, but for this one, as its factor.
+    The rows of `sums` are S_b of every width and the sum of g (clip(x) - Q_last); its columns are the ranges. The
+    gradient of a gate is a combination of the S_b of all widths from its own on: each has the product of all gates that
+    it passes, but for this one, as its factor.
     """
-    first, *rest = gates
     openness, factors = 1.0, [0.0]
-    for gate in rest:
+    for gate in gates[1:]:
         openness *= gate
         factors.append(openness - 1)
-    missing = torch.tensor([*factors, -1.0], dtype=torch.float64) @ sums[:-1]
-    dbeta = first * (missing / beta + sums[-1] * grid.EDGE)
+    missing = torch.tensor([*factors, -1.0], dtype=torch.float64) @ sums
     rows = []
     for index in range(len(gates)):
         factor, row = 1.0, [0.0] * index
@@ -192,4 +219,4 @@ def _gradients_from_sums(sums: Tensor, beta: Tensor, gates: list[float]) -> tupl
             factor *= gate
             row.append(factor)
         rows.append(row)
-    return dbeta, torch.tensor(rows, dtype=torch.float64) @ sums[:-2].sum(dim=1)
+    return missing, torch.tensor(rows, dtype=torch.float64) @ sums[:-1].sum(dim=1)

@@ -62,6 +62,14 @@ class LayerPaths:
         alike = {tuple(str((node.target, node.args[1:], node.kwargs)) for node in nodes) for nodes in found}
         return found[0] if len(alike) == 1 else ()
 
+    def modules_after(self, name: str) -> tuple[str, ...]:
+        """The modules of the pointwise operations that follow a layer and its batch norm, as in `functions_after`."""
+        return tuple(self._program.path(node) for node in self.functions_after(name))
+
+    def calls_of(self, module: str) -> int:
+        """How often a module runs in one forward pass."""
+        return self._program.calls_of.get(module, 0)
+
     def _functions_after(self, node: fx.Node) -> tuple[fx.Node, ...]:
         nodes: list[fx.Node] = []
         while node not in self._program.outputs:

@@ -36,13 +36,14 @@ def moves_values(node: fx.Node) -> bool:
     """Whether an operation only moves the data of one tensor, pads it with zeros, or takes maxima of it."""
     name = operation(node)
     # index_select is how channels were removed or restored; its positions are read by a get_attr node.
-    moves = name in MOVES or name in SAME or MAXIMA.fullmatch(name) or _pads_zeros(node, name) or name == "index_select"
+    moves = name in MOVES or name in SAME or MAXIMA.fullmatch(name) or pads_zeros(node) or name == "index_select"
     if not moves or not isinstance(node.meta.get("val", torch.empty(0)), torch.Tensor):
         return False
     sources = [used for used in node.all_input_nodes if used.op != "get_attr" and operation(used) != "sym_size"]
     return len(sources) == 1
 
 
-def _pads_zeros(node: fx.Node, name: str) -> bool:
-    rest = [*node.args[2:], *node.kwargs.values()]
+def pads_zeros(node: fx.Node) -> bool:
+    """Whether an operation pads one tensor with zeros."""
+    name, rest = operation(node), [*node.args[2:], *node.kwargs.values()]
     return (name in PADS and not any(rest)) or (name == "pad" and rest[:1] == ["constant"] and not any(rest[1:]))

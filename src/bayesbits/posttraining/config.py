@@ -1,26 +1,20 @@
-"""The configuration of post-training, and the default weights of its penalty."""
+"""The configuration of post-training."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
+
+from torch import Tensor
 
 from bayesbits.compression.range_estimation import METHODS
 from bayesbits.utils.checks import check_choice, check_integer, check_positive, is_number
 
 LEARN = ("gates", "gates+ranges")
-LOSSES = ("labels", "output", "layers")
-
-# For hard concrete gates these are the paper's. Gates without noise close at smaller weights, and in deep networks, in
-# which a single tensor matters less, at still smaller ones: in ResNet-20 as in ResNet-56 these reach from above the
-# cost of 8/8 to where accuracy is lost.
-_WITHOUT_NOISE = (0.000003, 0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01)
-MUS = {
-    "hard_concrete": (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05),
-    "hard_sigmoid": _WITHOUT_NOISE,
-    "sigmoid": _WITHOUT_NOISE,
-}
+LOSSES = ("labels", "output", "layers", "cosine", "mse")
+"""The losses that have a name."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +22,12 @@ class PosttrainConfig:
     """How gates, and ranges where asked for, are learned on a small set.
 
     Args:
-        mus: The weights of the penalty, increasing: each gives one point of the front. None: eight that suit the kind
-            of gates of the spec with the penalty "paper".
+        mus: The weights of the penalty, increasing: each gives one point of the front. None: eight, chosen for the
+            network and the loss by a short probe.
         loss: The loss beside the penalty: "labels" (cross-entropy, or the `loss_fn` that is given); or, without labels,
-            "output" (the KL divergence from the float network's probabilities) or "layers" (the squared errors of the
-            layers' outputs).
+            "output" (the KL divergence from the float network's probabilities), "cosine" (one minus the cosine to the
+            float network's output), "mse" (the squared error of the output, relative to its squares), "layers" (the
+            same of the layers' outputs), or a function of your own, `loss(output, float_output)`.
         steps: The number of steps, of one batch each, for a point; every pass over the batches has a new order.
         gate_lr: The learning rate of the gates' logits. A step moves a logit by about this much, a gate starts at 6 and
             closes below -0.9: fewer steps need a larger learning rate.
@@ -52,12 +47,13 @@ class PosttrainConfig:
     """
 
     mus: tuple[float, ...] | None = None
-    """The weights of the penalty, increasing: each gives one point of the front. None: eight that suit the kind of
-    gates of the spec with the penalty "paper"."""
-    loss: str = "labels"
+    """The weights of the penalty, increasing: each gives one point of the front. None: eight, chosen for the network
+    and the loss by a short probe."""
+    loss: str | Callable[[Any, Any], Tensor] = "labels"
     """The loss beside the penalty: "labels" (cross-entropy, or the `loss_fn` that is given); or, without labels,
-    "output" (the KL divergence from the float network's probabilities) or "layers" (the squared errors of the layers'
-    outputs)."""
+    "output" (the KL divergence from the float network's probabilities), "cosine" (one minus the cosine to the float
+    network's output), "mse" (the squared error of the output, relative to its squares), "layers" (the same of the
+    layers' outputs), or a function of your own, `loss(output, float_output)`."""
     steps: int = 64
     """The number of steps, of one batch each, for a point; every pass over the batches has a new order."""
     gate_lr: float = 0.2
@@ -74,7 +70,8 @@ class PosttrainConfig:
     def __post_init__(self) -> None:
         if self.mus is not None:
             object.__setattr__(self, "mus", _check_mus(self.mus))
-        check_choice(self, "loss", LOSSES)
+        if not callable(self.loss):
+            check_choice(self, "loss", LOSSES)
         check_choice(self, "calibration", METHODS)
         check_integer(self, "steps", 1)
         check_integer(self, "seed", 0)

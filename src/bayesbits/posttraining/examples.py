@@ -12,7 +12,7 @@ LEAST_EXAMPLES = 32
 
 
 def take_batches(
-    batches: Iterable[Any], *, labeled: bool, without: str = "loss='output' or loss='layers'"
+    batches: Iterable[Any], *, labeled: bool, without: str = "loss='output' or another loss"
 ) -> tuple[list[Any], list[Any]]:
     """The inputs and the labels of all batches; without labels the second list is empty.
 

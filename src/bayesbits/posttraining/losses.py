@@ -2,8 +2,13 @@
 
     labels    loss_fn(output, labels); by default cross-entropy
     output    KL(p || q), averaged over the examples; p is the softmax of the float network's output, q that of ours
-    layers    the mean over the layers of |y - f|^2 / |f|^2; y is the output of a layer with its batch norm, and f the
-              same output in the float network
+    cosine    1 - cos(y, f), averaged over the examples; y is our output, and f the float network's
+    mse       |y - f|^2 / |f|^2: the squared error, relative to the squares of the float network's output
+    layers    the same, averaged over the layers; y is the output of a layer with its batch norm
+
+or a function of one's own, `loss(output, float_output)`. Probabilities and vectors lie along the axis of channels: the
+last one, or of dense outputs (N, C, H, W) the second. Where a network returns several tensors, in a tuple, a dict or an
+object, the losses of its float tensors are added.
 
 The float network is the live one with its quantizers off, so that there is no copy. Its outputs are computed once. The
 outputs of all of its layers would need too much memory, and are computed again for every batch.
@@ -22,36 +27,78 @@ from bayesbits.nn.product import find_layer
 from bayesbits.nn.quantized_output import observe_output
 from bayesbits.posttraining.quantizer_state import as_float_network
 from bayesbits.utils.batches import call_model, call_without_labels
+from bayesbits.utils.pytree import tensors_in
 
 LossFunction = Callable[[Any, Any], Tensor]
 BatchLoss = Callable[[int], Tensor]
 
 
 def batch_loss(
-    compressor: Compressor, loss: str, inputs: list[Any], labels: list[Any], loss_fn: LossFunction | None = None
+    compressor: Compressor,
+    loss: str | LossFunction,
+    inputs: list[Any],
+    labels: list[Any],
+    loss_fn: LossFunction | None = None,
 ) -> BatchLoss:
     """The loss of a batch with the present gates, as a function of the batch's index."""
     model = compressor.model
     if loss == "layers":
         return lambda index: layers_loss(compressor, inputs[index])
-    if loss == "output":
-        targets: list[Any] = float_log_probabilities(compressor, inputs)
-        compare: LossFunction = divergence
-    else:
+    if loss == "labels":
         targets, compare = labels, loss_fn or F.cross_entropy
+    else:
+        targets = float_outputs(compressor, inputs)
+        compare = loss if callable(loss) else over_tensors(COMPARISONS[loss])
     return lambda index: compare(call_model(model, inputs[index]), targets[index])
 
 
-def float_log_probabilities(compressor: Compressor, inputs: list[Any]) -> list[Tensor]:
-    """The log-softmax of the float network's outputs, batch by batch."""
+def float_outputs(compressor: Compressor, inputs: list[Any]) -> list[Any]:
+    """What the float network returns, batch by batch."""
     with as_float_network(compressor.attachment), torch.no_grad():
-        return [_logits(call_without_labels(compressor.model, batch)).log_softmax(-1) for batch in inputs]
+        return [call_without_labels(compressor.model, batch) for batch in inputs]
 
 
-def divergence(output: Any, target: Tensor) -> Tensor:
-    """KL(p || q), averaged over all but the last axis; `target` holds log p, and q is the softmax of the output."""
-    log_q = _logits(output).log_softmax(-1)
-    return (target.exp() * (target - log_q)).sum(-1).mean()
+def over_tensors(compare: Callable[[Tensor, Tensor], Tensor]) -> LossFunction:
+    """A comparison of two outputs: the sum of that of their float tensors, one after the other."""
+
+    def compare_outputs(output: Any, float_output: Any) -> Tensor:
+        ours, theirs = (
+            [tensor for tensor in tensors_in(one) if tensor.is_floating_point()] for one in (output, float_output)
+        )
+        if not ours or len(ours) != len(theirs):
+            raise TypeError(
+                f"the network returned a {type(output).__name__} with {len(ours)} float tensors, and in float "
+                f"{len(theirs)}: choose loss='layers', or a function of your own, loss(output, float_output)"
+            )
+        return torch.stack([compare(*pair) for pair in zip(ours, theirs, strict=True)]).sum()
+
+    return compare_outputs
+
+
+def divergence(output: Tensor, float_output: Tensor) -> Tensor:
+    """KL(p || q) along the axis of channels, averaged over the others; p is the softmax of the float output."""
+    axis = channel_axis(output)
+    log_p, log_q = float_output.log_softmax(axis), output.log_softmax(axis)
+    return (log_p.exp() * (log_p - log_q)).sum(axis).mean()
+
+
+def cosine_distance(output: Tensor, float_output: Tensor) -> Tensor:
+    """1 - cos(y, f) of the vectors along the axis of channels, averaged over the others."""
+    return (1 - F.cosine_similarity(output, float_output, dim=channel_axis(output))).mean()
+
+
+def relative_squared_error(output: Tensor, float_output: Tensor) -> Tensor:
+    """|y - f|^2 / |f|^2 of all elements."""
+    squares = float_output.square().sum().clamp_min(torch.finfo(float_output.dtype).tiny)
+    return (output - float_output).square().sum() / squares
+
+
+COMPARISONS = {"output": divergence, "cosine": cosine_distance, "mse": relative_squared_error}
+
+
+def channel_axis(output: Tensor) -> int:
+    """The axis of channels: the second of dense outputs (N, C, H, W, ...), and else the last."""
+    return 1 if output.dim() > 3 else -1
 
 
 def layers_loss(compressor: Compressor, batch: Any) -> Tensor:
@@ -62,11 +109,7 @@ def layers_loss(compressor: Compressor, batch: Any) -> Tensor:
         call_without_labels(compressor.model, batch)
     with _outputs(modules) as given:
         call_without_labels(compressor.model, batch)
-    errors = [
-        (ours - theirs).square().sum() / theirs.square().sum().clamp_min(torch.finfo(theirs.dtype).tiny)
-        for ours, theirs in zip(given, wanted, strict=True)
-    ]
-    return torch.stack(errors).mean()
+    return torch.stack([relative_squared_error(*pair) for pair in zip(given, wanted, strict=True)]).mean()
 
 
 @contextmanager
@@ -84,12 +127,3 @@ def _outputs(modules: list[nn.Module]) -> Iterator[list[Tensor]]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _logits(output: Any) -> Tensor:
-    if not isinstance(output, Tensor):
-        raise TypeError(
-            f"loss='output' compares logits, and the network returned a {type(output).__name__}: choose loss='layers', "
-            "or wrap the network so that it returns its logits alone"
-        )
-    return output

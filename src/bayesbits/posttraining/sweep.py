@@ -16,10 +16,11 @@ from torch import nn
 from bayesbits.compression.budget import Budget, as_budget
 from bayesbits.compression.compressor import Compressor, check_compressor
 from bayesbits.posttraining.budget_points import BudgetPoints
-from bayesbits.posttraining.config import LEARN, MUS, PosttrainConfig
+from bayesbits.posttraining.config import LEARN, PosttrainConfig
 from bayesbits.posttraining.examples import take_batches
 from bayesbits.posttraining.front_points import read_point
 from bayesbits.posttraining.losses import BatchLoss, LossFunction, batch_loss
+from bayesbits.posttraining.penalty_weights import default_weights
 from bayesbits.posttraining.quantizer_state import (
     Ranges,
     check_evaluation_mode,
@@ -30,6 +31,7 @@ from bayesbits.posttraining.quantizer_state import (
     reset_for_sweep,
 )
 from bayesbits.records.front import Front, Point
+from bayesbits.utils.progress import progress_bar
 
 
 def posttrain(
@@ -99,11 +101,16 @@ def posttrain(
     points: list[Point] = []
     within = None if limit is None else BudgetPoints(compressor, limit, loss, len(inputs))
     started: Ranges = {}
-    for mu in config.mus or MUS[compressor.spec.gates]:
-        with quantizers_restored_on_failure(compressor.attachment):
+    mus = config.mus if config.mus is not None else default_weights(compressor, loss, len(inputs))
+    shown = progress is None and keep is None  # those who are told of each point show them in their own way
+    for mu in mus:
+        with (
+            quantizers_restored_on_failure(compressor.attachment),
+            progress_bar(f"post-training, mu {mu:g}", config.steps, shown=shown) as advance,
+        ):
             started = started or reset_for_sweep(compressor.attachment)
             with only_learning(compressor, tuple(learn.split("+"))) as groups:
-                _learn_point(compressor, groups, loss, mu, config, _order(len(inputs), config.steps, order))
+                _learn_point(compressor, groups, loss, mu, config, _order(len(inputs), config.steps, order), advance)
             score = None
             if evaluate is not None:
                 with quantizers_restored(compressor.attachment):
@@ -132,6 +139,7 @@ def _learn_point(
     mu: float,
     config: PosttrainConfig,
     order: list[int],
+    advance: Callable[[], None],
 ) -> None:
     """Take a step of Adam for each batch in this order; learning rates fall to zero over the last third."""
     if "gates" not in groups:
@@ -147,6 +155,7 @@ def _learn_point(
         optimizer.step()
         schedule.step()
         total += value.detach()
+        advance()
     if not bool(torch.isfinite(total)):
         raise ValueError(
             f"the loss became NaN or infinite at mu = {mu:g}; gates and ranges are what they were before this point. "

@@ -10,12 +10,14 @@ step mu grows where the cost is above the target, and shrinks where it is below:
     log mu = the sum of all errors, times a gain, + a multiple of this error
 
 The cost is at first the expected one, which gates move before any of them closes, and towards the end of the schedule
-that of the gates' decision, which is the one that has to fit. Logarithms make all of it independent of the units.
+that of the gates' decision, which is the one that has to fit. Every step computes the cost of that decision without the
+channels that groups take back; what these add is counted a hundred times in a search. Logarithms make all of it
+independent of the units.
 
 Then the gates are projected onto the budget (see `compression.projection`) and learn no more: in the last part of the
 search weights and ranges settle with the bits and channels that are final.
 
-Everything is a tensor on the device: a recorded CUDA graph holds the update, and no step waits for the device.
+Everything is a tensor on the device: a recorded CUDA graph holds the update, and only counting waits for the device.
 """
 
 import math
@@ -34,6 +36,7 @@ INITIAL_MU = 1e-2
 LEAST_MU, MOST_MU = 1e-6, 1e3
 GAIN = 15.0  # how much log mu grows in a whole search with an error of 1
 PROPORTIONAL = 4.0  # how much of log mu is due to the present error
+COUNTS = 100  # how often the cost is counted in a search
 LEAST_COST = 1e-12  # for the logarithm of a cost
 
 
@@ -53,6 +56,8 @@ class BudgetControl(nn.Module):
     """[limits]: the logarithm of mu for the next step."""
     log_costs: Tensor
     """[2, limits]: the logarithms of the costs of the latest step, expected and decided."""
+    taken_back: Tensor
+    """[limits]: the logarithm of how much more the gates' decision costs with the channels that groups take back."""
     part: Tensor
     """The part of the search that is done, from 0 to 1."""
     has_settled: Tensor
@@ -62,7 +67,7 @@ class BudgetControl(nn.Module):
         super().__init__()
         self.budget = budget
         limits = limits_of(compressor, budget)
-        self.names, self.gain = tuple(limits), GAIN / max(1, steps)
+        self.names, self.gain, self._interval = tuple(limits), GAIN / max(1, steps), max(1, steps // COUNTS)
         # A plain container: these modules are owned by the network.
         self._compressor = (compressor,)
         device = next(compressor.model.parameters()).device
@@ -71,15 +76,30 @@ class BudgetControl(nn.Module):
             costs = self.measure()
         start = torch.maximum(costs[0], log_limit)
         initial = torch.full_like(log_limit, math.log(INITIAL_MU))
-        for name, value in (
-            ("log_limit", log_limit), ("log_start", start), ("total", initial), ("log_mu", initial.clone()),
-            ("log_costs", costs), ("part", torch.zeros((), device=device)), ("has_settled", torch.tensor(False)),
-        ):  # fmt: skip
+        buffers = {
+            "log_limit": log_limit,
+            "log_start": start,
+            "total": initial,
+            "log_mu": initial.clone(),
+            "log_costs": costs,
+            "taken_back": torch.zeros_like(log_limit),
+            "part": torch.zeros((), device=device),
+            "has_settled": torch.tensor(False),
+        }
+        for name, value in buffers.items():
             self.register_buffer(name, value)
 
-    def set_progress(self, part: float) -> None:
-        """Say which part of the search is done, from 0 to 1."""
+    def set_progress(self, part: float, step: int) -> None:
+        """Say which part of the search is done, from 0 to 1, and how many steps; count where it is time."""
         self.part.fill_(part)
+        if step % self._interval == 0 and not self.settled:
+            self._count()
+
+    @torch.no_grad()
+    def _count(self) -> None:
+        cost = self._compressor[0].cost()
+        counted = torch.tensor([max(LEAST_COST, float(getattr(cost, name))) for name in self.names])
+        self.taken_back.copy_(counted.log().to(self.taken_back.device) - self.measure()[1])
 
     @property
     def settled(self) -> bool:
@@ -89,6 +109,7 @@ class BudgetControl(nn.Module):
     def settle(self) -> None:
         """Project the gates onto the budget, after which no noise changes them."""
         self._compressor[0].project(self.budget, certain=True)
+        self.taken_back.zero_()  # a plan within the budget has complete groups
         self.has_settled.fill_(True)
 
     def measure(self) -> Tensor:
@@ -108,7 +129,7 @@ class BudgetControl(nn.Module):
     def update(self, log_costs: Tensor) -> None:
         """Change mu by the costs that a step has measured."""
         scheduled = self._scheduled()
-        cost = torch.lerp(log_costs[0], log_costs[1], scheduled)
+        cost = torch.lerp(log_costs[0], log_costs[1] + self.taken_back, scheduled)
         error = (cost - self._log_target(scheduled)).clamp(-1.0, 1.0)
         bounds = math.log(LEAST_MU), math.log(MOST_MU)
         self.total.copy_((self.total + self.gain * error).clamp(*bounds))
@@ -118,7 +139,8 @@ class BudgetControl(nn.Module):
     def values(self) -> dict[str, float]:
         """For the metrics: of every limit mu, target, expected and decided cost; it waits for the device."""
         target = self._log_target(self._scheduled())
-        rows = torch.cat([self.log_mu, target, *self.log_costs]).exp().reshape(4, -1).T.tolist()
+        decided = self.log_costs[1] + self.taken_back
+        rows = torch.cat([self.log_mu, target, self.log_costs[0], decided]).exp().reshape(4, -1).T.tolist()
         kinds = ("mu", "target", "expected", "decided")
         return {
             f"{kind}_{name}": value

@@ -206,7 +206,7 @@ class Run:
         epochs = self.config.epochs
         part = self.position.epochs_done() / epochs
         if self.control is not None:
-            self.control.set_progress(part)
+            self.control.set_progress(part, self.position.step)
             if part >= SETTLE and not self.control.settled:
                 self._settle(self.control)
         self.optimizers.set_progress(part)

@@ -229,3 +229,13 @@ def test_codes_on_an_equal_grid_are_rounded_again_where_a_clip_lies_between():
     chain.graph.output(chain.graph.call_module("layers./b", (quantized,)))
     fuse_quantizers(program_of(chain.graph, grids=[GRID, replace(GRID, name="n.output")]))
     assert "quantizers./b/input" in [str(node.target) for node in chain.graph.nodes]
+
+
+@pytest.mark.parametrize(("number", "before"), [(0.0, True), (1.0, False)])
+def test_a_quantizer_moves_in_front_of_padding_with_zeros(number, before):
+    chain = Chain()
+    chain.then(aten.silu.default).then(aten.constant_pad_nd.default, [1, 0], number)
+    _, left = chain.fuse()
+    quantizer, padding = left.index("quantizers./b/input"), left.index("aten.constant_pad_nd.default")
+    assert (quantizer < padding) is before
+    assert left[-1] == "layers./b"

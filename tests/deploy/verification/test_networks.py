@@ -1,5 +1,6 @@
 """Networks of the zoo and of the field: onnxruntime computes the codes of the deployed network, in integer kernels."""
 
+import onnx
 import pytest
 import torch
 from hypothesis import Phase, example, given, settings
@@ -175,51 +176,6 @@ def test_random_networks_under_random_plans(tmp_path_factory, network, plan):
     assert len(found.integer_layers) == len(found.kernels)
 
 
-class TwoEnded(nn.Module):
-    """An activation function that has values below zero, a layer whose codes the next one reads, and an addition."""
-
-    def __init__(self, activation: nn.Module) -> None:
-        super().__init__()
-        self.stem, self.norm = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
-        self.expand, self.depthwise = nn.Conv2d(8, 12, 1), nn.Conv2d(12, 12, 3, padding=1, groups=12)
-        self.project, self.head = nn.Conv2d(12, 8, 1), nn.Linear(8, 5)
-        self.activation = activation
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.activation(self.norm(self.stem(nn.functional.pad(x, (0, 1, 0, 1)))))
-        x = x + self.project(self.activation(self.depthwise(self.expand(x))))
-        result: Tensor = self.head(nn.functional.max_pool2d(x, 2).mean((2, 3)))
-        return result
-
-
-@pytest.mark.parametrize(
-    ("activation", "bits", "form"),
-    [(nn.SiLU, (8,), "fast"), (nn.GELU, (2, 4, 8), "compact"), (nn.Hardswish, (2, 4, 8), "fast"),
-     (nn.SiLU, (12, 24), "fast")],
-)  # fmt: skip
-def test_asymmetric_ranges_are_deployed_and_proven(activation, bits, form, tmp_path):
-    spec = bb.Spec(bits=(2, 4, 8, 12, 24))
-    case = exported(TwoEnded(activation()), torch.zeros(2, 3, 8, 8), spec=spec, bits=bits, seed=2, count=16)
-    grids = {grid.name: grid for grid in case.small.integer.structure.grids}
-    assert {"stem.input", "expand.input", "depthwise.input", "project.input"} <= {
-        name for name, grid in grids.items() if grid.kind == "asymmetric"
-    }
-    for grid in grids.values():
-        if grid.kind == "asymmetric" and grid.bits <= 8:
-            assert (grid.low + grid.zero_point, grid.high + grid.zero_point) == (0, 2**grid.bits - 1)
-    found = case.verify(case.write(tmp_path / "network.onnx", form))
-    assert found.failure is None
-    if max(bits) <= 8:
-        assert len(found.integer_layers) == len(found.kernels) == 5
-        # What emits codes of an asymmetric range is one integer kernel.
-        kernels = {kernel.layer: kernel.operation for kernel in found.kernels}
-        assert kernels["expand"] == kernels["project"] == "QLinearConv"
-    bb.save(case.small, tmp_path / "saved")
-    again = bb.load(tmp_path / "saved")
-    assert again.integer.structure.grids == case.small.integer.structure.grids
-    assert torch.equal(again(case.inputs), case.small(case.inputs))
-
-
 @settings(max_examples=5, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
 @example(kinds=[(kind, index % 2 == 0) for index, kind in enumerate(KINDS)], plan=0, per_channel=True)
 @given(
@@ -302,3 +258,76 @@ def test_equal_grids_need_no_second_quantizer(moved, tmp_path):
     bb.export_onnx(small, inputs[:1], tmp_path / "network.onnx")
     found = bb.verify(compressor, small, tmp_path / "network.onnx", inputs)
     assert found.integer_layers == ("main", "cheap", "head")
+
+
+class Padded(nn.Module):
+    """Padding with zeros on some sides, in front of layers that read signed and unsigned codes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, 2, 1), nn.Conv2d(8, 4, 3)
+        self.pad, self.head = nn.ZeroPad2d((0, 1, 0, 1)), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.silu(self.first(self.pad(x)))
+        x = torch.relu(self.second(self.pad(x)))
+        return self.head(nn.functional.silu(self.third(nn.functional.pad(x, (2, 1, 0, 1)))).mean((2, 3)))
+
+
+def test_convolutions_pad_their_codes_themselves(tmp_path):
+    spec = bb.Spec.for_backend("onnxruntime")
+    case = exported(Padded(), torch.zeros(1, 3, 9, 9), spec=spec, drop=0.0, count=8)
+    path = case.write(tmp_path / "network.onnx", "fast")
+    nodes = {node.name: node for node in onnx.load(str(path)).graph.node}
+    assert not any(node.op_type == "Pad" for node in nodes.values())
+    pads = [
+        next(list(a.ints) for a in nodes[name].attribute if a.name == "pads") for name in ("first", "second", "third")
+    ]
+    assert pads == [[0, 0, 1, 1], [1, 1, 2, 2], [0, 2, 1, 1]]
+    found = case.verify(path)
+    assert all(tensor.differing == 0 for tensor in found.runtime_tensors if tensor.exact)
+
+
+class TwoEnded(nn.Module):
+    """An activation function that has values below zero, a layer whose codes the next one reads, and an addition."""
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.expand, self.depthwise = nn.Conv2d(8, 12, 1), nn.Conv2d(12, 12, 3, padding=1, groups=12)
+        self.project, self.head = nn.Conv2d(12, 8, 1), nn.Linear(8, 5)
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.activation(self.norm(self.stem(nn.functional.pad(x, (0, 1, 0, 1)))))
+        x = x + self.project(self.activation(self.depthwise(self.expand(x))))
+        result: Tensor = self.head(nn.functional.max_pool2d(x, 2).mean((2, 3)))
+        return result
+
+
+@pytest.mark.parametrize(
+    ("activation", "bits", "form"),
+    [(nn.SiLU, (8,), "fast"), (nn.GELU, (2, 4, 8), "compact"), (nn.Hardswish, (2, 4, 8), "fast"),
+     (nn.SiLU, (12, 24), "fast")],
+)  # fmt: skip
+def test_asymmetric_ranges_are_deployed_and_proven(activation, bits, form, tmp_path):
+    spec = bb.Spec(bits=(2, 4, 8, 12, 24))
+    case = exported(TwoEnded(activation()), torch.zeros(2, 3, 8, 8), spec=spec, bits=bits, seed=2, count=16)
+    grids = {grid.name: grid for grid in case.small.integer.structure.grids}
+    assert {"stem.input", "expand.input", "depthwise.input", "project.input"} <= {
+        name for name, grid in grids.items() if grid.kind == "asymmetric"
+    }
+    for grid in grids.values():
+        if grid.kind == "asymmetric" and grid.bits <= 8:
+            assert (grid.low + grid.zero_point, grid.high + grid.zero_point) == (0, 2**grid.bits - 1)
+    found = case.verify(case.write(tmp_path / "network.onnx", form))
+    assert found.failure is None
+    if max(bits) <= 8:
+        assert len(found.integer_layers) == len(found.kernels) == 5
+        # What emits codes of an asymmetric range is one integer kernel.
+        kernels = {kernel.layer: kernel.operation for kernel in found.kernels}
+        assert kernels["expand"] == kernels["project"] == "QLinearConv"
+    bb.save(case.small, tmp_path / "saved")
+    again = bb.load(tmp_path / "saved")
+    assert again.integer.structure.grids == case.small.integer.structure.grids
+    assert torch.equal(again(case.inputs), case.small(case.inputs))

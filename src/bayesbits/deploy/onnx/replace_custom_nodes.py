@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
-from onnx import GraphProto, ModelProto, NodeProto
+import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
 
 from bayesbits.deploy.onnx.absorb_padding import absorb_padding
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
 from bayesbits.deploy.onnx.fast_forms import write_fast_forms
-from bayesbits.deploy.onnx.standard_nodes import NodeWriter, auxiliary_node
+from bayesbits.deploy.onnx.standard_nodes import Array, NodeWriter, auxiliary_node
 from bayesbits.deploy.onnx.tensor_names import MappedTensor, name_inputs_and_outputs, write_tensor_map
 from bayesbits.records.integer_network import IntegerNetwork
 
@@ -57,12 +59,21 @@ class _Replacement:
             for name in node.input:
                 self._readers.setdefault(name, []).append(node)
         self._dequantized = {node.output[0] for node in graph.node if node.op_type in ("Dequantize", "Scale")}
+        constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+        self._paddings = {
+            node.output[0]: (node.input[0], amounts)
+            for node in graph.node
+            if node.op_type == "Pad" and (amounts := self._padding_of_layer(node, constants))
+        }
+        """The results of Pad that a convolution computes itself: from which tensor, and how much on each side."""
         self._names: dict[str, str] = {}
         self._calls: Counter[tuple[str, str]] = Counter()
         self._sums: set[str] = set()
 
     def visit(self, node: NodeProto) -> None:
         """Copy a standard node, or write the nodes that replace a custom one."""
+        if node.output[0] in self._paddings:
+            return
         inputs = [self._names.get(name, name) for name in node.input]
         if node.domain != DOMAIN:
             copied = NodeProto()
@@ -80,11 +91,33 @@ class _Replacement:
         if node.op_type in ("Layer", "Quantize"):
             self.mapped.append(MappedTensor(program_node, node.op_type, of, output, self._zero_point(node, of)))
 
+    def _padding_of_layer(self, node: NodeProto, constants: Mapping[str, Array]) -> tuple[int, ...]:
+        """How much a Pad adds around the images of a convolution that alone reads it; () where it does other things.
+
+        The amounts are those in front on every axis of the image, followed by those behind.
+        """
+        readers = self._readers.get(node.output[0], [])
+        amounts = constants.get(node.input[1])
+        number = constants.get(node.input[2]) if node.input[2:] else np.zeros(())
+        if len(readers) != 1 or readers[0].op_type != "Layer" or amounts is None or number is None or node.input[3:]:
+            return ()
+        layer = self.network.layer(_attribute(readers[0], "of"))
+        if layer.kind != "conv" or layer.output is None or layer.input is None or len(node.attribute) > 1:
+            return ()
+        mode = next((attribute.s for attribute in node.attribute if attribute.name == "mode"), b"constant")
+        axes = len(layer.weight_shape) - 2
+        front, behind = amounts[: amounts.size // 2].tolist(), amounts[amounts.size // 2 :].tolist()
+        padded = (*front[-axes:], *behind[-axes:])
+        plain = not any((*front[:-axes], *behind[:-axes])) and len(front) == axes + 2 and min(padded) >= 0
+        zero = int(number.reshape(())) == self.network.grid(layer.input).zero_point
+        return padded if plain and zero and mode == b"constant" else ()
+
     def _write(self, node: NodeProto, of: str, x: str, output: str) -> None:
         writer = self.writer
         if node.op_type == "Layer":
             shape, name = self._shapes[node.output[0]], self._numbered("", of)
-            writer.layer(self.network.layer(of), x, output, name, shape)
+            source, padding = self._paddings.get(node.input[0], (x, ()))
+            writer.layer(self.network.layer(of), self._names.get(source, source), output, name, shape, padding)
             return
         grid = self.network.grid(of)
         if node.op_type == "Quantize":

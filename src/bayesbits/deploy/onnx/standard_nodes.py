@@ -7,9 +7,9 @@ in integers, and its result is known bit by bit. Another runtime that fuses othe
   QLinearConv or QGemm. A float Clip in front of QuantizeLinear would prevent the fusion.
 - A layer that emits numbers is ConvInteger or MatMulInteger, an Add of the bias, a Cast and a Mul by the scale. As Conv
   or Gemm, followed by a float function, it would become a float kernel.
-- Codes that float operations read are dequantized by Cast, Sub and Mul. After DequantizeLinear the runtime would fuse
-  those operations to QLinearAdd and the like, whose rounding depends on the CPU. Only residual additions read
-  DequantizeLinear, because it is faster; they are written as Sum, which the runtime does not fuse.
+- Codes that float operations read are dequantized by DequantizeLinear. Between it and QuantizeLinear the runtime would
+  fuse some operations to QLinearMul and the like, whose rounding depends on the CPU: in front of those, codes are
+  dequantized by Cast, Sub and Mul. Additions are written as Sum, which the runtime does not fuse.
 - In the compact form, weights of 2 and 4 bits are stored as int2 and int4 and cast to int8; the runtime computes the
   cast once, when it loads the file.
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -91,8 +92,20 @@ class NodeWriter:
         """Float codes to numbers: code times step."""
         self.add("Mul", [x, self.constant(f"{grid.name}.step", np.float32(grid.step))], output)
 
-    def layer(self, layer: IntegerLayer, x: str, output: str, name: str, shape: Sequence[int | None]) -> None:
-        """A layer whose output has this shape; None stands for the batch size."""
+    def layer(
+        self,
+        layer: IntegerLayer,
+        x: str,
+        output: str,
+        name: str,
+        shape: Sequence[int | None],
+        padding: Sequence[int] = (),
+    ) -> None:
+        """A layer whose output has this shape; None stands for the batch size.
+
+        A convolution that emits codes may pad its input by more than its own padding: in front on every axis of the
+        image, and behind.
+        """
         if layer.kind != "linear" and len(shape) < len(layer.weight_shape):  # an image without a batch axis
             first = self.constant("first axis", np.array([0]))
             x = self.add("Unsqueeze", [x, first], f"{name}/batch")
@@ -105,9 +118,17 @@ class NodeWriter:
         elif layer.output is None:
             self._integer_sum(layer, x, output, name)
         else:
-            self._fused_layer(layer, x, output, name, shape)
+            self._fused_layer(layer, x, output, name, shape, padding)
 
-    def _fused_layer(self, layer: IntegerLayer, x: str, output: str, name: str, shape: Sequence[int | None]) -> None:
+    def _fused_layer(
+        self,
+        layer: IntegerLayer,
+        x: str,
+        output: str,
+        name: str,
+        shape: Sequence[int | None],
+        padding: Sequence[int] = (),
+    ) -> None:
         """A layer that emits codes, which the runtime fuses into one kernel."""
         flat = layer.kind == "linear" and len(shape) != 2  # Gemm takes matrices
         if flat:
@@ -119,7 +140,7 @@ class NodeWriter:
         if layer.bias:
             bias = self.constant(f"{layer.name}.bias", self._tensor(layer, "bias"))
             operands.append(self._dequantized(layer, "bias", bias, f"{name}/bias", self._accumulator_steps(layer)))
-        operation, attributes = ("Conv", _window(layer)) if layer.kind == "conv" else ("Gemm", {"transB": 1})
+        operation, attributes = ("Conv", _window(layer, padding)) if layer.kind == "conv" else ("Gemm", {"transB": 1})
         result = self.add(operation, operands, f"{name}/sum", name=name, **attributes)
         assert layer.output is not None
         target = f"{name}/codes" if flat else output
@@ -267,11 +288,11 @@ def _packed(name: str, codes: Array, stored: int) -> TensorProto:
     return helper.make_tensor(name, stored, codes.shape, packed.tobytes(), raw=True)
 
 
-def _window(layer: IntegerLayer) -> dict[str, Any]:
+def _window(layer: IntegerLayer, padding: Sequence[int] = ()) -> dict[str, Any]:
     attributes: dict[str, Any] = {
         "kernel_shape": list(layer.weight_shape[2:]),
         "strides": list(layer.stride),
-        "pads": list(layer.padding) * 2,
+        "pads": [own + more for own, more in zip_longest(layer.padding * 2, padding, fillvalue=0)],
         "dilations": list(layer.dilation),
         "group": layer.groups,
     }

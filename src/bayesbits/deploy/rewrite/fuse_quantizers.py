@@ -8,7 +8,7 @@ codes are exact in any order, so numbers that are only averaged are averaged as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import fx
 from bayesbits.deploy.modules import DEQUANTIZERS, QUANTIZERS, target_of
 from bayesbits.deploy.rewrite.program import EmittedCodes, LayerNode, RewrittenProgram
 from bayesbits.graph.exported_program import operation
-from bayesbits.graph.operations import AVERAGES, CLIPS, clip_bounds, moves_values
+from bayesbits.graph.operations import AVERAGES, CLIPS, clip_bounds, moves_values, pads_zeros
 from bayesbits.records.integer_network import Grid
 
 
@@ -41,6 +41,7 @@ def fuse_quantizers(program: RewrittenProgram) -> None:
                     absorbed.replace_all_uses_with(absorbed.all_input_nodes[0])
                 for call, codes in fusion.emits.items():
                     emitters.pop(call).emits = codes
+    _pad_codes(program.graph, by_target)
     _average_codes(program.graph)
     program.erase_unread()
 
@@ -89,6 +90,19 @@ def _codes_of(bounds: tuple[float, float], grid: Grid) -> tuple[int, int]:
     """The codes of two numbers, which may be infinite."""
     codes = torch.round(torch.tensor(bounds) / torch.tensor(grid.step)).clamp(grid.low, grid.high)
     return int(codes[0]), int(codes[1])
+
+
+def _pad_codes(graph: fx.Graph, quantizers: Container[object]) -> None:
+    """Move quantizers in front of padding with zeros, which a convolution can then do itself."""
+    for node in list(graph.nodes):
+        while node.op == "call_module" and node.target in quantizers:
+            padding = node.all_input_nodes[0]
+            if padding.op != "call_function" or len(padding.users) != 1 or not pads_zeros(padding):
+                break
+            node.replace_all_uses_with(padding, delete_user_cb=lambda reader, own=padding: reader is not own)
+            node.replace_input_with(padding, padding.all_input_nodes[0])
+            padding.replace_input_with(padding.all_input_nodes[0], node)
+            padding.prepend(node)
 
 
 def _average_codes(graph: fx.Graph) -> None:

@@ -1,0 +1,162 @@
+"""Block reconstruction: rounding of weights and ranges of activations learned together, block after block.
+
+AdaRound learns each layer by itself. Here the unit is a residual block (BRECQ), whose layers learn together so that the
+block's output comes close to that of the float network, while activations are quantized at random (QDrop), so that what
+is learned does not hang on single rounded activations. `reconstruction_blocks` finds the blocks,
+`reconstruction_learning` has the equations, and `reconstruction_run` goes from unit to unit, as for AdaRound.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from bayesbits.baselines.adaround_rounding import AdaRoundConfig
+from bayesbits.baselines.layerwise import Progress, SkippedLayer, check_batches, check_fixed, float_copy
+from bayesbits.baselines.reconstruction_blocks import block_unit, find_blocks
+from bayesbits.baselines.reconstruction_run import (
+    RoundedUnit,
+    Settings,
+    layer_unit,
+    obstacles,
+    read_paths,
+    reconstruct_units,
+    report_text,
+)
+from bayesbits.baselines.reconstruction_units import Unit
+from bayesbits.compression.compressor import Compressor
+from bayesbits.records.plan import Plan
+from bayesbits.utils.checks import check_flag, check_number
+from bayesbits.utils.modes import evaluation_mode
+
+
+@dataclass(frozen=True)
+class ReconstructionConfig(AdaRoundConfig):
+    """The options of `reconstruct`: those of `AdaRoundConfig`, and three more.
+
+    Args:
+        drop: The probability with which an activation is not quantized in a step; 0 quantizes all of them.
+        range_lr: The learning rate of the logarithms of the activations' ranges; 0 leaves the ranges as they are.
+        blocks: Whether residual blocks are learned as a whole, or every layer by itself.
+
+    Raises:
+        ValueError: If an option has the wrong type or is out of its range.
+
+    Example::
+
+        >>> from bayesbits.baselines import ReconstructionConfig
+        >>> ReconstructionConfig(steps=500).drop
+        0.5
+    """
+
+    drop: float = 0.5
+    """The probability with which an activation is not quantized in a step; 0 quantizes all of them."""
+    range_lr: float = 1e-3
+    """The learning rate of the logarithms of the activations' ranges; 0 leaves the ranges as they are."""
+    blocks: bool = True
+    """Whether residual blocks are learned as a whole, or every layer by itself."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("drop", "range_lr"):
+            check_number(self, name, 0.0)
+        if self.drop >= 1:
+            raise ValueError(f"ReconstructionConfig.drop is {self.drop!r}; it is a probability, below 1")
+        check_flag(self, "blocks")
+
+
+@dataclass(frozen=True)
+class ReconstructionReport:
+    """The changes that `reconstruct` made to a network; `print` shows one line for each block or layer.
+
+    Args:
+        plan: The plan of the network, which did not change.
+        units: The blocks and layers that were learned, in running order, with their errors before and after.
+        skipped: The layers whose rounding was not learned, each with the reason.
+
+    Example::
+
+        >>> import bayesbits as bb
+        >>> from bayesbits.baselines.reconstruction_run import RoundedUnit
+        >>> unit = RoundedUnit("layer1.0", 24, 3, nearest_error=0.5, error=0.2, layers=("layer1.0.a", "layer1.0.b"))
+        >>> print(bb.baselines.ReconstructionReport(bb.Plan({"0.weight": 4}), (unit,), ()))
+        layer1.0: 3 of 24 codes of 2 layers moved, error 0.5 -> 0.2
+    """
+
+    plan: Plan
+    """The plan of the network, which did not change."""
+    units: tuple[RoundedUnit, ...]
+    """The blocks and layers that were learned, in running order."""
+    skipped: tuple[SkippedLayer, ...]
+    """The layers whose rounding was not learned, each with the reason."""
+
+    def __str__(self) -> str:
+        return report_text(self.units, self.skipped)
+
+
+def reconstruct(
+    compressor: Compressor,
+    batches: Iterable[Any],
+    config: ReconstructionConfig | None = None,
+    *,
+    reference: nn.Module | None = None,
+    progress: Progress | None = None,
+) -> ReconstructionReport:
+    """Learn the rounding of weights and the ranges of activations, block after block, of a network with a fixed plan.
+
+    Any plan will do: mixed widths, and channels that are removed. Weights change by at most one code each, and the
+    ranges of activations that have a quantizer; nothing else does. A block stays as it was where what was learned is
+    not better on the data. Where the call fails, everything is restored.
+
+    Args:
+        compressor: The compressor of a network in evaluation mode, after `Compressor.fix`.
+        batches: Batches of inputs, as for `Compressor.calibrate`. All of them are held in memory.
+        config: The options; by default `ReconstructionConfig()`.
+        reference: The float network whose outputs are approximated. By default it is this network without its
+            quantizers. Give a copy made earlier where weights or biases have changed since.
+        progress: A function that is called with the name of a block or layer, its number, and how many there are.
+
+    Returns:
+        The errors of every block and layer before and after, and the layers that were skipped.
+
+    Raises:
+        ValueError: If the plan is not fixed, the network is in training mode, there are fewer examples than a batch, or
+            values are not finite.
+
+    Example::
+
+        >>> import torch
+        >>> import bayesbits as bb
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
+        >>> x = torch.randn(32, 4)
+        >>> compressor = bb.attach(model, x)
+        >>> compressor.fix(bb.baselines.uniform(compressor, [x], weights=3))
+        >>> report = bb.baselines.reconstruct(compressor, [x], bb.baselines.ReconstructionConfig(steps=20))
+        >>> [unit.name for unit in report.units]
+        ['0', '2']
+    """
+    config = ReconstructionConfig() if config is None else config
+    check_fixed(compressor, "reconstruction")
+    held = check_batches(batches, "reconstruction", least=config.batch_size)
+    reference = float_copy(compressor) if reference is None else reference
+    paths = read_paths(compressor, held[0])
+    reasons = obstacles(compressor, paths)
+    blocks: dict[str, tuple[str, ...]] = {}
+    if config.blocks:
+        with evaluation_mode(reference):
+            blocks = find_blocks(compressor, reference, held[0])
+    block_of = {layer: name for name, layers in blocks.items() for layer in layers}
+    units: dict[str, Unit] = {}
+    for layer in compressor.topology.layers:
+        name = block_of.get(layer.name, layer.name)
+        if name in units or reasons[layer.name] is not None:
+            continue
+        if name in blocks:
+            units[name] = block_unit(compressor, name, [one for one in blocks[name] if reasons[one] is None])
+        else:
+            units[name] = layer_unit(compressor, layer, paths if config.after_activation else None)
+    settings = Settings(config, config.drop, config.range_lr)
+    rounded = reconstruct_units(compressor, list(units.values()), held, reference, settings, progress)
+    skipped = tuple(SkippedLayer(name, reason) for name, reason in reasons.items() if reason is not None)
+    return ReconstructionReport(compressor.plan(), rounded, skipped)

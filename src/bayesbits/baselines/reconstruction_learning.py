@@ -1,0 +1,158 @@
+"""Learning the rounding of weights, and the ranges of activations, of one unit.
+
+    min over V, beta of  E || f(x~; W(V), beta) - f_float(x) ||^2  +  strength * sum of 1 - |2 h(V) - 1|^b
+
+W(V) are the softly rounded weights of `adaround_rounding`, and x~ is the input with quantization dropped at random:
+each element is that of the quantized network with probability 1 - drop, and that of the float network otherwise. In the
+same way an element passes every activation quantizer inside of the unit unchanged with probability drop (Wei et al.,
+*QDrop: Randomly Dropping Quantization for Extremely Low-bit Post-Training Quantization*, 2022). The unit is a layer
+(AdaRound) or a block of layers (BRECQ, Li et al., *Pushing the Limit of Post-Training Quantization by Block
+Reconstruction*, 2021).
+
+The loop never waits for the device: the examples of every step are drawn beforehand, and errors are read at the end. So
+on a GPU a step is recorded as a CUDA graph and replayed.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesbits.baselines.adaround_rounding import AdaRoundConfig, RoundingGrid, rectified_sigmoid, soft_weight
+from bayesbits.baselines.reconstruction_units import Examples, Unit
+from bayesbits.nn import GatedQuantizer
+from bayesbits.utils.cuda_graph import Recorder
+from bayesbits.utils.modes import gradient_flags_restored
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What was learned for a unit."""
+
+    up: list[Tensor]
+    """For every layer: 1 where a weight is rounded up from the code below, else 0."""
+    ranges: list[Tensor]
+    """The parameters of the activation quantizers' ranges."""
+
+
+@torch.no_grad()
+def mean_error(unit: Unit, weights: Sequence[Tensor], data: list[Examples], batch_size: int) -> Tensor:
+    """The squared error over all examples."""
+    total, count = torch.zeros((), dtype=torch.float64, device=data[0].targets.device), 0
+    for part in data:
+        for start in range(0, len(part), part.batch(batch_size)):
+            here = slice(start, start + part.batch(batch_size))
+            targets = part.targets[here]
+            output = unit.output([one[here].clone() for one in part.inputs], weights, part)
+            total += unit.error(output, targets, part).double() * len(targets)
+            count += len(targets)
+    return total / count
+
+
+def learn(
+    unit: Unit,
+    grids: Sequence[RoundingGrid],
+    ranges: Sequence[nn.Parameter],
+    data: list[Examples],
+    config: AdaRoundConfig,
+    *,
+    drop: float = 0.0,
+    range_lr: float = 0.0,
+) -> Learned:
+    """Learn which codes of the unit's weights are rounded up, and these parameters of activation quantizers."""
+    device = data[0].targets.device
+    logits = [grid.first_logits().requires_grad_() for grid in grids]
+    groups = [{"params": logits, "lr": config.lr}, {"params": list(ranges), "lr": range_lr}]
+    optimizer = torch.optim.Adam([group for group in groups if group["params"]], fused=True)
+    schedule = torch.tensor([config.regularization(step) for step in range(config.steps)]).to(device)
+    parts, rows = _draw(data, config)
+    taken = torch.zeros(1, dtype=torch.int64, device=device)  # steps so far, counted on the device
+
+    def update(part: Examples, rows: Tensor) -> None:
+        row = rows.index_select(0, taken).squeeze(0)
+        strength, exponent = schedule.index_select(0, taken).squeeze(0).unbind()
+        inputs = [one[row] for one in part.inputs]
+        if drop:
+            inputs = [mixed(here, free[row], drop) for here, free in zip(inputs, part.float_inputs, strict=True)]
+        weights = [soft_weight(grid, one, strength, exponent) for one, grid in zip(logits, grids, strict=True)]
+        loss = unit.error(unit.output(inputs, weights, part), part.targets[row], part)
+        learned = [*logits, *ranges]
+        for parameter, gradient in zip(learned, torch.autograd.grad(loss, learned, allow_unused=True), strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+        taken.add_(1)
+
+    with torch.enable_grad(), _learning_only(ranges), _dropping(unit.quantizers, drop), _seeded(config.seed, device):
+        recorders: list[Recorder] = []
+        for _ in data if device.type == "cuda" else ():
+            recorders.append(Recorder(device, beside=recorders[0] if recorders else None))
+        for index in parts:
+            if recorders:
+                recorders[index].run(_closed(update, data[index], rows[index]))
+            else:
+                update(data[index], rows[index])
+    for parameter in ranges:
+        parameter.grad = None
+    return Learned(
+        [(rectified_sigmoid(one.detach()) >= 0.5).to(one.dtype) for one in logits],
+        [parameter.detach().clone() for parameter in ranges],
+    )
+
+
+def _closed(update: Any, part: Examples, rows: Tensor) -> Any:
+    """A step without arguments: a recorder would copy those into the place of its record, every time."""
+    return lambda: update(part, rows)
+
+
+def mixed(quantized: Tensor, free: Tensor, drop: float) -> Tensor:
+    """Each element that of the quantized network, or with probability `drop` that of the float one."""
+    if not quantized.is_floating_point():
+        return quantized
+    return torch.where(torch.rand_like(quantized) < drop, free, quantized)
+
+
+@contextmanager
+def _dropping(quantizers: Sequence[GatedQuantizer], drop: float) -> Iterator[None]:
+    """Inside the block every element passes these quantizers unchanged with this probability."""
+    handles = [
+        quantizer.register_forward_hook(lambda _, inputs, output: mixed(output, inputs[0].to(output.dtype), drop))
+        for quantizer in quantizers
+        if drop
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _learning_only(ranges: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Inside the block these parameters require gradients."""
+    with gradient_flags_restored(ranges):
+        for parameter in ranges:
+            parameter.requires_grad_(True)
+        yield
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Inside the block random numbers follow from the seed; afterwards those of the user go on as before."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def _draw(data: list[Examples], config: AdaRoundConfig) -> tuple[list[int], list[Tensor]]:
+    """For every step the part of the data that it uses; and for every part, by step, the indices of its examples."""
+    generator = torch.Generator().manual_seed(config.seed)
+    sizes = torch.tensor([len(part) for part in data], dtype=torch.float64)
+    parts = torch.multinomial(sizes, config.steps, replacement=True, generator=generator)
+    rows = []
+    for part in data:
+        drawn = torch.rand(config.steps, part.batch(config.batch_size), dtype=torch.float64, generator=generator)
+        rows.append((drawn * len(part)).long().to(part.targets.device))
+    return parts.tolist(), rows

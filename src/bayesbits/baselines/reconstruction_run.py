@@ -1,0 +1,235 @@
+"""Reconstruction of a network, unit after unit, which AdaRound and block reconstruction have in common."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesbits.baselines.adaround_rounding import AdaRoundConfig, RoundingGrid
+from bayesbits.baselines.layerwise import Progress, SkippedLayer, attached_layer, detached_copy, norm_of
+from bayesbits.baselines.reconstruction_examples import Gathering, Networks, gather_block, gather_layer
+from bayesbits.baselines.reconstruction_learning import learn, mean_error
+from bayesbits.baselines.reconstruction_passes import waiting_passes
+from bayesbits.baselines.reconstruction_units import BlockUnit, LayerUnit, Unit
+from bayesbits.compression.compressor import Compressor
+from bayesbits.graph.layer_paths import LayerPaths, read_layer_paths
+from bayesbits.graph.pointwise import apply_functions
+from bayesbits.nn import GatedQuantizer
+from bayesbits.nn.folding import fold_factor, folded_bias
+from bayesbits.nn.layer import AttachedLayer
+from bayesbits.records.topology import Layer
+from bayesbits.utils.modes import evaluation_mode
+from bayesbits.utils.progress import progress_bar
+
+WIDEST = 16  # at more bits half a step is below the precision of float32 weights
+
+
+@dataclass(frozen=True)
+class RoundedUnit:
+    """A layer or a block whose rounding was learned."""
+
+    name: str
+    """The layer, or the module of the block."""
+    weights: int
+    """The number of its weights."""
+    moved: int
+    """The number of weights whose code is not the nearest one."""
+    nearest_error: float
+    """The squared error of the output with every weight at its nearest code: summed over channels, mean over data."""
+    error: float
+    """The squared error with the learned codes, and the learned ranges where they learn."""
+    layers: tuple[str, ...] = ()
+    """The layers whose rounding was learned."""
+
+    def __str__(self) -> str:
+        error = f"error {self.nearest_error:.4g} -> {self.error:.4g}"
+        layers = f" of {len(self.layers)} layers" if len(self.layers) > 1 else ""
+        return f"{self.name}: {self.moved} of {self.weights} codes{layers} moved, {error}"
+
+
+def report_text(units: Sequence[RoundedUnit], skipped: Sequence[SkippedLayer]) -> str:
+    """One line for each unit, and one for each layer that was skipped."""
+    return "\n".join([*map(str, units), *(f"{entry.name} is left as it was: {entry.reason}" for entry in skipped)])
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is learned, and from what."""
+
+    config: AdaRoundConfig
+    drop: float = 0.0
+    """The probability with which an activation is not quantized."""
+    range_lr: float = 0.0
+    """The learning rate of the ranges of activations; 0: they stay."""
+
+
+def reconstruct_units(
+    compressor: Compressor,
+    units: Sequence[Unit],
+    batches: list[Any],
+    reference: nn.Module,
+    settings: Settings,
+    progress: Progress | None,
+) -> tuple[RoundedUnit, ...]:
+    """Learn unit after unit, in running order; where this fails, weights and ranges are restored."""
+    names = [unit.name for unit in units if isinstance(unit, BlockUnit) or unit.layer.calls == 1]
+    rounded: list[RoundedUnit] = []
+    shared = {name for family in compressor.topology.shared_ranges for name in family}
+    quantizers = compressor.attachment.quantizers
+    ranges_done = {id(one) for one in _ranges([quantizers[name] for name in shared if name in quantizers])}
+    with (
+        _restored_on_failure(compressor),
+        evaluation_mode(reference),
+        waiting_passes(reference, batches, names) as reference_passes,
+        waiting_passes(compressor.model, batches, names) as passes,
+        progress_bar("reconstruction", len(units)) as advance,
+    ):
+        networks = Networks(compressor.model, reference, batches, passes, reference_passes)
+        for number, unit in enumerate(units, start=1):
+            rounded.append(_reconstruct(unit, networks, settings, ranges_done))
+            advance(unit.name)
+            if progress is not None:
+                progress(unit.name, number, len(units))
+    return tuple(rounded)
+
+
+def _reconstruct(unit: Unit, networks: Networks, settings: Settings, ranges_done: set[int]) -> RoundedUnit:
+    """Learn the rounding of one unit, and its ranges, and write them into the network."""
+    config = settings.config
+    ranges = [one for one in _ranges(unit.quantizers) if id(one) not in ranges_done] if settings.range_lr else []
+    ranges_done |= set(map(id, ranges))
+    gathering = Gathering(
+        limit=config.max_gibibytes * 2**30, asymmetric=config.asymmetric, float_inputs=settings.drop > 0,
+        quantize=not settings.drop and not ranges, seed=config.seed,
+    )  # fmt: skip
+    with torch.no_grad():
+        if isinstance(unit, LayerUnit):
+            data = gather_layer(unit, networks, gathering)
+        else:
+            data = gather_block(unit, networks, gathering)
+    modules = [module for _, module in unit.layers]
+    grids = [RoundingGrid.of(module) for module in modules]
+    nearest = [module.folded_codes() for module in modules]
+    first = [module.effective_weight().detach() for module in modules]
+    before = [one.detach().clone() for one in ranges]
+    nearest_error = mean_error(unit, first, data, config.batch_size)
+    learned = learn(unit, grids, ranges, data, config, drop=settings.drop, range_lr=settings.range_lr)
+    # Where the range of an input has changed, so has the grid of channels that are widened for their bias.
+    grids = [replace(grid, step=RoundingGrid.of(module).step) for grid, module in zip(grids, modules, strict=True)]
+    weights = [grid.weight(up) for grid, up in zip(grids, learned.up, strict=True)]
+    error = mean_error(unit, weights, data, config.batch_size)
+    errors = torch.stack([nearest_error, error]).tolist()
+    moved = 0
+    if errors[1] < errors[0]:
+        for (name, module), grid, weight, up, codes in zip(
+            unit.layers, grids, weights, learned.up, nearest, strict=True
+        ):
+            write_codes(module, weight, grid.codes(up), name)
+            moved += int((module.folded_codes() != codes).sum())
+    else:
+        errors[1] = errors[0]
+        with torch.no_grad():
+            for one, value in zip(ranges, before, strict=True):
+                one.copy_(value)
+    count = sum(weight.numel() for weight in weights)
+    return RoundedUnit(unit.name, count, moved, errors[0], errors[1], tuple(name for name, _ in unit.layers))
+
+
+def _ranges(quantizers: Sequence[GatedQuantizer]) -> list[nn.Parameter]:
+    """The parameters of the ranges of quantizers that learn them, and that round."""
+    return [
+        parameter
+        for quantizer in quantizers
+        if quantizer.mode == "fixed" and quantizer.fixed_bits and quantizer.learn_range
+        for name, parameter in quantizer.named_parameters()
+        if not name.startswith("gates.")
+    ]
+
+
+@contextmanager
+def _restored_on_failure(compressor: Compressor) -> Iterator[None]:
+    """If the block raises, all weights and ranges are as they were before."""
+    layers = [attached_layer(compressor, names[0]) for names in compressor.topology.weight_tensors.values()]
+    stored = [None if layer is None else layer.stored_weight for layer in layers]
+    parameters = [parameter for parameter in stored if parameter is not None]
+    parameters += _ranges(list(compressor.attachment.quantizers.values()))
+    before = [parameter.detach().clone() for parameter in parameters]
+    try:
+        yield
+    except BaseException:
+        with torch.no_grad():
+            for parameter, value in zip(parameters, before, strict=True):
+                parameter.copy_(value)
+        raise
+
+
+def read_paths(compressor: Compressor, batch: Any) -> LayerPaths | None:
+    """The operations between the layers; None where torch.export cannot read them: then no activation is known."""
+    try:
+        return read_layer_paths(detached_copy(compressor), tuple(batch) if isinstance(batch, list) else batch)
+    except Exception:  # torch.export raises many kinds of errors
+        return None
+
+
+def obstacles(compressor: Compressor, paths: LayerPaths | None) -> dict[str, str | None]:
+    """For every layer why its rounding cannot be learned; None where it can."""
+    bits = compressor.plan().bits
+    return {
+        layer.name: _obstacle(compressor, layer, bits[layer.parameter], paths) for layer in compressor.topology.layers
+    }
+
+
+def _obstacle(compressor: Compressor, layer: Layer, bits: int, paths: LayerPaths | None) -> str | None:
+    module = attached_layer(compressor, layer.name)
+    if module is None or module.parts.weight is None:
+        return "its weight was left in float when attaching"
+    if module.parts.weight.mode == "off" or bits > WIDEST:
+        return f"its weight has {bits} bits, where rounding does not matter"
+    if bits == 0:
+        return "its weight has 0 bits: it returns nothing"
+    if module.stored_weight is None:
+        return "its weight is computed from parameters, so that no codes can be written into it"
+    owners = [
+        owner
+        for owner in compressor.model.modules()
+        if any(parameter is module.stored_weight for parameter in owner.parameters(recurse=False))
+    ]
+    found = None if paths is None else paths.layers.get(layer.name)
+    if len(owners) > 1 or (found is not None and found.shared_weight):
+        return f"its weight {layer.parameter} is tied: other modules that read it would change too"
+    return None
+
+
+def layer_unit(compressor: Compressor, layer: Layer, paths: LayerPaths | None) -> LayerUnit:
+    """A layer with the operations on its output up to the point where errors are measured."""
+    module = attached_layer(compressor, layer.name)
+    assert module is not None
+    scale, shift = None, None
+    norm, gate = norm_of(compressor.model, layer), compressor.attachment.gate_of(layer.name)
+    if norm is not None:
+        scale = fold_factor(norm)
+        shift = folded_bias(norm, scale, None, norm.bias).detach()
+    if gate is not None:
+        values = gate.values().detach().to(module.weight.dtype)
+        scale = values if scale is None else scale * values
+        shift = None if shift is None else shift * values
+    functions = paths.functions_after(layer.name) if paths is not None and layer.name in paths.layers else ()
+    return LayerUnit(layer, module, scale, shift, partial(apply_functions, functions))
+
+
+@torch.no_grad()
+def write_codes(module: AttachedLayer, weight: Tensor, codes: Tensor, name: str) -> None:
+    """Set a layer's weight; raises unless the quantizer's own rounding gives these codes."""
+    factor = module.fold_factor()
+    signs = torch.ones((), device=codes.device) if factor is None else module.along_outputs(factor.sign())
+    module.weight.copy_(weight)
+    wrong = module.folded_codes() != codes * signs
+    if bool(wrong.any()):
+        raise RuntimeError(
+            f"{name}: a weight in {module.weight.dtype} does not hold {int(wrong.sum())} of its learned codes; "
+            "keep the network in float32 while rounding is learned"
+        )

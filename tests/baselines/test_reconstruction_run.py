@@ -1,0 +1,83 @@
+"""From unit to unit: what is restored after a failure, and what is kept where nothing was won."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import bayesbits as bb
+from bayesbits.baselines import AdaRoundConfig
+from bayesbits.baselines.layerwise import float_copy
+from bayesbits.baselines.reconstruction_run import (
+    RoundedUnit,
+    Settings,
+    layer_unit,
+    obstacles,
+    reconstruct_units,
+    report_text,
+)
+
+
+def prepared() -> tuple[bb.Compressor, torch.Tensor]:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval(), torch.randn(64, 4)
+    compressor = bb.attach(model, x, bb.Spec(prune=False))
+    compressor.fix(bb.baselines.uniform(compressor, [x], 3, 3, method="mse"))
+    return compressor, x
+
+
+def run(compressor: bb.Compressor, x: torch.Tensor, lr: float = 0.05, **options):
+    units = [layer_unit(compressor, layer, None) for layer in compressor.topology.layers]
+    settings = Settings(AdaRoundConfig(steps=40, batch_size=8, lr=lr), drop=0.5, range_lr=0.01)
+    return reconstruct_units(
+        compressor, units, [x[:32], x[32:]], float_copy(compressor), settings, options.get("progress")
+    )
+
+
+def test_weights_and_ranges_are_restored_where_it_fails():
+    compressor, x = prepared()
+    before = copy.deepcopy(compressor.model.state_dict())
+
+    def stop(name: str, number: int, count: int) -> None:
+        if number == count:
+            changed = [
+                key for key, value in compressor.model.state_dict().items() if not torch.equal(value, before[key])
+            ]
+            assert len(changed) > 1
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(compressor, x, progress=stop)
+    assert all(torch.equal(value, before[key]) for key, value in compressor.model.state_dict().items())
+
+
+def test_a_unit_that_gets_no_better_stays_as_it_was():
+    compressor, x = prepared()
+    before = copy.deepcopy(compressor.model.state_dict())
+    units = run(compressor, x, lr=1e3)  # rounds at random
+    worse = [unit for unit in units if unit.moved == 0]
+    assert worse
+    assert all(unit.error == unit.nearest_error for unit in worse)
+    for unit in worse:
+        assert torch.equal(compressor.model.state_dict()[f"{unit.name}.weight"], before[f"{unit.name}.weight"])
+    if len(worse) == 2:
+        assert all(torch.equal(value, before[key]) for key, value in compressor.model.state_dict().items())
+
+
+def test_the_input_of_the_network_keeps_its_range():
+    compressor, x = prepared()
+    fixed = compressor.attachment.quantizers["0.input"].log_beta.clone()
+    run(compressor, x)
+    assert torch.equal(compressor.attachment.quantizers["0.input"].log_beta, fixed)
+
+
+def test_obstacles_and_the_text_of_a_report():
+    compressor, _ = prepared()
+    plan = compressor.plan()
+    compressor.fix(bb.Plan({**plan.bits, "2.weight": 32}))
+    reasons = obstacles(compressor, None)
+    assert reasons["0"] is None
+    assert "32 bits" in str(reasons["2"])
+    unit = RoundedUnit("block", 20, 4, 2.0, 1.0, ("block.a", "block.b"))
+    assert report_text([unit], []) == "block: 4 of 20 codes of 2 layers moved, error 2 -> 1"

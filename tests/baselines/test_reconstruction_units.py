@@ -1,0 +1,156 @@
+"""Rows of layers are what the layers compute, for any geometry; blocks compute with the weights that they are given."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import bayesbits as bb
+from bayesbits.baselines.reconstruction_run import layer_unit
+from bayesbits.baselines.reconstruction_units import BlockUnit, Examples, LayerUnit, RowSampler, multiply_rows
+from bayesbits.nn.layer import AttachedLayer
+
+FLOAT_INPUT = bb.Spec(input_bits=32, residual_bits=None, prune=False)
+
+
+def unit_of(layer: nn.Module, x: Tensor, bits: int = 3) -> LayerUnit:
+    compressor = bb.attach(nn.Sequential(layer).eval(), x, FLOAT_INPUT)
+    compressor.calibrate([x])
+    compressor.fix(bb.Plan.uniform(compressor.topology, bits, 32, input_bits=32))
+    return layer_unit(compressor, compressor.topology.layers[0], None)
+
+
+class FakeUnit:
+    """A layer without quantizers: rows need its geometry alone."""
+
+    def __init__(self, module: nn.Module, groups: int, kind: str = "conv") -> None:
+        self.module = module
+        self.layer = type("Layer", (), {"groups": groups, "kind": kind})()
+
+
+def all_rows(sampler: RowSampler, module: nn.Module, x: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
+    positions = sampler.positions(x, output, 10**6, torch.Generator())
+    rows = multiply_rows(sampler.inputs(x, positions), module.weight, module.bias, sampler.layer.groups)
+    return rows, sampler.outputs(output, positions)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    axes=st.integers(1, 3), kernel=st.integers(1, 3), stride=st.integers(1, 3), padding=st.integers(0, 2),
+    dilation=st.integers(1, 2), groups=st.sampled_from([1, 2, 4]), bias=st.booleans(), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_rows_of_convolutions_are_their_outputs(axes, kernel, stride, padding, dilation, groups, bias, seed):
+    torch.manual_seed(seed)
+    kind = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[axes - 1]
+    module = kind(4, 8, kernel, stride, padding, dilation, groups, bias)
+    x = torch.randn(2, 4, *[5 + axis for axis in range(axes)])
+    with torch.no_grad():
+        output = module(x)
+        sampler = RowSampler.of(FakeUnit(module, groups), module.weight, module.bias, x, output)
+        assert sampler is not None
+        torch.testing.assert_close(*all_rows(sampler, module, x, output), rtol=1e-4, atol=1e-5)
+
+
+def test_padding_inside_of_the_forward_is_found_and_other_forwards_have_no_rows():
+    class Same(nn.Conv2d):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(nn.functional.pad(x, (0, 1, 0, 1)))
+
+    class Reflected(nn.Conv2d):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(nn.functional.pad(x, (1, 1, 1, 1), mode="reflect"))
+
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, 8, 8)
+    with torch.no_grad():
+        module = Same(4, 6, 3, stride=2)
+        sampler = RowSampler.of(FakeUnit(module, 1), module.weight, module.bias, x, module(x))
+        assert sampler is not None
+        assert sampler.padding == [(0, 1), (0, 1)]
+        torch.testing.assert_close(*all_rows(sampler, module, x, module(x)), rtol=1e-4, atol=1e-5)
+        module = Reflected(4, 6, 3)
+        assert RowSampler.of(FakeUnit(module, 1), module.weight, module.bias, x, module(x)) is None
+        module = nn.ConvTranspose2d(4, 6, 3)
+        assert RowSampler.of(FakeUnit(module, 1, "conv_transpose"), module.weight, module.bias, x, module(x)) is None
+        module = nn.Conv2d(4, 6, 3, padding="same")
+        assert RowSampler.of(FakeUnit(module, 1), module.weight, module.bias, x, module(x)) is not None
+
+
+def test_positions_are_drawn_for_every_example_and_differ():
+    torch.manual_seed(0)
+    module, x = nn.Conv2d(1, 1, 1, bias=False), torch.randn(6, 1, 9, 9)
+    with torch.no_grad():
+        sampler = RowSampler.of(FakeUnit(module, 1), module.weight, None, x, module(x))
+    assert sampler is not None
+    positions = sampler.positions(x, x, 5, torch.Generator().manual_seed(0))
+    assert positions.shape == (6, 5)
+    assert all(len(set(row.tolist())) == 5 for row in positions)
+    assert len({tuple(row.tolist()) for row in positions}) > 1
+    assert (
+        sampler.inputs(x, positions).flatten().tolist()
+        == x.flatten(2).squeeze(1).gather(1, positions).flatten().tolist()
+    )
+
+
+def test_tokens_of_a_linear_layer_are_rows():
+    module, x = nn.Linear(3, 2), torch.randn(4, 5, 3)
+    with torch.no_grad():
+        sampler = RowSampler.of(FakeUnit(module, 1, "linear"), module.weight, module.bias, x, module(x))
+        assert sampler is not None
+        found, wanted = all_rows(sampler, module, x, module(x))
+    assert found.shape == (20, 2)
+    torch.testing.assert_close(found, wanted)
+
+
+def test_scale_and_shift_are_along_the_channels_and_come_before_the_function():
+    unit = unit_of(nn.Conv2d(1, 2, 1), torch.randn(4, 1, 2, 2))
+    unit.scale, unit.shift, unit.function = torch.tensor([2.0, -1.0]), torch.tensor([10.0, 0.0]), torch.relu
+    output = torch.tensor([[[[1.0, -8.0]], [[3.0, -4.0]]]])
+    assert unit.finish(output).tolist() == [[[[12.0, 0.0]], [[0.0, 4.0]]]]
+    assert unit.finish(output[0, :, 0].T, as_rows=True).tolist() == [[12.0, 0.0], [0.0, 4.0]]
+
+
+def test_the_error_is_summed_over_channels_and_averaged_over_the_rest():
+    unit = unit_of(nn.Conv2d(1, 2, 1, bias=False), torch.randn(4, 1, 1, 2))
+    weight = torch.tensor([1.0, 2.0]).reshape(2, 1, 1, 1)
+    inputs = torch.tensor([[1.0, 3.0], [2.0, 0.0], [1.0, 1.0]]).reshape(3, 1, 1, 2)
+    # The squares of x and 2 x sum to 5 x^2: a mean of 5 (1 + 9 + 4 + 0 + 1 + 1) / 6.
+    whole = Examples([inputs], [], torch.zeros(3, 2, 1, 2))
+    rows = Examples([inputs.reshape(6, 1, 1)], [], torch.zeros(6, 2), as_rows=True)
+    for part in (whole, rows):
+        output = unit.output(part.inputs, [weight], part)
+        assert unit.error(output, part.targets, part).item() == pytest.approx(5 * 16 / 6)
+
+
+def test_steps_have_more_rows_than_examples_and_few_where_filters_are_small():
+    def part(size: int, as_rows: bool) -> Examples:
+        return Examples([torch.zeros(1000, 1, size)], [], torch.zeros(1000, 2), as_rows)
+
+    assert [one.batch(8) for one in (part(9, False), part(9, True), part(576, True))] == [8, 32, 128]
+    assert part(576, True).batch(100) == 1000
+
+
+def test_a_block_computes_with_the_weights_that_it_is_given():
+    torch.manual_seed(0)
+    block = nn.Sequential(
+        nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.ConvTranspose2d(4, 2, 1), nn.BatchNorm2d(2)
+    )
+    x = torch.randn(4, 3, 5, 5)
+    compressor = bb.attach(nn.Sequential(block).eval(), x, FLOAT_INPUT)
+    compressor.calibrate([x])
+    compressor.fix(bb.Plan.uniform(compressor.topology, 3, 32, input_bits=32))
+    layers = [(f"0.{index}", block[index]) for index in (0, 3)]
+    unit = BlockUnit("0", block, layers, [])
+    quantizers = [layer.parts.weight for _, layer in layers]
+    assert [one is x for one in unit.take_inputs(((x,), {}), 4)] == [True]
+    given = [torch.randn_like(layer.weight) for _, layer in layers]
+    with torch.no_grad():
+        found = unit.output([x], given, Examples([x], [], x))
+        for (_, layer), quantizer in zip(layers, quantizers, strict=True):
+            assert isinstance(layer, AttachedLayer)
+            assert layer.parts.weight is quantizer
+            quantizer.turn_off()
+        for (_, layer), weight in zip(layers, given, strict=True):
+            layer.weight.copy_(weight)
+        torch.testing.assert_close(found, compressor.model(x), rtol=1e-3, atol=1e-3)
