@@ -20,7 +20,7 @@ from tests.graph.products import InputsFirst, Padded, Standardized
 from tests.networks import dropping
 
 FLOAT_INPUT = bb.Spec(input_bits=32, residual_bits=None, prune=False)
-QUICK = AdaRoundConfig(steps=60, batch_size=8)
+QUICK = AdaRoundConfig(steps=60, batch_size=8, lr=0.05)
 
 
 def fixed(

@@ -99,7 +99,8 @@ def test_only_weights_and_ranges_of_the_plan_change():
     weights = {name for name in changed if name.endswith("weight")}
     assert {"3.a.weight", "3.b.weight", "4.b.weight"} <= weights <= {f"{unit}.weight" for unit in LEARNED}
     assert changed - weights
-    assert all(name.endswith("log_beta") and "weight" not in name for name in changed - weights)
+    assert all(name.startswith("bayesbits.tensors.") and "weight" not in name for name in changed - weights)
+    assert not [name for name in changed if "gates" in name]
     assert report.plan == compressor.plan()
 
 

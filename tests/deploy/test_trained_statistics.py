@@ -83,7 +83,7 @@ def fixed(model: nn.Module, inputs: Tensor, per_channel: bool, weights: int, act
     return compressor
 
 
-@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 10_000),
     smallest_gamma=st.sampled_from([1e-8, 1e-6, 1e-3]),

@@ -94,7 +94,7 @@ def _errors_by_rounding(values: Tensor, candidates: Tensor, bits: int, signed: b
     """The squared error of each row (axis 0) at each of its candidates (axis 1): every value is rounded."""
     errors = []
     steps = step_size(candidates, bits, signed)[..., None].to(values)
-    for some in steps.split(max(1, _VALUES_AT_ONCE // values.numel()), dim=1):
+    for some in torch.split(steps, max(1, _VALUES_AT_ONCE // values.numel()), dim=1):
         codes = (values[:, None, :] / some).round_().clamp_(0, code_bounds(bits, signed)[1])
         errors.append(codes.mul_(some).sub_(values[:, None, :]).square_().sum(dim=2))
     return torch.cat(errors, dim=1)

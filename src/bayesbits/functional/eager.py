@@ -107,6 +107,7 @@ class _Ranges:
         """As `grid.clip`, into a new tensor."""
         if isinstance(self.clip_high, Tensor):
             return torch.maximum(torch.minimum(x, self.clip_high), torch.as_tensor(self.clip_low))
+        assert not isinstance(self.clip_low, Tensor)
         return torch.clamp(x, self.clip_low, self.clip_high)
 
     def contain(self, x: Tensor) -> bool:
@@ -115,7 +116,7 @@ class _Ranges:
             smallest, largest = torch.aminmax(x, dim=1, keepdim=True)
             return bool(((largest <= self.high[:, :1]) & (smallest >= torch.as_tensor(self.low)[:, :1])).all())
         smallest, largest = torch.aminmax(x)
-        return self.low <= smallest.item() and largest.item() <= self.high
+        return bool(self.low <= smallest.item() and largest.item() <= self.high)
 
 
 def _blocks(

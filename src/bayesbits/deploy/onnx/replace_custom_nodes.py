@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
 
-from bayesbits.deploy.onnx.absorb_padding import absorb_padding
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
 from bayesbits.deploy.onnx.fast_forms import write_fast_forms
 from bayesbits.deploy.onnx.standard_nodes import Array, NodeWriter, auxiliary_node
@@ -34,7 +33,6 @@ def replace_custom_nodes(model: ModelProto, network: IntegerNetwork, *, compact:
     del graph.node[:]
     graph.node.extend(writer.nodes)
     graph.initializer.extend(writer.constants.values())
-    absorb_padding(graph)
     del graph.value_info[:]  # shapes of custom nodes; the runtime infers them itself
     for index, opset in reversed(list(enumerate(model.opset_import))):
         if opset.domain == DOMAIN:
