@@ -196,7 +196,7 @@ def random_tensors(network: Topology, seed: int = 0) -> tuple[dict[str, Tensor],
     def uniform(*shape: int) -> Tensor:
         return torch.rand(shape, generator=generator, dtype=torch.float64) * 0.8 + 0.1
 
-    widths = {name: 2 + 10 * uniform() for name in Plan.uniform(network).bits}
+    widths = {name: 2 + 10 * uniform() for name in Plan.uniform(network, residual_bits=None).bits}
     return widths, {layer.name: uniform(len(layer.out_channels)) for layer in network.layers if not layer.depthwise}
 
 
