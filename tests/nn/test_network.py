@@ -288,7 +288,7 @@ def test_a_running_network_calls_nothing_above_nn():
     try:
         model(x).sum().backward()
         model.eval()
-        model.load_state_dict(copy.deepcopy(model).state_dict())
+        model.load_state_dict(copy.deepcopy(model.state_dict()))
         model.to(torch.float64)(x.double())
     finally:
         sys.setprofile(None)

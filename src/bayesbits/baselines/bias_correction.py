@@ -244,6 +244,8 @@ def _correct_in_one_pass(
     if most > _MOST_VALUES or any(layers[name].calls != 1 for name in biases):
         return None
     owners = {bias.module_name: bias for bias in biases.values()}
+    if not owners.keys() <= dict(compressor.model.named_modules()).keys():
+        return None  # the bias of a product that a module's own code computes
     before, after = ({name: bias.mean() for name, bias in owners.items()} for _ in range(2))
     values = [(bias.parameter, bias.parameter.detach().clone()) for bias in biases.values()]
 

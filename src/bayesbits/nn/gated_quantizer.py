@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesbits.functional import asymmetric_code_bounds, code_bounds, gated_quantize, quantize_to_codes, step_size
+from bayesbits.functional import code_bounds, gated_quantize, quantize_to_codes, step_size
 from bayesbits.functional.grid import MIN_BITS, check_bits
 from bayesbits.functional.operation import check_range
 from bayesbits.nn.gates import Gates
@@ -166,8 +166,10 @@ class GatedQuantizer(nn.Module):
         bits, alpha = self.effective_bits(), self.alpha
         if alpha is None:
             return code_bounds(bits, self.signed)
-        low, high = asymmetric_code_bounds(alpha.detach(), self.beta.detach(), bits or MIN_BITS)
-        return int(low), int(high)
+        alpha, beta, bits = alpha.detach(), self.beta.detach(), bits or MIN_BITS
+        step = step_size(beta, bits, True, alpha)
+        low = int(torch.round(alpha / step))
+        return low, min(int(torch.round(beta / step)), low + 2**bits - 1)  # whole numbers: float32 ends at 24 bits
 
     def codes(self, x: Tensor, stretch: Tensor | None = None) -> Tensor:
         """The integer codes of x at the effective bits; `stretch` as in calling the quantizer."""
