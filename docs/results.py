@@ -24,6 +24,7 @@ def tables() -> dict[str, str]:
         "searches": searches(),
         "whole_test_set": whole_test_set(),
         "fronts": "\n\n".join(front(name, costs) for name, costs in FRONTS.items()),
+        "efficientnet": efficientnet(),
         "training": benchmark("training-h200", "training", TRAINING),
         "scaling": benchmark("training-h200", "scaling", TRAINING),
         "training_cpu": benchmark("training-cpu", "training", CPU_TRAINING),
@@ -92,6 +93,27 @@ def front(name: str, costs: Iterable[float]) -> str:
         f"{result['torch']}, and {longest(on_a_cpu):.0f} s on {on_a_cpu['device']}. "
         f"`experiments/results/{name}.json`, by `{result['command']}`"
     )
+    return f"{markdown(rows)}\n\n{told}"
+
+
+def efficientnet() -> str:
+    """EfficientNet-Lite0 after training: what the ONNX files decide, and how long they take."""
+    result = json.loads((EXPERIMENTS / "efficientnet-lite0.json").read_text())
+    rows = [
+        {
+            "network": name,
+            "% BOPs": f"{row['relative_bops']:.2f}",
+            "accuracy": f"{row['accuracy']:.2f}%",
+            "points over float": f"{row['points_over_float']:+.2f} +- {row['standard_error']:.2f}"
+            if name != "float"
+            else "",
+            "decisions as float's": f"{row['decisions_equal_to_float']:.1f}%" if name != "float" else "",
+            "times as fast": f"{row['speed over float']:.2f}",
+            "MB": f"{row['megabytes']:.1f}",
+        }
+        for name, row in result["networks"].items()
+    ]
+    told = f"`experiments/results/efficientnet-lite0.json`, {result['machine']}. Command: `{result['command']}`."
     return f"{markdown(rows)}\n\n{told}"
 
 
