@@ -273,8 +273,12 @@ def compared(found: Tensor, reference: Tensor, labels: Tensor) -> dict[str, Any]
 
 
 def draw(rows: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """Accuracy over cost, a line for each front and a marker for each fixed width."""
-    import matplotlib
+    """Accuracy over cost, a line for each front and a marker for each fixed width; nothing without matplotlib."""
+    try:
+        import matplotlib
+    except ImportError:
+        print(f"{path} is not drawn: matplotlib is not installed")
+        return
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
