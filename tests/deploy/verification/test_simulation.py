@@ -43,7 +43,7 @@ def test_a_replaced_output_of_a_quantizer_is_read_by_the_layer(linear: bb.Compre
 def test_in_float64_layers_have_the_derived_constants(linear: bb.Compressor) -> None:
     (output,) = exact(linear).run(BATCH, lambda call, x: x)
     step, input_step = float(np.float32(2) / np.float32(15)), float(np.float32(1) / np.float32(255))
-    bias_step = float(np.float32(input_step) * np.float32(step))
+    bias_step = input_step * step
     expected = X.double().numpy() @ (np.array([[4, -7], [2, 6]]) * step).T + np.array([191, -574]) * bias_step
     assert output.dtype == torch.float64
     np.testing.assert_allclose(output.numpy(), expected, rtol=1e-15)

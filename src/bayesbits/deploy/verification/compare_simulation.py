@@ -71,6 +71,7 @@ class SimulationComparison:
         self._zero_layers = {name for name, constant in constants.items() if not constant.weight.any()}
         self._only_as_codes = only_as_codes(small)
         self._matches: Matches = {}
+        self._operand_channels: dict[QuantizerCall, tuple[int, Tensor]] = {}
         self._counts: dict[str, Counter[str]] = {}
         self._failures: dict[str, str] = {}
         """The failure of each tensor, in words."""
@@ -93,6 +94,7 @@ class SimulationComparison:
         inputs.clear()
         exact = self.exact.run(batch, lambda call, x: self._compare_codes(codes, call, x, in_float32.pop(call)))
         self._raise_failures(codes, _FED)
+        self._operand_channels.update(codes.operand_channels)
         self.inputs += batch.count
         self._outputs.compare(end_to_end, exact, rounded, deployed)
 
@@ -111,6 +113,7 @@ class SimulationComparison:
         for bound, value in (("low", -BEYOND_ALL_RANGES), ("high", BEYOND_ALL_RANGES)):
             values, _ = run_deployed(self.small, self.small.bind(batch.args, batch.kwargs), self.nodes, bound)
             codes = self._codes(values)
+            codes.operand_channels.update(self._operand_channels)
 
             def replace(call: QuantizerCall, x: Tensor, codes: DeployedCodes = codes) -> Tensor | None:
                 node = codes.matches.get(call)

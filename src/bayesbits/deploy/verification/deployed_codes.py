@@ -113,7 +113,8 @@ class DeployedCodes:
         self.missing: list[str] = []
         """Tensors that are quantized in the simulation, without codes in the deployed network."""
         self._layers, self._zero_layers, self._only_as_codes = layers, zero_layers, only_as_codes
-        self._operand_channels: dict[QuantizerCall, tuple[int, Tensor]] = {}
+        self.operand_channels: dict[QuantizerCall, tuple[int, Tensor]] = {}
+        """The axis and the kept channels of operands, found by comparing values; equal values could not tell them."""
         self._seen: set[tuple[str, str]] = set()
 
     def is_first(self, node: CodesNode) -> bool:
@@ -201,10 +202,10 @@ class DeployedCodes:
         codes = self.values[node.node]
         if codes.shape == x.shape or codes.dim() != x.dim():
             return None
-        if call not in self._operand_channels:
+        if call not in self.operand_channels:
             masks = {mask for layer in self._layers.values() for mask in layer.masks}
-            self._operand_channels[call] = _find_kept_channels(self.grids[call.tensor], x, codes, masks)
-        return self._operand_channels[call]
+            self.operand_channels[call] = _find_kept_channels(self.grids[call.tensor], x, codes, masks)
+        return self.operand_channels[call]
 
 
 def _find_kept_channels(
