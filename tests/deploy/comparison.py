@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import bayesbits as bb
+from bayesbits.nn.product import find_layer
 from bayesbits.records.topology import Topology
 from bayesbits.utils.naming import key_of
 
@@ -63,7 +64,7 @@ def input_codes(compressor: bb.Compressor, small: bb.DeployedNetwork, inputs: An
         def run(module: Any, args: Any, name: str = layer.name) -> None:
             deployed[name] = args[0]
 
-        handles.append(compressor.model.get_submodule(layer.name).register_forward_pre_hook(simulate))
+        handles.append(find_layer(compressor.model, layer.name).register_forward_pre_hook(simulate))
         executed = small.program.get_submodule(f"layers.{key_of(layer.name)}")
         handles.append(executed.register_forward_pre_hook(run))
     call(compressor.model, inputs), call(small, inputs)
