@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import bayesbits as bb
 from bayesbits.compression.calibration import calibrate_activations, calibrate_weight
@@ -140,3 +140,36 @@ def test_tensors_with_the_same_values_get_the_widest_of_their_ranges(method, ref
             y = model.relu(model.first(x))
             largest = max(y.abs().max(), model.second(y).abs().max())
         assert next(iter(ranges)) == (pytest.approx(largest.item(), rel=1e-5), True)
+
+
+class Joined(nn.Module):
+    """A tensor with values far below zero and few above, which a layer and a concatenation read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.main, self.cheap, self.head = nn.Conv2d(2, 4, 1), nn.Conv2d(4, 4, 1, groups=4), nn.Conv2d(8, 3, 1)
+        nn.init.constant_(self.main.bias, -4.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.main(x)
+        return self.head(torch.cat([x, self.cheap(x)], 1)).mean((2, 3))
+
+
+@pytest.mark.parametrize("asymmetric", [True, False])
+def test_a_shared_range_covers_the_values_of_all_that_share_it(asymmetric):
+    torch.manual_seed(0)
+    model, x = Joined().eval(), torch.randn(8, 2, 3, 3)
+    with torch.no_grad():
+        main = model.main(x)
+        values = torch.cat([main, model.cheap(main)], 1)
+    compressor = bb.attach(model, x, bb.Spec(output_bits=8, asymmetric_activations=asymmetric))
+    compressor.calibrate([x])
+    (family,) = compressor.topology.shared_ranges
+    assert {"main.output", "cheap.output", "head.input"} <= set(family)
+    for name in family:
+        quantizer = compressor.attachment.quantizers[name]
+        high = quantizer.beta.item()
+        low = quantizer.alpha.item() if asymmetric else -high
+        assert quantizer.kind == ("asymmetric" if asymmetric else "symmetric")
+        assert low == pytest.approx(values.min().item(), rel=1e-5)
+        assert high == pytest.approx(values.max().item() if asymmetric else -values.min().item(), rel=1e-5)

@@ -64,13 +64,26 @@ def calibrate(
 
 
 def _share_ranges(attachment: Attachment) -> None:
-    """Give tensors that hold the same values, or parts of them, the widest of their ranges."""
+    """Give tensors that hold the same values, or parts of them, the one range that covers all of theirs."""
     for family in attachment.topology.shared_ranges:
         members = [attachment.quantizers[name] for name in family if name in attachment.quantizers]
-        if members:
-            widest, signed = max(one.beta.item() for one in members), any(one.signed for one in members)
-            for one in members:
-                one.set_range(widest, signed=signed)
+        if not members:
+            continue
+        high = max(one.beta.item() for one in members)
+        low = min(_lower_end(one) for one in members)
+        asymmetric = low < 0 and all(one.log_alpha is not None for one in members)
+        for one in members:
+            if asymmetric:
+                one.set_range(high, alpha=low)
+            else:
+                one.set_range(max(high, -low), signed=low < 0)
+
+
+def _lower_end(quantizer: GatedQuantizer) -> float:
+    """alpha, of a range of any kind."""
+    if quantizer.alpha is not None:
+        return quantizer.alpha.item()
+    return -quantizer.beta.item() if quantizer.signed else 0.0
 
 
 def calibrate_activations(
