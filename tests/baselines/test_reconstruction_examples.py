@@ -6,9 +6,9 @@ from torch import Tensor, nn
 import bayesbits as bb
 from bayesbits.baselines.layerwise import float_copy
 from bayesbits.baselines.reconstruction_examples import Gathering, Networks, gather_block, gather_layer
-from bayesbits.baselines.reconstruction_passes import waiting_passes
 from bayesbits.baselines.reconstruction_run import layer_unit
 from bayesbits.baselines.reconstruction_units import BlockUnit, Examples
+from bayesbits.baselines.waiting_passes import waiting_passes
 
 FLOAT_INPUT = bb.Spec(input_bits=32, residual_bits=None, prune=False)
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.baselines.layerwise import run_to
-from bayesbits.baselines.reconstruction_passes import WaitingPasses
 from bayesbits.baselines.reconstruction_units import MOST_ROWS, BlockUnit, Examples, LayerUnit, RowSampler
+from bayesbits.baselines.waiting_passes import WaitingPasses
 from bayesbits.nn.product import find_layer
 from bayesbits.records.topology import Layer
 from bayesbits.utils.torch_private import tree_map

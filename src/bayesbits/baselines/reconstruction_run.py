@@ -13,8 +13,8 @@ from bayesbits.baselines.adaround_rounding import AdaRoundConfig, RoundingGrid
 from bayesbits.baselines.layerwise import Progress, SkippedLayer, attached_layer, detached_copy, norm_of
 from bayesbits.baselines.reconstruction_examples import Gathering, Networks, gather_block, gather_layer
 from bayesbits.baselines.reconstruction_learning import learn, mean_error
-from bayesbits.baselines.reconstruction_passes import waiting_passes
 from bayesbits.baselines.reconstruction_units import BlockUnit, LayerUnit, Unit
+from bayesbits.baselines.waiting_passes import waiting_passes
 from bayesbits.compression.compressor import Compressor
 from bayesbits.graph.layer_paths import LayerPaths, read_layer_paths
 from bayesbits.graph.pointwise import apply_functions

@@ -1,80 +1,23 @@
 """Forward passes over several batches that advance together, from module to module.
 
 A method that changes layer after layer, each by what all batches show there, would have to run the network up to each
-layer anew. Here every batch has a forward pass of its own, in a thread of its own, that stops behind each of the given
-modules; only one thread runs at a time. When all passes have stopped behind a module, it may be changed. Then each pass
-computes that module again and goes on.
+layer anew. Here the forward pass of every batch (see `waiting_passes`) stops behind each of the given modules. When all
+passes have stopped behind a module, it may be changed. Then each pass computes that module again and goes on.
 """
 
-import contextvars
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from bayesbits.baselines.waiting_passes import WaitingPass, settings_of_this_thread
 from bayesbits.nn.quantized_output import QuantizedOutput
-from bayesbits.utils.batches import call_without_labels
 
 
 class PassesError(Exception):
     """The passes do not stop behind the same modules, once each, or one of them has failed."""
-
-
-class _Abandoned(BaseException):
-    """Ends a pass. It is not an Exception, which the network's own code may catch."""
-
-
-class _Pass(threading.Thread):
-    """The forward pass of one batch."""
-
-    def __init__(self, model: nn.Module, batch: Any) -> None:
-        super().__init__(daemon=True)
-        self._model, self._batch, self._context = model, batch, contextvars.copy_context()
-        self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
-        self._place: str | None = None
-        self._error: BaseException | None = None
-        self._abandoned = False
-        self.computes_again = False
-
-    def run(self) -> None:
-        self._go.acquire()
-        try:
-            if not self._abandoned:
-                with torch.no_grad():
-                    self._context.run(call_without_labels, self._model, self._batch)
-        except _Abandoned:
-            pass
-        except BaseException as error:
-            self._error = error
-        self._place = None
-        self._stopped.release()
-
-    def advance(self) -> str | None:
-        """Run up to the next stop, and return the name of the module there; None at the end."""
-        self._go.release()
-        self._stopped.acquire()
-        if isinstance(self._error, Exception):  # of this network, or because another pass has changed its state
-            raise PassesError(f"a forward pass raised {type(self._error).__name__}") from self._error
-        if self._error is not None:
-            raise self._error
-        return self._place
-
-    def stop(self, place: str) -> None:
-        """Wait behind a module; called by the pass itself."""
-        self._place = place
-        self._stopped.release()
-        self._go.acquire()
-        if self._abandoned:
-            raise _Abandoned
-
-    def abandon(self) -> None:
-        """End the pass, wherever it is."""
-        self._abandoned = True
-        self._go.release()
-        self.join()
 
 
 def advance_together(
@@ -86,14 +29,13 @@ def advance_together(
     and whether it was computed again. Raises a `PassesError` where the passes do not all reach the same modules, or
     where one of them fails, as passes may disturb each other through state of the network.
     """
-    passes = [_Pass(model, batch) for batch in batches]
+    settings = settings_of_this_thread(model)
+    passes = [WaitingPass(model, batch, settings) for batch in batches]
     with _stopping(model, see):
         try:
-            for one in passes:
-                one.start()
             seen: set[str] = set()
             while True:
-                places = {one.advance() for one in passes}
+                places = {_advance(one) for one in passes}
                 place = next(iter(places))
                 if len(places) > 1 or place in seen:
                     raise PassesError(f"forward passes stopped behind {', '.join(map(str, places))}")
@@ -103,23 +45,33 @@ def advance_together(
                 yield place
         finally:
             for one in passes:
-                one.abandon()
+                one.stop()
+
+
+def _advance(one: WaitingPass) -> str | None:
+    """Run a pass up to the next stop, and return the name of the module there; None at the end."""
+    try:
+        one.go_on()
+    except Exception as error:  # of this network, or because another pass has changed its state
+        raise PassesError(f"a forward pass raised {type(error).__name__}") from error
+    return None if one.place is None else one.place[0]
 
 
 @contextmanager
 def _stopping(model: nn.Module, see: Mapping[str, Callable[[Tensor, bool], None]]) -> Iterator[None]:
     """Inside the block the passes stop behind modules, and compute them again when they go on."""
+    again: set[threading.Thread] = set()  # the passes that compute a module once more
 
     def hook_of(name: str) -> Callable[..., Any]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
             present = threading.current_thread()
-            assert isinstance(present, _Pass)
+            assert isinstance(present, WaitingPass)
             if not isinstance(module, QuantizedOutput):
                 see[name](output, False)
-            present.stop(name)
-            present.computes_again = True
+            present.wait_at((name, "leave"), output)
+            again.add(present)
             output = module.forward(*args, **kwargs)
-            present.computes_again = False
+            again.remove(present)
             if not isinstance(module, QuantizedOutput):
                 see[name](output, True)
             return output
@@ -128,9 +80,7 @@ def _stopping(model: nn.Module, see: Mapping[str, Callable[[Tensor, bool], None]
 
     def unquantized_hook_of(name: str) -> Callable[..., None]:
         def hook(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            present = threading.current_thread()
-            assert isinstance(present, _Pass)
-            see[name](inputs[0], present.computes_again)
+            see[name](inputs[0], threading.current_thread() in again)
 
         return hook
 

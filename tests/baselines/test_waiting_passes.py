@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bayesbits.baselines.reconstruction_passes import waiting_passes
+from bayesbits.baselines.waiting_passes import waiting_passes
 
 
 class Branching(nn.Module):

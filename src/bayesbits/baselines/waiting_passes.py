@@ -7,6 +7,7 @@ on. Only one of the threads runs at a time. What is held is what a pass holds at
 of the network still reads.
 """
 
+import contextvars
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,15 +19,13 @@ from torch import nn
 from bayesbits.nn.product import find_layer
 from bayesbits.utils.batches import call_without_labels
 
-_thread = threading.local()
-
 
 class _Stop(BaseException):
     """Ends a forward pass. It is not an Exception, which the network's own code may catch."""
 
 
 class WaitingPass(threading.Thread):
-    """The forward pass of one batch; it waits when it enters and when it leaves a module of interest."""
+    """The forward pass of one batch, a thread that waits wherever `wait_at` is called in it."""
 
     def __init__(self, model: nn.Module, batch: Any, settings: Callable[[], ExitStack]) -> None:
         super().__init__(daemon=True)
@@ -35,6 +34,7 @@ class WaitingPass(threading.Thread):
         self.value: Any = None
         """The arguments and keywords of the module when entering, its output when leaving."""
         self._model, self._batch, self._settings = model, batch, settings
+        self._context = contextvars.copy_context()
         self._error: BaseException | None = None
         self._stopped = False
         self._go, self._arrived = threading.Semaphore(0), threading.Semaphore(0)
@@ -43,11 +43,10 @@ class WaitingPass(threading.Thread):
     def run(self) -> None:
         """The pass, in its own thread."""
         self._go.acquire()
-        _thread.running = self
         try:
             if not self._stopped:
                 with self._settings(), torch.no_grad():
-                    call_without_labels(self._model, self._batch)
+                    self._context.run(call_without_labels, self._model, self._batch)
         except _Stop:
             pass
         except BaseException as error:  # raised again where the pass is told to go on
@@ -99,7 +98,7 @@ class WaitingPasses:
 @contextmanager
 def waiting_passes(model: nn.Module, batches: Sequence[Any], names: Sequence[str]) -> Iterator[WaitingPasses]:
     """Passes of all batches that wait at the modules of these names, which are given in running order."""
-    settings = _settings_of_this_thread(model)
+    settings = settings_of_this_thread(model)
     handles: list[Any] = []
     passes: list[WaitingPass] = []
     try:
@@ -118,12 +117,14 @@ def _wait_at(module: nn.Module, name: str) -> list[Any]:
     """Hooks by which a pass waits at a module; calls outside of passes are not concerned."""
 
     def enter(_module: nn.Module, arguments: Any, keywords: Any) -> None:
-        if getattr(_thread, "running", None) is not None:
-            _thread.running.wait_at((name, "enter"), (arguments, keywords))
+        present = threading.current_thread()
+        if isinstance(present, WaitingPass):
+            present.wait_at((name, "enter"), (arguments, keywords))
 
     def leave(_module: nn.Module, _arguments: Any, output: Any) -> None:
-        if getattr(_thread, "running", None) is not None:
-            _thread.running.wait_at((name, "leave"), output)
+        present = threading.current_thread()
+        if isinstance(present, WaitingPass):
+            present.wait_at((name, "leave"), output)
 
     return [
         module.register_forward_pre_hook(enter, with_kwargs=True),
@@ -131,7 +132,7 @@ def _wait_at(module: nn.Module, name: str) -> list[Any]:
     ]
 
 
-def _settings_of_this_thread(model: nn.Module) -> Callable[[], ExitStack]:
+def settings_of_this_thread(model: nn.Module) -> Callable[[], ExitStack]:
     """The settings of torch that are a thread's own, to be entered in another thread: autocast and the CUDA device."""
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
     autocast = (torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type))
