@@ -147,8 +147,10 @@ def make_step(name: str, model_name: str, batch: int, pixels: int) -> Step:
 
 def _recursion(*, checkpointed: bool) -> Callable[..., Tensor]:
     def plain(
-        x: Tensor, beta: Tensor, gates: Tensor, *, signed: bool, bits: tuple[int, ...], dtype: torch.dtype | None = None
-    ) -> Tensor:
+        x: Tensor, beta: Tensor, gates: Tensor, *,
+        signed: bool, bits: tuple[int, ...], alpha: Tensor | None = None, dtype: torch.dtype | None = None,
+    ) -> Tensor:  # fmt: skip
+        assert alpha is None, "the paper's ranges are symmetric or unsigned"
         beta = beta.reshape(-1, *[1] * (x.dim() - 1)) if beta.dim() else beta
         return recursive_gated_quantize(x, beta, gates, signed=signed, bits=bits).to(dtype or x.dtype)
 

@@ -134,7 +134,8 @@ def test_everything_moves_to_another_device_with_the_network(name, penalty):
     moved = inputs.to("meta")
     with Watch() as watch:
         (model(moved).sum() + compressor.penalty() + compressor.expected_relative_bops()).backward()
-    assert all(p.grad is not None for group in compressor.parameter_groups() for p in group["params"])
+    learning = [p for group in compressor.parameter_groups() for p in group["params"] if p.requires_grad]
+    assert all(p.grad is not None for p in learning)
     assert not watch.on_cpu  # nothing is copied to or from the host, which on a GPU would wait for it
     assert "convolution_backward" in watch.names
 
@@ -163,3 +164,24 @@ def test_notes_go_with_copies_of_the_network_and_not_with_its_state():
     assert not any("mine" in key for key in model.state_dict())
     compressor.detach()
     assert bb.attach(model, x).attachment.notes == {}
+
+
+def test_an_optimizer_made_before_calibration_knows_the_ends_that_calibration_adds():
+    """An activation is unsigned until data are seen: what a checkpoint holds must not depend on when that was."""
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.SiLU(), nn.Linear(4, 2)), torch.randn(64, 4)
+    compressor = bb.attach(model, x)
+    quantizer = compressor.attachment.quantizers["2.input"]
+    quantizer.set_range(1.0, signed=False)
+    optimizer = torch.optim.Adam(compressor.parameter_groups(), lr=0.1)
+    sizes = [len(group["params"]) for group in optimizer.param_groups]
+    compressor.calibrate([x])
+    assert [len(group["params"]) for group in compressor.parameter_groups()] == sizes
+    quantizer.set_range(1.0, alpha=-0.1)  # values beyond both ends have gradients
+    before = quantizer.alpha.item()
+    model(x).square().sum().backward()
+    optimizer.step()
+    assert quantizer.alpha.item() != before
+    quantizer.log_beta.requires_grad_(False)
+    quantizer.set_range(1.0, signed=False)
+    with pytest.warns(UserWarning, match="1 of 3 ranges were frozen"):
+        assert [len(group["params"]) for group in compressor.parameter_groups()] == [*sizes[:2], sizes[2] - 2]

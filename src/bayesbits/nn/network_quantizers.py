@@ -72,6 +72,14 @@ class NetworkQuantizers(nn.Module):
             "ranges": {name: q.log_beta for name, q in ranged.items()} | lower,
         }
 
+    def idle_lower_ends(self) -> list[nn.Parameter]:
+        """Lower ends of ranges that learn and have one end at present.
+
+        A calibration may give them two ends, and an optimizer that was made before it has to know both.
+        """
+        quantizers = [q for q in self.quantizers.values() if q.mode != "off" and q.log_beta.requires_grad]
+        return [q.log_alpha for q in quantizers if q.log_alpha is not None and not q.asymmetric]
+
     @property
     def in_pass(self) -> bool:
         """Whether the network is in a forward pass."""
