@@ -3,6 +3,7 @@
 `bayesbits sensitivity` shares the first half: the network, its examples, and the table of a front.
 """
 
+import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from rich.table import Table
 
 from bayesbits.baselines.sensitivity_scores import digest_of
 from bayesbits.cli.console import output_console, print_line, print_status
+from bayesbits.cli.deploy import with_measured_latency
 from bayesbits.cli.options import RecipeOptions
 from bayesbits.cli.search import folder_name, load_recipe, show_result
 from bayesbits.cli.tables import file_table, fit_table
@@ -139,9 +141,10 @@ def score_on_test(compressor: Compressor, trained: TrainedNetwork) -> float:
 def run_posttrain(
     options: RecipeOptions, checkpoint: Path | None, output: Path | None, *, labels: str, learn: str, num_examples: int,
     steps: int, mus: str | None, gates: str, per_channel: bool, budget: str | None, device: str | None,
+    latency_table: Path | None = None,
 ) -> None:  # fmt: skip
     """Learn a front, show it, and make one of its points final where there is a budget."""
-    limit = None if budget is None else parse_budget(budget)
+    limit = None if budget is None else parse_budget(budget, latency_table)
     compared = options.loss if labels == "none" and _compares_with_float(options.loss) else None
     recipe = load_recipe(options if compared is None else replace(options, loss=None))
     config = PosttrainConfig(_parse_mus(mus), _found(compared or _loss(labels, recipe)), steps)
@@ -163,10 +166,10 @@ def run_posttrain(
         _make_final(network, front.points[-1], seconds, limit)
 
 
-def parse_budget(text: str) -> Budget:
+def parse_budget(text: str, latency_table: Path | None = None) -> Budget:
     """A budget from the command line; a number alone is a percentage of the bit operations."""
     try:
-        return Budget(relative_bops=float(text)) if _is_float(text) else Budget.parse(text)
+        return Budget(relative_bops=float(text)) if _is_float(text) else Budget.parse(text, latency_table)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--budget") from error
 
@@ -216,6 +219,8 @@ def _learn_front(
     path, number = network.folder / FRONT, len(config.mus or MULTIPLES[network.compressor.spec.gates])
     number += budget is not None
     settings = _settings(network, learn, config) | {"budget": None if budget is None else str(budget)}
+    if budget is not None and budget.table is not None:
+        settings["latency_table"] = hashlib.sha256(budget.table.to_json().encode()).hexdigest()
     before = _front_before(network.folder, settings)
     if before is not None and len(before.points) == number:
         print_status(
@@ -301,6 +306,7 @@ def _make_final(network: CalibratedNetwork, point: Point, seconds: float, budget
         scores=trained.task.scores(values, trained.values), budget=budget,
     )  # fmt: skip
     show_result(result)
+    result = with_measured_latency(result, network.folder)
     output_console().print(file_table(network.folder))
     print_line(f"\n{result.verdict}")
     print_status(

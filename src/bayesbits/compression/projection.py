@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from bayesbits.compression.attachment import Attachment
-from bayesbits.compression.budget import Budget
+from bayesbits.compression.budget import Budget, counted
 from bayesbits.compression.planning import (
     DecidedGroup,
     channel_logits,
@@ -209,7 +209,8 @@ class _GateOrder:
 
     def allows(self, plan: Plan) -> bool:
         """Whether the counted cost of a plan is within the budget."""
-        return self.budget.allows(self.attachment.cost_model.count(plan))
+        costs = counted(self.budget, self.attachment.cost_model, plan)
+        return all(costs[name] <= limit for name, limit in self.budget.limits.items())
 
     def fill(self, decision: _Decision) -> Plan:
         """Take back bits and channels one by one where they fit, those with the largest logits first."""
@@ -235,10 +236,15 @@ class _GateOrder:
 
 
 def _limited_tensors(attachment: Attachment, budget: Budget) -> list[str]:
-    """The tensors whose widths a limit depends on: weights, and activations where bit operations are limited."""
-    topology = attachment.topology
-    activations = [activation.name for activation in topology.activations]
-    return [*topology.weight_tensors, *(activations if set(budget.limits) != {"weight_bytes"} else ())]
+    """The tensors whose widths a limit depends on: weights, activations where bit operations or milliseconds are
+    limited, and the operands of float operations where milliseconds are."""
+    topology, limits = attachment.topology, set(budget.limits)
+    names = list(topology.weight_tensors)
+    if limits != {"weight_bytes"}:
+        names += [activation.name for activation in topology.activations]
+    if "latency_ms" in limits:
+        names += topology.operand_tensors
+    return names
 
 
 def _largest(most: int, fits: Callable[[int], bool]) -> int | None:

@@ -7,6 +7,7 @@ from bayesbits.compression.budget import Budget
 from bayesbits.compression.planning import channel_logits, decided_groups, make_plan
 from bayesbits.cost import Cost, LayerCost
 from bayesbits.cost.bops import FLOAT_BITS, FLOAT_BOPS
+from bayesbits.cost.latency import lacking
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer
 
@@ -41,7 +42,8 @@ def smallest_plan(attachment: Attachment) -> Plan:
 
 def check_reachable(attachment: Attachment, budget: Budget) -> None:
     """Raise a `BudgetError` that names the smallest cost, and what holds it up, if the budget is below that."""
-    smallest = attachment.cost_model.count(smallest_plan(attachment))
+    check_table(attachment, budget)
+    smallest = attachment.cost_model.count(smallest_plan(attachment), budget.table)
     if budget.allows(smallest):
         return
     broken = next(name for name, limit in budget.limits.items() if getattr(smallest, name) > limit)
@@ -53,9 +55,22 @@ def check_reachable(attachment: Attachment, budget: Budget) -> None:
     )
 
 
+def check_table(attachment: Attachment, budget: Budget) -> None:
+    """Raise a ValueError where the budget's latency table is of another network, or lacks widths of the spec."""
+    if budget.table is None:
+        return
+    attachment.cost_model.latency_model(budget.table)  # checks that it is this network's
+    lacks = lacking(budget.table, attachment.search_space.widths, attachment.topology)
+    if lacks is not None:
+        raise ValueError(
+            f"the latency table does not have all widths of the spec: it has {lacks}. Measure with the same spec, or "
+            "leave such widths out (Spec.bits, rules)"
+        )
+
+
 def _largest_parts(attachment: Attachment, cost: Cost, limit: str) -> str:
     """The layers that cost most, with their part in percent and the reason; and what is outside of the layers."""
-    name = "weight_bytes" if limit == "weight_bytes" else "bops"
+    name = limit if limit in ("weight_bytes", "latency_ms") else "bops"
     total = getattr(cost, name)
     parts = [
         (getattr(layer, name) / total, f"{layer.name or 'the only layer'} ({{:.0f}}%: {_reason(attachment, layer)})")
@@ -64,7 +79,8 @@ def _largest_parts(attachment: Attachment, cost: Cost, limit: str) -> str:
     other = total - sum(getattr(layer, name) for layer in cost.layers)
     if name == "bops":
         other = cost.unsupported_macs * FLOAT_BOPS
-    parts.append((other / total, "what stays in float outside of the layers ({:.0f}%)"))
+    words = "what is outside of the layers" if name == "latency_ms" else "what stays in float outside of the layers"
+    parts.append((other / total, f"{words} ({{:.0f}}%)"))
     parts.sort(key=lambda part: -part[0])
     return ", ".join(text.format(100 * share) for share, text in parts[:_NAMED] if share > 0)
 
