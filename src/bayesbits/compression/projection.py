@@ -28,7 +28,7 @@ from bayesbits.compression.planning import (
     decided_groups,
     make_plan,
 )
-from bayesbits.compression.smallest_plan import BudgetError, check_reachable
+from bayesbits.compression.smallest_plan import BudgetError, check_reachable, fastest_plan
 from bayesbits.functional.gates import HALF_LOGIT, THRESHOLD
 from bayesbits.records.plan import Plan
 
@@ -45,9 +45,13 @@ def project(attachment: Attachment, budget: Budget) -> Plan:
     check_reachable(attachment, budget)
     order = _GateOrder(attachment, budget)
     fits = _largest(len(order), lambda count: order.allows(order.plan(order.decision(count))))
-    if fits is None:
-        raise BudgetError(f"no plan within the budget of {budget} was found, though its smallest cost is within it")
-    return order.fill(order.decision(fits))
+    if fits is not None:
+        return order.fill(order.decision(fits))
+    if budget.table is not None:
+        fastest = order.decision_of(fastest_plan(attachment, budget.table))
+        if order.allows(order.plan(fastest)):
+            return order.fill(fastest)
+    raise BudgetError(f"no plan within the budget of {budget} was found, though its smallest cost is within it")
 
 
 @torch.no_grad()
@@ -202,6 +206,13 @@ class _GateOrder:
         }
         return _Decision(bits, kept)
 
+    def decision_of(self, plan: Plan) -> _Decision:
+        """The decision of a plan."""
+        kept = {name: set(plan.kept.get(name, range(len(mask)))) for name, mask in self._kept.items()}
+        masks = {name: [index in kept[name] for index in range(len(mask))] for name, mask in self._kept.items()}
+        limited = {entry.name: plan.bits[entry.name] for entry in self._widths}
+        return _Decision({**self._bits, **limited}, masks)
+
     def plan(self, decision: _Decision) -> Plan:
         """The plan of a decision, with as many channels in every group as the spec asks for."""
         kept = complete_groups(decision.kept, self._logits, self._groups, self._multiple)
@@ -215,10 +226,7 @@ class _GateOrder:
     def fill(self, decision: _Decision) -> Plan:
         """Take back bits and channels one by one where they fit, those with the largest logits first."""
         plan = self.plan(decision)
-        kept = {name: set(plan.kept.get(name, range(len(mask)))) for name, mask in decision.kept.items()}
-        decision = _Decision(
-            decision.bits, {name: [i in kept[name] for i in range(len(mask))] for name, mask in decision.kept.items()}
-        )
+        decision = _Decision(decision.bits, self.decision_of(plan).kept)
         units: list[_Width | _Channels] = [*self._widths]
         units += [_Channels(entry, self._logits, self._multiple) for entry in self._groups]
         waiting = [(-gain, number) for number, unit in enumerate(units) if (gain := unit.gain(decision)) is not None]
