@@ -129,6 +129,7 @@ class ExpectedLatencyPenalty(ExpectedBopsPenalty):
             )
         super().__init__(topology, *arguments, **options)
         self.table = table
+        self.cost_model.latency_model(table)  # made here, and not in the first step
 
     @staticmethod
     def prices(widths: tuple[int, ...], mac_share: float) -> list[float]:

@@ -79,7 +79,8 @@ class CostModel(nn.Module):
         self._unsupported_bops = float(sum(entry.macs for entry in topology.unsupported) * FLOAT_BOPS)
         for name, values in cost_indices(topology).items():
             self.register_buffer(name, values, persistent=False)
-        self._latency: LatencyModel | None = None
+        # A plain container: times keep their precision where this module is moved to another one.
+        self._latency: tuple[LatencyModel, ...] = ()
 
     def relative_bops(
         self, widths: Mapping[str, Tensor], on: Mapping[str, Tensor], convention: Convention = "exact"
@@ -125,9 +126,9 @@ class CostModel(nn.Module):
 
     def latency_model(self, table: LatencyTable) -> LatencyModel:
         """The times of a table as tensors; made once. A ValueError where the table is that of another network."""
-        if self._latency is None or self._latency.table is not table:
-            self._latency = LatencyModel(self.topology, table).to(self.macs.device)
-        return self._latency
+        if not self._latency or self._latency[0].table is not table:
+            self._latency = (LatencyModel(self.topology, table),)
+        return self._latency[0].to(self.macs.device)
 
     def count(self, plan: Plan, table: LatencyTable | None = None) -> Cost:
         """The cost of a plan; a ValueError where it does not fit the network. With a table, its latency too."""
