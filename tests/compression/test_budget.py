@@ -119,7 +119,7 @@ def test_text_and_json_say_the_same_number_again(relative, bops, size):
 
 def test_the_json_form_names_every_field():
     assert json.loads(bb.Budget(relative_bops=2).to_json()) == {
-        "relative_bops": 2, "bops": None, "weight_bytes": None, "version": 1,
+        "relative_bops": 2, "bops": None, "weight_bytes": None, "latency_ms": None, "table": None, "version": 1,
     }  # fmt: skip
 
 

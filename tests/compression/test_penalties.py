@@ -242,5 +242,5 @@ def test_a_penalty_that_is_named_in_the_table_can_be_asked_for(monkeypatch: pyte
     on = 1 / (1 + math.exp(-6.0 - 2 / 3 * math.log(11)))
     # The weight and the input of the last layer: a first gate that is always open, and one that is on with P(z > 0).
     assert compressor.penalty().item() == pytest.approx(2 * (1 + on), rel=1e-6)
-    with pytest.raises(ValueError, match=r"Spec\.penalty is 'twos'; .* expected_bytes, variational, ones"):
+    with pytest.raises(ValueError, match=r"Spec\.penalty is 'twos'; .* expected_latency, variational, ones"):
         bb.Spec(penalty="twos")

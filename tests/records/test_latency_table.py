@@ -39,7 +39,7 @@ def test_rows_that_are_not_measured_are_missing_once():
     twice = replace(part, layers=(shape, *table.layers))
     assert twice.missing() == gone
     for unfinished in (part, replace(table, overheads=())):
-        with pytest.raises(ValueError, match="not finished.*bayesbits measure"):
+        with pytest.raises(ValueError, match=r"not finished.*bayesbits measure"):
             unfinished.check(topology())
 
 

@@ -298,11 +298,14 @@ class MeasuredNetwork:
         """All activations of one kind, and a part of every group of channels; narrow widths alternate with 8 bits."""
         topology = self._attachment.topology
         bits = dict(Plan.uniform(topology, 32, 32, 32, residual_bits=None).bits)
-        for number, (name, widths) in enumerate(self._widths.items()):
-            if name in self._attachment.quantizers:
-                nearest = min(widths, key=lambda width: abs(width - kind))
-                same = [width for width in widths if kind_of(width) == kind] or [nearest]
-                bits[name] = same[-1] if number % 2 or kind != 8 else same[len(same) // 2]
+        activations = 0
+        for name, widths in self._widths.items():
+            if name not in self._attachment.quantizers:
+                continue
+            nearest = min(widths, key=lambda width: abs(width - kind))
+            same = [width for width in widths if kind_of(width) == kind] or [nearest]
+            activations += name not in topology.weight_tensors
+            bits[name] = same[-1] if activations % 2 else same[len(same) // 2 - 1]
         multiple = max(ALIGNED, self._attachment.spec.channel_multiple)
         gone: set[int] = set()
         for entry in decided_groups(self._attachment, channel_logits(self._attachment)):
