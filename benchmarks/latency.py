@@ -74,6 +74,8 @@ def latency(smoke: bool) -> list[Row]:
             continue
         rows += _network(name, network, rounds=1 if smoke else 20)
     errors = [abs(float(row["error %"])) for row in rows if "error %" in row]
+    if not errors:
+        return rows
     rows.append({"network": "median error %", "error %": round(median(errors), 1)})
     rows.append({"network": "largest error %", "error %": round(max(errors), 1)})
     return rows

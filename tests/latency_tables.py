@@ -3,7 +3,7 @@
 from bayesbits.records.latency_table import FORMS, LatencyTable, LayerShape, Overhead
 
 FACTORS = {"codes": 1.0, "numbers": 1.5, "float": 3.0}
-CALL, PAIR, ELEMENT = 0.01, 1e-5, 1e-6
+CALL, PAIR, ELEMENT, LEAST = 0.01, 1e-5, 1e-6, 0.002
 OVERHEADS = (
     Overhead(8, 0.5, 1.0, 0.015),
     Overhead(8, 1.0, 2.0, 0.02),
@@ -30,7 +30,7 @@ def made_up_table(topology, *, forms=FORMS, overheads=OVERHEADS, counts=4):
                     rows[shape.row(form, inputs, outputs)] = row_ms(shape, form, inputs, outputs)
         for row in shape.rows():
             if row not in rows:
-                rows[row] = ELEMENT * int(row.split()[1])
+                rows[row] = LEAST + ELEMENT * (int(row.split()[1]) - 1)
     return LatencyTable("a made-up processor", "a runtime 1.0", 1, layers, rows, overheads)
 
 
@@ -49,9 +49,15 @@ def _shape(topology, layer, forms, counts):
         out_counts=_counts(len(layer.out_channels), counts),
         in_elements=100 * len(layer.in_channels),
         out_elements=100 * len(layer.out_channels),
+        image=False,
         calls=layer.calls,
     )
 
 
 def _counts(full, counts):
     return tuple(sorted({max(1, full * part // counts) for part in range(1, counts + 1)} | {1}))
+
+
+def conversion_ms(channels, full):
+    """The made-up time of a quantizer, of so many of its channels."""
+    return LEAST + ELEMENT * (100 * full - 1) * channels / full

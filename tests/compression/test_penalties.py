@@ -19,7 +19,7 @@ from bayesbits.nn import ChannelGate, GatedQuantizer
 from bayesbits.records.plan import Plan
 from tests.compression.gated import FIRST, SECOND, Gated, close, mean, topology, two_layers
 from tests.graph.networks import OWN
-from tests.latency_tables import made_up_table
+from tests.latency_tables import conversion_ms, made_up_table
 from tests.networks import random_plan, zoo
 
 
@@ -80,9 +80,11 @@ def test_the_expected_latency_by_hand() -> None:
     w, v, a = gated.on("0.weight")[0] * w16, gated.on("2.weight")[0] * v16, a8 * a16
     channels = sum(gated.on("0"))
     first = (1 - w) * ((1 - a) * 1.0 + a * 1.5) + w * 3.0
-    first = 0.01 + 1e-5 * 3 * channels * first + w * 1e-6 * (100 * 3 + (1 - a) * 100 * channels)
+    first = 0.01 + 1e-5 * 3 * channels * first + w * (conversion_ms(3, 3) + (1 - a) * conversion_ms(channels, 4))
     integer = (1 - v) * (1 - a)
-    second = 0.01 + 1e-5 * 2 * channels * (1.5 * integer + 3.0 * (1 - integer)) + (1 - a) * v * 1e-6 * 100 * channels
+    second = (
+        0.01 + 1e-5 * 2 * channels * (1.5 * integer + 3.0 * (1 - integer)) + (1 - a) * v * conversion_ms(channels, 4)
+    )
     share = (3 + channels) / 7
     wide = a * a32 * 4 / 7
     rounded = a * 4 / 7 - wide

@@ -12,7 +12,7 @@ import bayesbits as bb
 from bayesbits.cost import CostModel
 from bayesbits.cost.latency import LatencyModel, lacking, possible_forms
 from bayesbits.records.latency_table import FORMS, Overhead
-from tests.latency_tables import ELEMENT, OVERHEADS, made_up_table, row_ms
+from tests.latency_tables import OVERHEADS, conversion_ms, made_up_table, row_ms
 
 
 class Network(nn.Module):
@@ -52,7 +52,8 @@ def expected_ms(plan):
             total += row_ms(shape, "codes" if emits else "numbers", inputs, outputs)
         else:
             total += row_ms(shape, "float", inputs, outputs)
-            total += ELEMENT * 100 * outputs * emits + ELEMENT * 100 * inputs * (activation <= 8)
+            total += conversion_ms(outputs, len(layer.out_channels)) * emits
+            total += conversion_ms(inputs, len(layer.in_channels)) * (activation <= 8)
         kind = 8 if activation <= 8 else 16 if activation <= 24 else 32
         kinds[kind] += shape.in_elements
         elements += shape.in_elements

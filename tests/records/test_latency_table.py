@@ -47,7 +47,11 @@ def test_a_layer_that_is_always_in_float_needs_no_quantizers():
     shape = replace(made_up_table(topology()).layers[0], forms=("float",))
     assert not any("quantize" in row for row in shape.rows())
     both = replace(shape, forms=("codes", "float"))
-    assert [row for row in both.rows() if "quantize" in row] == ["quantize 800 elements", "dequantize 200 elements"]
+    assert [row for row in both.rows() if "quantize" in row] == [
+        "quantize 1 elements", "quantize 800 elements", "dequantize 1 elements", "dequantize 200 elements",
+    ]  # fmt: skip
+    images = [row for row in replace(both, image=True).rows() if "images" in row]
+    assert images == ["quantize 800 elements of images", "dequantize 200 elements of images"]
 
 
 @pytest.mark.parametrize(

@@ -45,9 +45,9 @@ class LatencyModel(nn.Module):
     times: Tensor
     """[forms, layers, input counts, output counts]: milliseconds."""
     quantize: Tensor
-    """[layers]: milliseconds of a quantizer of the layer's whole output, by the number of its output channels."""
+    """[2, layers]: milliseconds of a quantizer behind the layer: without channels, and more for each output channel."""
     dequantize: Tensor
-    """[layers]: milliseconds of a dequantizer of the layer's whole input, by the number of its input channels."""
+    """[2, layers]: the same of a dequantizer in front of the layer, for each input channel."""
     follows: Tensor
     """[layers]: whether the input channels are the output channels, as in a depthwise layer."""
     share: Tensor
@@ -77,8 +77,8 @@ class LatencyModel(nn.Module):
             "in_knots": _padded([shape.in_counts or (1,) for shape in layers]),
             "out_knots": _padded([shape.out_counts for shape in layers]),
             "times": _times(table, layers),
-            "quantize": _conversions(table, layers, "quantize") / outputs,
-            "dequantize": _conversions(table, layers, "dequantize") / inputs,
+            "quantize": _conversions(table, layers, "quantize", outputs),
+            "dequantize": _conversions(table, layers, "dequantize", inputs),
             "follows": torch.tensor([not shape.in_counts for shape in layers]),
             "share": parts / inputs,
             "part": parts,
@@ -103,8 +103,8 @@ class LatencyModel(nn.Module):
         emitted, summed, float_time = times[0], times[1], times[2]
         return (
             integer * (codes * emitted + (1 - codes) * summed)
-            + (1 - integer) * (float_time + codes * self.quantize * outputs)
-            + (1 - activation) * weight * self.dequantize * inputs
+            + (1 - integer) * (float_time + codes * (self.quantize[0] + self.quantize[1] * outputs))
+            + (1 - activation) * weight * (self.dequantize[0] + self.dequantize[1] * inputs)
         )
 
     def overhead_ms(self, over: Mapping[str, Tensor], wide: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
@@ -179,9 +179,12 @@ def _times(table: LatencyTable, layers: Sequence[LayerShape]) -> Tensor:
     return times.cummax(2).values.cummax(3).values
 
 
-def _conversions(table: LatencyTable, layers: Sequence[LayerShape], what: str) -> Tensor:
-    elements = [shape.out_elements if what == "quantize" else shape.in_elements for shape in layers]
-    return _numbers(table.rows.get(conversion_row(what, count), 0.0) for count in elements)
+def _conversions(table: LatencyTable, layers: Sequence[LayerShape], what: str, channels: Tensor) -> Tensor:
+    """[2, layers]: the milliseconds of one element, and what each channel adds; zeros where they are not measured."""
+    least = table.rows.get(conversion_row(what, 1, image=False), 0.0)
+    rows = [conversion_row(what, shape.conversions()[what], shape.image) for shape in layers]
+    most = _numbers(table.rows.get(row, least) for row in rows)
+    return torch.stack([torch.full_like(most, least), (most - least).clamp_min(0.0) / channels])
 
 
 def _overhead_lines(table: LatencyTable) -> dict[str, Tensor]:

@@ -49,6 +49,8 @@ class LayerShape:
     """The elements of its input for the example, in all calls."""
     out_elements: int
     """The elements of its output for the example, in all calls."""
+    image: bool
+    """Whether it is a convolution: between integers and float its tensors change their layout, too."""
     calls: int
     """How often it runs in one forward pass."""
 
@@ -59,8 +61,12 @@ class LayerShape:
                 for outputs in self.out_counts:
                     yield self.row(form, inputs, outputs)
         if FLOAT in self.forms and len(self.forms) > 1:
-            yield conversion_row("quantize", self.out_elements)
-            yield conversion_row("dequantize", self.in_elements)
+            for what, elements in self.conversions().items():
+                yield from (conversion_row(what, 1, image=False), conversion_row(what, elements, self.image))
+
+    def conversions(self) -> dict[str, int]:
+        """The elements that a quantizer behind the layer has, and a dequantizer in front of it."""
+        return {"quantize": self.out_elements, "dequantize": self.in_elements}
 
     def row(self, form: str, inputs: int, outputs: int) -> str:
         """The name of the row of a form with these numbers of channels."""
@@ -166,9 +172,9 @@ class LatencyTable(Record):
         return f"{self.cpu}, {self.runtime}, {self.threads} thread{'s' if self.threads > 1 else ''}"
 
 
-def conversion_row(what: str, elements: int) -> str:
-    """The name of the row of a quantizer or a dequantizer of so many elements."""
-    return f"{what} {elements} elements"
+def conversion_row(what: str, elements: int, image: bool) -> str:
+    """The name of the row of a quantizer or a dequantizer of so many elements, of images or of rows of numbers."""
+    return f"{what} {elements} elements{' of images' if image else ''}"
 
 
 def kind_of(bits: int) -> int:

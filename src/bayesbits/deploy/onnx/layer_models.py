@@ -46,16 +46,20 @@ def layer_model(layer: IntegerLayer, form: str, x_shape: Sequence[int]) -> Model
     return _model(writer, taken, x_shape, TensorProto.UINT8 if form == CODES else TensorProto.FLOAT)
 
 
-def conversion_model(what: str, elements: int) -> ModelProto:
-    """A model of one quantizer or dequantizer of this many elements."""
+def conversion_model(what: str, shape: Sequence[int], image: bool) -> ModelProto:
+    """A model of one quantizer or dequantizer; codes of images have their channels last, and numbers first."""
     writer = NodeWriter(IntegerNetwork(_structure((), (_GRID,)), {}), compact=False)
-    types = [TensorProto.FLOAT, TensorProto.UINT8]
+    rank = len(shape)
     if what == "quantize":
-        writer.quantize(_GRID, _X, _Y)
-    else:
-        writer.dequantize(_GRID, _X, _Y, at_once=True)
-        types.reverse()
-    return _model(writer, types[0], [elements], types[1])
+        writer.quantize(_GRID, _X, "codes" if image else _Y)
+        if image:
+            writer.add("Transpose", ["codes"], _Y, perm=[0, *range(2, rank), 1])
+        return _model(writer, TensorProto.FLOAT, shape, TensorProto.UINT8)
+    if image:
+        writer.add("Transpose", [_X], "codes", perm=[0, rank - 1, *range(1, rank - 1)])
+        shape = [shape[0], *shape[2:], shape[1]]
+    writer.dequantize(_GRID, "codes" if image else _X, _Y, at_once=True)
+    return _model(writer, TensorProto.UINT8, shape, TensorProto.FLOAT)
 
 
 def empty_model() -> ModelProto:

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import copy
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -160,7 +162,7 @@ class _Deployed:
     layer: Layer
     integer: IntegerLayer
     x_shape: tuple[int, ...]
-    y_elements: int
+    y_shape: tuple[int, ...]
     calls: int
 
 
@@ -169,8 +171,10 @@ class MeasuredNetwork:
 
     def __init__(self, model: nn.Module, example_inputs: Any, spec: Spec, threads: int) -> None:
         self.example, self.threads = example_inputs, threads
-        self._compressor = attach(model.eval(), example_inputs, replace(spec, penalty="paper", latency_table=None))
-        self._compressor.calibrate([example_inputs])
+        with warnings.catch_warnings():  # times do not depend on ranges
+            warnings.simplefilter("ignore")
+            self._compressor = attach(model.eval(), example_inputs, replace(spec, penalty="paper", latency_table=None))
+            self._compressor.calibrate([example_inputs])
         self._attachment = self._compressor.attachment
         self._widths = self._attachment.search_space.widths
         self._entries = list(self._deployed_layers())
@@ -194,8 +198,10 @@ class MeasuredNetwork:
                 for inputs in shape.in_counts or (0,):
                     for outputs in shape.out_counts:
                         made.setdefault(shape.row(form, inputs, outputs), (entry, form, inputs or outputs, outputs))
-            for what, elements in (("quantize", shape.out_elements), ("dequantize", shape.in_elements)):
-                made.setdefault(conversion_row(what, elements), (what, elements))
+            for what, x_shape in (("quantize", entry.y_shape), ("dequantize", entry.x_shape)):
+                row = conversion_row(what, shape.conversions()[what], shape.image)
+                made.setdefault(row, (what, (x_shape[0] * entry.calls, *x_shape[1:]), shape.image))
+                made.setdefault(conversion_row(what, 1, image=False), (what, (1,), False))
         return made
 
     def seconds(self, *what_and_rounds: Any) -> float:
@@ -245,11 +251,11 @@ class MeasuredNetwork:
 
     def _deployed_layers(self) -> Iterator[_Deployed]:
         small = self._deploy(self._plan(8, 1.0))
-        shapes: dict[str, list[tuple[tuple[int, ...], int]]] = {}
+        shapes: dict[str, list[tuple[tuple[int, ...], tuple[int, ...]]]] = {}
 
         def record(name: str) -> Any:
             def hook(_module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-                shapes.setdefault(name, []).append((tuple(args[0].shape), output.numel()))
+                shapes.setdefault(name, []).append((tuple(args[0].shape), tuple(output.shape)))
 
             return hook
 
@@ -280,8 +286,9 @@ class MeasuredNetwork:
             emits=emits,
             in_counts=ins,
             out_counts=self._counts(layer.out_channels, free),
-            in_elements=torch.Size(entry.x_shape).numel() * entry.calls,
-            out_elements=entry.y_elements * entry.calls,
+            in_elements=prod(entry.x_shape) * entry.calls,
+            out_elements=prod(entry.y_shape) * entry.calls,
+            image=layer.kind == "conv" and len(entry.x_shape) == len(layer.weight_shape),
             calls=entry.calls,
         )
 
