@@ -1,5 +1,6 @@
 """Predicted latencies beside measured ones: the sum over layers plus the overhead, for whole networks and plans."""
 
+import copy
 import random
 import tempfile
 from collections.abc import Callable
@@ -46,7 +47,6 @@ NETWORKS = {
     "MobileNetV3-small (pytorchcv)": Network(
         lambda: pytorchcv("mobilenetv3", "mobilenetv3_small_w1"), (1, 3, 224, 224), BYTES
     ),
-    "ResNet-20": Network(lambda: models.create("resnet20"), (1, 3, 32, 32), BYTES),
 }
 SMALL = {"LeNet-5": Network(lambda: models.create("lenet5"), (1, 1, 28, 28), BYTES)}
 VARIANTS = {
@@ -86,11 +86,12 @@ def _network(name: str, network: Network, rounds: int) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         table = bb.measure(model, example, network.spec, path=Path(folder) / "table.json", rounds=rounds)
     rows: list[Row] = []
+    attached = bb.attach(model, example, network.spec)
+    attached.calibrate([example])
     for title, variant in VARIANTS.items():
         if max(variant.widths) > max(network.spec.bits):
             continue
-        compressor = bb.attach(network.make().eval(), example, network.spec)
-        compressor.calibrate([example])
+        compressor = bb.Compressor(copy.deepcopy(attached.model))
         plan = random_plan(compressor.topology, variant)
         predicted = compressor.cost(plan, table).latency_ms
         compressor.fix(plan)

@@ -86,8 +86,8 @@ def test_the_expected_latency_by_hand() -> None:
         0.01 + 1e-5 * 2 * channels * (1.5 * integer + 3.0 * (1 - integer)) + (1 - a) * v * conversion_ms(channels, 4)
     )
     share = (3 + channels) / 7
-    wide = a * a32 * 4 / 7
-    rounded = a * 4 / 7 - wide
+    wide = a * a32  # the input of the network has no part in it
+    rounded = a - wide
     overhead = (1 - rounded - wide) * (0.01 + 0.01 * share) + rounded * (0.02 + 0.04 * share) + wide * 0.03
     assert w32 < 1
     assert close(gated.penalty("expected_latency", table=table)(), first + second + overhead)

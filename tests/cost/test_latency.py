@@ -55,10 +55,11 @@ def expected_ms(plan):
             total += conversion_ms(outputs, len(layer.out_channels)) * emits
             total += conversion_ms(inputs, len(layer.in_channels)) * (activation <= 8)
         kind = 8 if activation <= 8 else 16 if activation <= 24 else 32
-        kinds[kind] += shape.in_elements
+        kinds[kind] += shape.in_elements * (layer.name != "first")  # its input is the network's
         elements += shape.in_elements
         kept_elements += 100 * inputs
-    return total + sum(part / elements * overhead(kind, kept_elements / elements) for kind, part in kinds.items())
+    inner = sum(kinds.values())
+    return total + sum(part / inner * overhead(kind, kept_elements / elements) for kind, part in kinds.items())
 
 
 def plan_of(widths, gone):
@@ -143,11 +144,31 @@ def test_the_expected_latency_is_the_mean_over_independent_gates():
     assert MODEL.latency_ms(TABLE, over, over, {}).item() == pytest.approx(mean, rel=1e-9)
 
 
-def test_one_measured_overhead_is_constant_and_a_falling_one_too():
-    for overheads in ((Overhead(8, 1.0, 1.0, 0.5),), (Overhead(8, 0.5, 1.0, 0.9), Overhead(8, 1.0, 1.0, 0.5))):
-        model = LatencyModel(TOPOLOGY, replace(TABLE, overheads=overheads))
-        assert model.fixed.tolist() == [0.5] * 3  # the kinds that are not measured have those of the nearest
-        assert model.growing.tolist() == [0.0] * 3
+def overheads_of(*points):
+    """The overhead at shares of 0, 0.25, 0.5, 0.75 and 1, from measured pairs of a share and milliseconds."""
+    table = replace(TABLE, overheads=tuple(Overhead(8, share, 1.0, ms) for share, ms in points))
+    model = LatencyModel(TOPOLOGY, table)
+    found = []
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        counts = torch.tensor([share * len(layer.in_channels) for layer in TOPOLOGY.layers], dtype=torch.float64)
+        found.append(model.overhead_ms({}, {}, counts).item())
+    return pytest.approx(found)
+
+
+def test_overheads_between_and_below_the_measured_ones():
+    assert overheads_of((1.0, 0.5)) == [0.5] * 5
+    assert overheads_of((0.5, 0.3), (1.0, 0.4)) == [0.2, 0.25, 0.3, 0.35, 0.4]
+    assert overheads_of((0.5, 0.1), (1.0, 0.9)) == [0.0, 0.05, 0.1, 0.5, 0.9]  # never below zero without channels
+    assert overheads_of((0.5, 0.9), (1.0, 0.5)) == [0.9, 0.9, 0.9, 0.7, 0.5]  # nor more than with the fewest
+    assert overheads_of((0.5, -0.1), (1.0, -0.4)) == [0.0, -0.05, -0.1, -0.25, -0.4]
+
+
+def test_layers_that_are_faster_together_still_take_time():
+    plan = bb.Plan.uniform(TOPOLOGY)
+    alone = sum(layer.latency_ms for layer in MODEL.count(plan, TABLE).layers)
+    for ms, expected in ((-0.25 * alone, 0.75 * alone), (-5.0, 0.5 * alone)):
+        table = replace(TABLE, overheads=(Overhead(8, 1.0, 1.0, ms),))
+        assert CostModel(TOPOLOGY).count(plan, table).latency_ms == pytest.approx(expected)
 
 
 def test_the_model_of_a_table_is_made_once():

@@ -122,7 +122,7 @@ class CostModel(nn.Module):
         dtype = next(iter(over.values())).dtype
         inputs, outputs, _ = self._channels(self._present(self._values(on, dtype)))
         model = self.latency_model(table)
-        return model.layer_ms(over, inputs, outputs).sum() + model.overhead_ms(over, wide, inputs)
+        return model.total_ms(model.layer_ms(over, inputs, outputs), over, wide, inputs)
 
     def latency_model(self, table: LatencyTable) -> LatencyModel:
         """The times of a table as tensors; made once. A ValueError where the table is that of another network."""
@@ -169,10 +169,10 @@ class CostModel(nn.Module):
             {name: inputs.new_tensor(float(bits > limit)) for name, bits in plan.bits.items()}
             for limit in (NARROW_BITS, ROUNDED_BITS)
         )
-        times = model.layer_ms(over, inputs, outputs).tolist()
-        times = [time if layer.weight_bits else 0.0 for time, layer in zip(times, layers, strict=True)]
-        timed = tuple(replace(layer, latency_ms=time) for time, layer in zip(times, layers, strict=True))
-        return timed, sum(times) + model.overhead_ms(over, wide, inputs).item()
+        times = model.layer_ms(over, inputs, outputs)
+        times = times * times.new_tensor([float(layer.weight_bits > 0) for layer in layers])
+        timed = tuple(replace(layer, latency_ms=time) for time, layer in zip(times.tolist(), layers, strict=True))
+        return timed, model.total_ms(times, over, wide, inputs).item()
 
     def _values(self, on: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
         """One vector with P(on) of the output channels of all layers but depthwise ones, then a zero and a one."""

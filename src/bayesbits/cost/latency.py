@@ -5,7 +5,7 @@
 A layer whose weight and input have at most 8 bits computes in integers, and emits codes where the tensor behind it has
 at most 8 bits, otherwise numbers. All other layers compute in float, with a dequantizer in front and a quantizer behind
 them where their neighbors are codes. Times lie between those of the measured numbers of channels, and never fall with
-more channels. The overhead is everything else; it grows linearly with the elements of the layers' inputs.
+more channels. The overhead is everything else, by the elements of the layers' inputs that are left.
 
 Gates are independent, so expectations multiply. If all of them are 0 or 1, the expectation is the prediction.
 """
@@ -32,6 +32,7 @@ from bayesbits.records.latency_table import (
 from bayesbits.records.topology import Layer, Topology
 
 FLOAT_BITS = 32
+_MOST_SAVED = 0.5  # the part of the layers' time by which a network may be faster than the sum of its layers
 _WORDS = {CODES: "integers that emits codes", NUMBERS: "integers that emits numbers", FLOAT: "float"}
 
 
@@ -53,11 +54,11 @@ class LatencyModel(nn.Module):
     share: Tensor
     """[layers]: the layer's part of the elements of all inputs, by the number of its input channels."""
     part: Tensor
-    """[layers]: the layer's part of the elements of all inputs."""
-    fixed: Tensor
-    """[kinds]: the overhead without any channels."""
-    growing: Tensor
-    """[kinds]: how much the overhead grows to that with all channels."""
+    """[layers]: the layer's part of the elements of all inputs but those of the network."""
+    shares: Tensor
+    """[kinds, points]: the parts of the elements at which the overhead is known, from 0 on."""
+    overheads: Tensor
+    """[kinds, points]: the overhead there."""
 
     def __init__(self, topology: Topology, table: LatencyTable) -> None:
         """Raises a ValueError where the table is that of another network, or is not finished."""
@@ -71,8 +72,9 @@ class LatencyModel(nn.Module):
         self._emitted = [shape.emits for shape in layers]
         inputs = _numbers(len(layer.in_channels) for layer in topology.layers)
         outputs = _numbers(len(layer.out_channels) for layer in topology.layers)
-        parts = _numbers(shape.in_elements for shape in layers)
-        parts = parts / parts.sum()
+        elements = _numbers(shape.in_elements for shape in layers)
+        inner = _numbers(not topology.activation(name).network_input for name in self._activations) * elements
+        inner = inner if inner.any() else elements
         buffers = {
             "in_knots": _padded([shape.in_counts or (1,) for shape in layers]),
             "out_knots": _padded([shape.out_counts for shape in layers]),
@@ -80,9 +82,9 @@ class LatencyModel(nn.Module):
             "quantize": _conversions(table, layers, "quantize", outputs),
             "dequantize": _conversions(table, layers, "dequantize", inputs),
             "follows": torch.tensor([not shape.in_counts for shape in layers]),
-            "share": parts / inputs,
-            "part": parts,
-            **_overhead_lines(table),
+            "share": elements / elements.sum() / inputs,
+            "part": inner / inner.sum(),
+            **_overhead_points(table),
         }
         for name, values in buffers.items():
             self.register_buffer(name, values, persistent=False)
@@ -113,7 +115,18 @@ class LatencyModel(nn.Module):
         above = (torch.stack([over.get(name, one) for name in self._activations]) * self.part).sum()
         float_part = (torch.stack([wide.get(name, one) for name in self._activations]) * self.part).sum()
         parts = torch.stack([1 - above, above - float_part, float_part])
-        return (parts * (self.fixed + self.growing * self.kept_share(inputs))).sum()
+        weights = _basis(self.kept_share(inputs).expand(len(KINDS)), self.shares)
+        return (parts[:, None] * weights * self.overheads).sum()
+
+    def total_ms(
+        self, layers: Tensor, over: Mapping[str, Tensor], wide: Mapping[str, Tensor], inputs: Tensor
+    ) -> Tensor:
+        """The milliseconds of a network, from those of its layers.
+
+        An overhead below zero, of layers that are faster together, takes at most a part of their time away.
+        """
+        total = layers.sum()
+        return total + torch.maximum(self.overhead_ms(over, wide, inputs), -_MOST_SAVED * total)
 
     def kept_share(self, inputs: Tensor) -> Tensor:
         """The part of the elements of the layers' inputs that is left."""
@@ -152,8 +165,8 @@ def possible_forms(layer: Layer, emits: str | None, widths: Mapping[str, Sequenc
 def _basis(counts: Tensor, knots: Tensor) -> Tensor:
     """[layers, knots]: the weight of every knot in a linear interpolation; counts outside of the knots get the end."""
     low, high = knots[:, :-1], knots[:, 1:]
-    along = ((counts[:, None] - low) / (high - low).clamp_min(1.0)).clamp(0.0, 1.0)
-    along = torch.where(high > low, along, torch.zeros_like(along))
+    wide = torch.where(high > low, high - low, torch.ones_like(low))
+    along = torch.where(high > low, ((counts[:, None] - low) / wide).clamp(0.0, 1.0), torch.zeros_like(low))
     ends = counts.new_ones(len(counts), 1), counts.new_zeros(len(counts), 1)
     return torch.cat([ends[0], along], 1) - torch.cat([along, ends[1]], 1)
 
@@ -187,18 +200,24 @@ def _conversions(table: LatencyTable, layers: Sequence[LayerShape], what: str, c
     return torch.stack([torch.full_like(most, least), (most - least).clamp_min(0.0) / channels])
 
 
-def _overhead_lines(table: LatencyTable) -> dict[str, Tensor]:
-    """For each kind of activations the line through its overheads; a kind that is not measured has its neighbor's."""
-    lines: dict[int, tuple[float, float]] = {}
+def _overhead_points(table: LatencyTable) -> dict[str, Tensor]:
+    """For each kind of activations the measured overheads; a kind that is not measured has its neighbor's.
+
+    Without any channels it is what the line through the last two points says, but neither below zero nor more than
+    at the last point.
+    """
+    lines: dict[int, list[tuple[float, float]]] = {}
     for bits in table.kinds():
         points = sorted((one.share, one.ms) for one in table.overheads if one.bits == bits)
-        (low, at_low), (high, at_high) = points[0], points[-1]
-        slope = max(0.0, (at_high - at_low) / (high - low)) if high > low else 0.0
-        lines[bits] = (at_high - slope * high, slope)
+        (low, at_low), (high, at_high) = points[0], points[min(1, len(points) - 1)]
+        start = at_low - low * (at_high - at_low) / (high - low) if high > low else at_low
+        lines[bits] = [(0.0, min(max(0.0, start), max(0.0, at_low))), *points]
     nearest = [lines[min(lines, key=lambda bits: abs(bits - kind))] for kind in KINDS]
+    most = max(map(len, nearest))
+    padded = [[*points, *[points[-1]] * (most - len(points))] for points in nearest]
     return {
-        "fixed": _numbers(start for start, _ in nearest),
-        "growing": _numbers(slope for _, slope in nearest),
+        "shares": torch.stack([_numbers(share for share, _ in points) for points in padded]),
+        "overheads": torch.stack([_numbers(ms for _, ms in points) for points in padded]),
     }
 
 

@@ -42,7 +42,7 @@ def clock(monkeypatch):
     def fastest(self, feeds, rounds):
         elements = sum(array.size for array in feeds.values())
         timed.append(elements)
-        return 1e-3 + 1e-6 * elements
+        return 1e-3 + 1e-9 * elements
 
     monkeypatch.setattr(Session, "fastest", fastest)
     return timed
@@ -75,7 +75,7 @@ def test_layers_of_the_same_shape_share_their_rows_and_are_timed_once(clock, tmp
 def test_the_time_of_a_call_is_not_a_layers(clock):
     table = measure(network(), EXAMPLE, NARROW)
     row = table.layers[0].row("codes", 2, 40)
-    assert table.rows[row] == pytest.approx(1e3 * (1e-6 * 2 * 64 - 1e-6), rel=1e-6)
+    assert table.rows[row] == pytest.approx(1e3 * (1e-9 * 2 * 64 - 1e-9), rel=1e-6)
 
 
 def test_whole_networks_that_were_measured_are_predicted_exactly(clock):
