@@ -162,7 +162,9 @@ def main() -> None:
     sets = {name: images_of(NETWORKS[name][0], options.data) for name in options.networks}
     for name, seed, setting in runs(options):
         key = {"network": name, "seed": seed, "steps": options.steps, **setting}
-        if any(all(row.get(field) == value for field, value in key.items()) and len(row) == len(key) + 7 for row in rows):
+        if any(
+            all(row.get(field) == value for field, value in key.items()) and len(row) == len(key) + 7 for row in rows
+        ):
             continue
         images, held = sets[name]
         if (name, seed) not in floats:
@@ -170,7 +172,7 @@ def main() -> None:
             floats[name, seed] = model, accuracy(model, held)
         model, float_accuracy = floats[name, seed]
         found = search(copy.deepcopy(model), images, held, seed, options.steps, setting)
-        rows.append(key | {"float_accuracy": float_accuracy} | found)
+        rows.append({"key": key, "float_accuracy": float_accuracy} | found)
         print(json.dumps(rows[-1]), flush=True)
         options.output.write_text(json.dumps(rows, indent=1) + "\n")
 

@@ -148,7 +148,7 @@ class Compressor:
         for name, learnable in self.attachment.learnable().items():
             _warn_of_frozen(name, learnable)
             groups[name] = [parameter for parameter in learnable.values() if parameter.requires_grad]
-        groups["ranges"] += self.attachment.idle_lower_ends()
+        groups["ranges"] = self.attachment.learning_ranges()
         return [{"name": name, "params": parameters} for name, parameters in groups.items() if parameters]
 
     def cost(self, plan: Plan | None = None) -> Cost:

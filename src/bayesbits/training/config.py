@@ -18,8 +18,9 @@ SCHEDULES = ("constant", "linear", "steps", "cosine")
 PRECISIONS = ("float32", "bfloat16")
 DEFAULT_MU = 0.01  # the paper's
 
-_GATE_DISTANCE = 4.0  # with a budget: from the logit at which a gate starts, 3, to that of a closed one, about -0.9
-_GATE_PART = 0.15  # the part of a search with a budget in which a gate can close
+_GATE_DISTANCE = 7.0  # from the logit at which a gate starts, 6, to that of a closed one, about -0.9
+_GATE_PART = 0.3  # the part of a search in which a gate can close
+_BUDGET_GATE_DISTANCE, _BUDGET_GATE_PART = 4.0, 0.15  # with a budget, where gates start at 3 and follow a schedule
 _MOST_GATE_LR = 0.5
 
 
@@ -126,7 +127,7 @@ class _TrainingConfig:
         for name in ("channels_last", "compile", "cuda_graph"):
             check_flag(self, name)
         for name in ("weights", "gates", "ranges"):
-            if hasattr(self, name):
+            if getattr(self, name, None) is not None:
                 object.__setattr__(self, name, _optimizer(self, name))
 
 
@@ -156,8 +157,9 @@ class SearchConfig(_TrainingConfig):
         mu: The weight of the penalty in the loss: a larger one gives fewer bits. None: 0.01, or what the budget needs.
         budget: The most that the final network may cost: a `Budget`, or text such as "0.5% bops" or "500 kB". The
             weight of the penalty is then controlled, and `search` ends with a plan within the budget.
-        gates: Optimizer and schedule of the gates. With a budget, and left at the default, the learning rate is one at
-            which a gate can close in the first third of the search; see `gate_optimizer`.
+        gates: Optimizer and schedule of the gates. None: Adam with a learning rate that follows from the number of
+            steps, so that a gate can close in the first third of any search, and at least the paper's. The paper's
+            optimizer is `gates={}`: 1e-3 for any number of steps.
         frozen_statistics: The last part of training, from 0 to 1, in which batch norm statistics are frozen: the plan
             is read with these.
         calibration: The method by which ranges are calibrated before the first step, where they are not known; see
@@ -181,9 +183,8 @@ class SearchConfig(_TrainingConfig):
     """The weight of the penalty in the loss: a larger one gives fewer bits. None: 0.01, or what the budget needs."""
     budget: Budget | None = None
     """The most that the final network may cost: a `Budget`, or text such as "0.5% bops" or "500 kB"."""
-    gates: OptimizerConfig = field(default_factory=OptimizerConfig)
-    """Optimizer and schedule of the gates. With a budget, and left at the default, the learning rate is one at which a
-    gate can close in the first third of the search."""
+    gates: OptimizerConfig | None = None
+    """Optimizer and schedule of the gates. None: Adam with a learning rate that follows from the number of steps."""
     frozen_statistics: float = 0.05
     """The last part of training, from 0 to 1, in which batch norm statistics are frozen: the plan is read with these.
     """
@@ -266,14 +267,17 @@ class FinetuneConfig(_TrainingConfig):
 def gate_optimizer(config: SearchConfig, steps: int) -> OptimizerConfig:
     """How gates learn in a search of so many steps.
 
-    A step of Adam moves a logit by about the learning rate. The default one, the paper's, is for tens of thousands of
-    steps. With a budget and fewer steps it is larger, so that a gate can close in a seventh of the search, whatever the
-    number of steps.
+    A step of Adam moves a logit by about the learning rate. The paper's is for tens of thousands of steps. With fewer
+    steps the default is larger, so that a gate can close in the first third of any search.
     """
-    if config.budget is None or config.gates != OptimizerConfig():
+    if config.gates is not None:
         return config.gates
-    lr = _GATE_DISTANCE / (_GATE_PART * max(1, steps))
-    return replace(config.gates, lr=min(_MOST_GATE_LR, max(config.gates.lr, lr)))
+    paper = OptimizerConfig()
+    if config.budget is None:
+        lr = _GATE_DISTANCE / (_GATE_PART * max(1, steps))
+    else:
+        lr = _BUDGET_GATE_DISTANCE / (_BUDGET_GATE_PART * max(1, steps))
+    return replace(paper, lr=min(_MOST_GATE_LR, max(paper.lr, lr)))
 
 
 def _optimizer(config: _TrainingConfig, name: str) -> OptimizerConfig:
