@@ -1,7 +1,8 @@
 """The configurations of training: `SearchConfig`, `FinetuneConfig` and `OptimizerConfig`.
 
 `SearchConfig` is for learning bits and channels, `FinetuneConfig` for the training that follows with both of them
-fixed. Every default is the paper's where the paper has one. A configuration is checked when it is made.
+fixed. Every default is the paper's where the paper has one, but for the learning rate of gates and the calibration of
+ranges; `gates={}` and `calibration="minmax"` are the paper's. A configuration is checked when it is made.
 """
 
 from __future__ import annotations
@@ -165,8 +166,9 @@ class SearchConfig(_TrainingConfig):
         calibration: The method by which ranges are calibrated before the first step, where they are not known; see
             `Compressor.calibrate`.
         calibration_batches: The number of batches of the loader that are used for calibration.
-        calibration_bits: The width at which calibration="mse" measures the squared error; 2 starts gates from ranges
-            made for few bits.
+        calibration_bits: The width at which calibration="mse" measures the squared error; None: the narrowest one that
+            a tensor may have. In a range that is made for many bits few bits look worse than they are, and their gates
+            stay open.
 
     Raises:
         ValueError: A value is not allowed; the message names the field.
@@ -174,7 +176,7 @@ class SearchConfig(_TrainingConfig):
     Example::
 
         >>> import bayesbits as bb
-        >>> config = bb.SearchConfig(epochs=30, mu=0.05, gates={"lr": 1e-2}, calibration="mse", calibration_bits=2)
+        >>> config = bb.SearchConfig(epochs=30, mu=0.05, gates={"lr": 1e-2}, calibration="minmax")
         >>> config.gates.lr
         0.01
     """
@@ -188,13 +190,13 @@ class SearchConfig(_TrainingConfig):
     frozen_statistics: float = 0.05
     """The last part of training, from 0 to 1, in which batch norm statistics are frozen: the plan is read with these.
     """
-    calibration: str = "minmax"
+    calibration: str = "mse"
     """The method by which ranges are calibrated before the first step, where they are not known; see
     `Compressor.calibrate`."""
     calibration_batches: int = 8
     """The number of batches of the loader that are used for calibration."""
-    calibration_bits: int = 8
-    """The width at which calibration="mse" measures the squared error; 2 starts gates from ranges made for few bits."""
+    calibration_bits: int | None = None
+    """The width at which calibration="mse" measures the squared error; None: the narrowest one of each tensor."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -210,7 +212,8 @@ class SearchConfig(_TrainingConfig):
         check_number(self, "frozen_statistics", 0.0, 1.0)
         check_choice(self, "calibration", METHODS)
         check_integer(self, "calibration_batches", 1)
-        check_integer(self, "calibration_bits", 1)
+        if self.calibration_bits is not None:
+            check_integer(self, "calibration_bits", 1)
 
 
 @dataclass(frozen=True)
