@@ -19,6 +19,7 @@ import time
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,13 @@ def attached(model: nn.Module, device: str) -> bb.Compressor:
 
 
 Batches = list[Tensor]
+
+
+def show(name: str, number: int, count: int) -> None:
+    """A line for every unit that is reconstructed, with the time."""
+    print(f"{time.strftime('%H:%M:%S')} {number} of {count}: {name}", flush=True)
+
+
 Learn = Callable[[bb.Compressor, Batches, Path], object]
 
 
@@ -158,7 +166,7 @@ NETWORKS: dict[str, Learn] = {
     "8/8 minmax": fixed(8, 8, "minmax"),
     "8/8": fixed(8, 8),
     "4/8": fixed(4, 8),
-    "4/8 adaround": then(fixed(4, 8), adaround),
+    "4/8 adaround": then(fixed(4, 8), partial(adaround, progress=show)),
     "4/8 reconstruct": then(fixed(4, 8), reconstruct),
     **{f"learned {cost}%": learned(cost) for cost in COSTS},
     **{f"learned {cost}% reconstruct": then(learned(cost), reconstruct) for cost in COSTS},
@@ -172,6 +180,8 @@ def learn(options: argparse.Namespace) -> None:
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(0)
     images, _ = read_images(options.images, "learn")
+    if options.examples is not None:
+        images = images[torch.arange(options.examples) * len(images) // options.examples]
     batches = list(inputs_of(images).to(options.device).split(BATCH))
     options.runs.mkdir(parents=True, exist_ok=True)
     for name in options.networks or NETWORKS:
@@ -185,6 +195,7 @@ def learn(options: argparse.Namespace) -> None:
         point = read_point(compressor)
         state = {"name": name, "state": compressor.model.state_dict(), "plan": point.plan.to_json()}
         state |= {"relative_bops": point.relative_bops, "seconds": seconds, "device": options.device}
+        state["examples"] = len(images)
         torch.save(state, path.with_suffix(".tmp"))
         path.with_suffix(".tmp").rename(path)
         print(f"{name}: {point.relative_bops:.2f}% of the bit operations, {seconds:.0f} s", flush=True)
@@ -311,6 +322,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, required=True, help="the folder for what is learned")
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, help="only these")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--examples", type=int, help="learn from so many images, evenly spaced; all by default")
     parser.add_argument("--quick-test", action="store_true", help="test the simulation after learning, too")
     parser.add_argument("--verified", type=int, default=VERIFIED, help="verify on so many images")
     parser.add_argument("--out", type=Path, default=RESULT)
