@@ -91,7 +91,7 @@ def least_error(rows: Tensor, largest: Tensor, bits: int, signed: bool) -> Tenso
     at_once = max(1, _SUMS_AT_ONCE // (codes * len(_FRACTIONS)) if by_sums else _VALUES_AT_ONCE // values.shape[1])
     errors = [
         (_errors_from_sums if by_sums else _errors_by_rounding)(*some, bits, signed)
-        for some in zip(values.split(at_once), candidates.split(at_once), strict=True)
+        for some in zip(torch.split(values, at_once), torch.split(candidates, at_once), strict=True)
     ]
     return candidates.gather(1, torch.cat(errors).argmin(dim=1, keepdim=True)).squeeze(1)
 
