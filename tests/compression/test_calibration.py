@@ -54,6 +54,19 @@ def test_a_tensor_that_never_came_is_named_and_keeps_its_range():
     assert net.first.beta.item() == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize(("columns", "bits"), [(320, 8), (6000, 8), (700, 4)])
+def test_the_range_of_a_channel_is_fitted_to_all_of_its_values_however_many_channels_there_are(columns, bits):
+    weight = torch.randn(400, columns, generator=torch.Generator().manual_seed(0))
+    quantizer = GatedQuantizer(signed=True, beta=[1.0] * 400)
+    calibrate_weight(quantizer, weight, "weight", method="mse", reference_bits=bits)
+    for channel in (0, 1, 399):
+        alone = GatedQuantizer(signed=True)
+        calibrate_weight(alone, weight[channel], "weight", method="mse", reference_bits=bits)
+        assert quantizer.beta.flatten()[channel].item() == pytest.approx(alone.beta.item(), rel=1e-5)
+    clipped = (quantizer.beta.flatten() / weight.abs().amax(dim=1)).median().item()
+    assert clipped > (0.89 if bits == 8 else 0.7)
+
+
 def test_the_weight_s_range_is_signed_and_one_for_each_channel_where_there_are_as_many():
     weight = torch.tensor([[1.0, -3.0], [0.5, 0.25]])
     whole, by_channel = GatedQuantizer(signed=False), GatedQuantizer(signed=False, beta=[1.0, 1.0])
