@@ -150,7 +150,7 @@ def test_with_a_budget_the_best_point_within_it_is_named(budget):
 @pytest.mark.parametrize(
     ("budget", "message"),
     [
-        ("1% bops", r"with the narrowest widths that the spec allows, and all channels"),
+        ("1% bops", r"with the narrowest widths that are allowed, and all channels"),
         (3, "budget is 3; it has a unit"),
         ("-3% bops", "not positive"),
     ],

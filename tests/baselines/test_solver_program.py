@@ -16,7 +16,7 @@ import bayesbits as bb
 from bayesbits.baselines.solver_program import WidthProgram, allowed_widths
 from bayesbits.compression.planning import make_plan
 from tests.compression import gate_networks
-from tests.compression.test_projection import LIMITS, budget_between, check_plan
+from tests.compression.test_projection import LIMITS, PARTS, budget_between, check_plan
 
 
 class Shared(nn.Module):
@@ -68,10 +68,10 @@ def plans_with_costs():
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(0, 10**6), st.sampled_from(LIMITS), st.floats(0, 0.6), st.sampled_from([0.5, 3.0, 8.0]))
-def test_no_plan_within_the_budget_has_a_smaller_sum_of_scores(seed, names, part, spread):
+@given(st.integers(0, 10**6), st.sampled_from(LIMITS), PARTS, st.sampled_from([0.5, 3.0, 8.0]))
+def test_no_plan_within_the_budget_has_a_smaller_sum_of_scores(seed, names, parts, spread):
     compressor = shared()
-    budget = budget_between(compressor, names, part)
+    budget = budget_between(compressor, names, [0.6 * part for part in parts])
     program = WidthProgram(compressor.attachment, budget)
     scores = random_scores(program.widths, seed, spread)
     plan = program.solve(scores)
@@ -82,13 +82,11 @@ def test_no_plan_within_the_budget_has_a_smaller_sum_of_scores(seed, names, part
 
 
 @settings(max_examples=25, deadline=None)
-@given(gate_networks.compressors(), st.sampled_from(LIMITS), st.floats(0, 1), st.integers(0, 1000))
-def test_every_plan_is_within_the_budget_and_the_rules_and_keeps_all_channels(compressor, names, part, seed):
+@given(gate_networks.compressors(), st.sampled_from(LIMITS), PARTS, st.integers(0, 1000))
+def test_every_plan_is_within_the_budget_and_the_rules_and_keeps_all_channels(compressor, names, parts, seed):
     widths = allowed_widths(compressor.attachment)
     narrowest = make_plan(compressor.attachment, {name: own[0] for name, own in widths.items()}, {})
-    least, most = compressor.cost(narrowest), compressor.attachment.cost_model.dense()
-    limits = {name: getattr(least, name) ** (1 - part) * getattr(most, name) ** part for name in names}
-    budget = bb.Budget(**{name: max(limit, getattr(least, name)) for name, limit in limits.items()})
+    budget = budget_between(compressor, names, parts, narrowest)
     plan = WidthProgram(compressor.attachment, budget).solve(random_scores(widths, seed, 5.0))
     assert budget.allows(compressor.cost(plan))
     assert not plan.kept

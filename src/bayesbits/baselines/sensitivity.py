@@ -27,6 +27,7 @@ from torch import Tensor
 from bayesbits.baselines.sensitivity_scores import Measurement, ScoreFunction, Widths
 from bayesbits.compression.budget import Budget, as_budget
 from bayesbits.compression.compressor import Compressor, check_compressor
+from bayesbits.compression.planning import read_widths
 from bayesbits.compression.smallest_plan import check_widths_reachable
 from bayesbits.posttraining.examples import take_batches
 from bayesbits.posttraining.front_points import read_point
@@ -267,4 +268,4 @@ def _changes(compressor: Compressor, widths: tuple[int, ...]) -> list[tuple[str,
 
 def _plan(compressor: Compressor, widths: Widths) -> Plan:
     """The plan with these widths; other tensors keep their own."""
-    return Plan({**compressor.plan().bits, **widths})
+    return Plan({**read_widths(compressor.attachment), **widths})

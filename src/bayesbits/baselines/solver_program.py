@@ -23,7 +23,7 @@ import numpy as np
 
 from bayesbits.compression.attachment import Attachment
 from bayesbits.compression.budget import Budget
-from bayesbits.compression.planning import make_plan, read_plan
+from bayesbits.compression.planning import make_plan, read_widths
 from bayesbits.compression.smallest_plan import check_widths_reachable
 from bayesbits.cost.cost import Cost
 from bayesbits.records.plan import Plan
@@ -177,7 +177,7 @@ class WidthProgram:
 
 def allowed_widths(attachment: Attachment) -> dict[str, tuple[int, ...]]:
     """The widths of every tensor, increasing: those that its rules allow where it learns, and else the present one."""
-    present, quantizers = read_plan(attachment).bits, attachment.quantizers
+    present, quantizers = read_widths(attachment), attachment.quantizers
     widths = {}
     for name, bits in present.items():
         learns = name in quantizers and quantizers[name].mode == "learning"

@@ -52,7 +52,7 @@ def check_reachable(attachment: Attachment, budget: Budget) -> None:
 def check_widths_reachable(attachment: Attachment, budget: Budget, narrowest: Plan) -> None:
     """The same for methods that remove no channels: `narrowest` is their smallest plan."""
     check_reachable(attachment, budget)
-    what = "the narrowest widths that the spec allows, and all channels, as this method removes none"
+    what = "the narrowest widths that are allowed, and all channels, as this method removes none"
     _check_plan(attachment, budget, narrowest, what)
 
 
