@@ -52,10 +52,14 @@ def check_plan(compressor, plan):
 
 
 def check_most_bits(compressor, plan, names, most_bits):
-    """No width that the budget depends on is above the most bits where the tensor could have another."""
-    for name in weighed(compressor, names):
-        widths = compressor.attachment.search_space.widths[name]
-        assert plan.bits[name] <= max(most_bits, widths[0])
+    """No width is above the most bits where the tensor has another, and what no limit concerns has the widest."""
+    limited = weighed(compressor, names)
+    for name, quantizer in compressor.attachment.quantizers.items():
+        if quantizer.mode == "learning" and plan.bits[name] > 0:
+            widest = max([bits for bits in quantizer.bits if bits <= (most_bits or 32)] or quantizer.bits[:1])
+            assert plan.bits[name] <= widest
+            if name not in limited:
+                assert plan.bits[name] == (quantizer.effective_bits() if most_bits is None else widest)
 
 
 def weighed(compressor, names):
@@ -68,7 +72,9 @@ def larger_plans(compressor, plan, names, most_bits):
     """Every plan with one width more, up to the most bits, or with the channels that a group gets back next."""
     attachment, topology = compressor.attachment, compressor.topology
     for name in weighed(compressor, names):
-        wider = [width for width in attachment.search_space.widths[name] if most_bits >= width > plan.bits[name] > 0]
+        wider = [
+            width for width in attachment.search_space.widths[name] if (most_bits or 32) >= width > plan.bits[name] > 0
+        ]
         if wider:
             yield replace(plan, bits={**plan.bits, name: wider[0]})
     logits = channel_logits(attachment)
@@ -88,7 +94,7 @@ def larger_plans(compressor, plan, names, most_bits):
 
 
 @settings(max_examples=60, deadline=None)
-@given(compressors(), st.sampled_from(LIMITS), PARTS, st.sampled_from([32, 8, 2]))
+@given(compressors(), st.sampled_from(LIMITS), PARTS, st.sampled_from([None, 8, 2]))
 def test_every_projection_is_within_the_budget_and_the_rules(compressor, names, parts, most_bits):
     budget = budget_between(compressor, names, parts)
     before = copy.deepcopy(compressor.model.state_dict())

@@ -41,8 +41,8 @@ _CERTAIN = 12.0  # noise changes a gate with this logit, or its negative, once i
 def project(attachment: Attachment, budget: Budget, *, most_bits: int | None = None) -> Plan:
     """The plan within the budget that is nearest to the gates' decision; the gates are left as they are.
 
-    With `most_bits` no width that learns is above it, where its tensor has another. A `BudgetError` where there is no
-    plan.
+    With `most_bits` no width that learns is above it, where its tensor has another; and tensors that the budget does
+    not limit have the widest of the others, whatever their gates say. A `BudgetError` where there is no plan.
     """
     check_reachable(attachment, budget)
     order = _GateOrder(attachment, budget, most_bits)
@@ -168,11 +168,10 @@ class _GateOrder:
         self._logits, self._multiple = channel_logits(attachment), attachment.spec.channel_multiple
         self._groups = decided_groups(attachment, self._logits)
         self._bits = {name: q.effective_bits() for name, q in quantizers.items() if q.mode != "off"}
-        self._widths = [
-            _width_of(name, quantizers[name], most_bits)
-            for name in _limited_tensors(attachment, budget)
-            if name in quantizers and quantizers[name].mode == "learning"
-        ]
+        learning = {name: _width_of(name, q, most_bits) for name, q in quantizers.items() if q.mode == "learning"}
+        if most_bits is not None:
+            self._bits |= {name: entry.widths[-1] for name, entry in learning.items()}
+        self._widths = [learning[name] for name in _limited_tensors(attachment, budget) if name in learning]
         self._kept = {name: (gate.kept() if gate.fixed else ~gate.may_close).tolist() for name, gate in gates.items()}
         self._learning = [name for name, gate in gates.items() if not gate.fixed]
         self._gates = sorted(self._all_gates())

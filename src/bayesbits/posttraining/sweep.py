@@ -112,7 +112,9 @@ def posttrain(
         ):
             started = started or reset_for_sweep(compressor.attachment)
             with only_learning(compressor, tuple(learn.split("+"))) as groups:
-                _learn_point(compressor, groups, loss, mu, config, _order(len(inputs), config.steps, order), advance)
+                _learn_point(
+                    compressor, groups, loss, mu, config, batch_order(len(inputs), config.steps, order), advance
+                )
             score = None
             if evaluate is not None:
                 with quantizers_restored(compressor.attachment):
@@ -129,8 +131,8 @@ def posttrain(
             keep(Front(tuple(points)))
     if within is not None:
         with progress_bar("post-training, ranges within the budget", config.steps, shown=shown) as advance:
-            batch_order = _order(len(inputs), config.steps, order)
-            ranges = partial(_learn_ranges, compressor, loss, config, batch_order, advance)
+            indices = batch_order(len(inputs), config.steps, order)
+            ranges = partial(learn_ranges, compressor, loss, config, indices, advance)
             points.append(within.settle(ranges if "ranges" in learn else None, evaluate))
         if keep is not None:
             keep(Front(tuple(points)))
@@ -166,7 +168,7 @@ def _learn_point(
         )
 
 
-def _learn_ranges(
+def learn_ranges(
     compressor: Compressor, loss: BatchLoss, config: PosttrainConfig, order: list[int], advance: Callable[[], None]
 ) -> None:
     """The same for the ranges of a network with a final plan, without a penalty."""
@@ -189,7 +191,7 @@ def _optimizer(
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, 3 * (1 - step / steps)))
 
 
-def _order(batches: int, steps: int, generator: torch.Generator) -> list[int]:
+def batch_order(batches: int, steps: int, generator: torch.Generator) -> list[int]:
     """The indices of the batches for so many steps; every pass over the batches has a new order."""
     order: list[int] = []
     while len(order) < steps:
