@@ -11,8 +11,16 @@ from bayesbits.records.topology import ChannelGroup
 
 def read_plan(attachment: Attachment) -> Plan:
     """The present decision: gates thresholded, bits by tensor, channels by layer."""
-    bits = {name: q.effective_bits() for name, q in attachment.quantizers.items() if q.mode != "off"}
-    return make_plan(attachment, bits, kept_channels(attachment))
+    return make_plan(attachment, _present_bits(attachment), kept_channels(attachment))
+
+
+def read_widths(attachment: Attachment) -> dict[str, int]:
+    """The present widths of all tensors, for methods that remove no channel."""
+    return dict(make_plan(attachment, _present_bits(attachment), {}).bits)
+
+
+def _present_bits(attachment: Attachment) -> dict[str, int]:
+    return {name: q.effective_bits() for name, q in attachment.quantizers.items() if q.mode != "off"}
 
 
 def make_plan(attachment: Attachment, bits: Mapping[str, int], kept: Mapping[str, tuple[int, ...]]) -> Plan:
