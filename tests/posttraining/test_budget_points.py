@@ -1,5 +1,7 @@
 """Post-training within a budget: one more point, within it, and the best on the examples."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -52,30 +54,84 @@ def test_an_unreachable_budget_is_refused_before_anything_is_learned():
     assert {value for gates in learning for value in gates.logits.tolist()} == {6.0}
 
 
-def test_the_plan_with_the_least_loss_is_chosen_and_the_network_stays():
-    compressor = handle()
-    compressor.calibrate([X])
-    budget, targets = bb.Budget(relative_bops=1.0), compressor.model(X).argmax(1)
-    seen = []
+def random_gates(compressor, seed):
+    generator = torch.Generator().manual_seed(seed)
+    for quantizer in compressor.attachment.quantizers.values():
+        quantizer.gates.logits.data = 3 * torch.randn(quantizer.gates.logits.shape, generator=generator)
+
+
+def float_loss(compressor, seen=None):
+    """The squared error to the float network, as a function of a batch's index."""
+    wanted = bb.Compressor(copy.deepcopy(compressor.model)).detach()(X).detach()
 
     def loss(index):
-        seen.append(compressor.cost().relative_bops)
-        return F.cross_entropy(compressor.model(X), targets)
+        if seen is not None:
+            seen.append(compressor.cost().relative_bops)
+        return F.mse_loss(compressor.model(X), wanted)
 
-    points = BudgetPoints(compressor, budget, loss, batches=1)
-    losses, plans = [], []
-    for seed in range(3):
-        generator = torch.Generator().manual_seed(seed)
+    return loss
+
+
+def state_of(compressor):
+    return {name: value.clone() for name, value in compressor.model.state_dict().items()}
+
+
+def test_the_plan_with_the_least_loss_is_chosen_and_the_network_stays():
+    compressor = handle((2, 4, 8, 16))
+    compressor.calibrate([X], "mse")
+    budget, seen = bb.Budget(relative_bops=1.8), []
+    points = BudgetPoints(compressor, budget, float_loss(compressor, seen), [X])
+    found = []
+    for seed in range(4):
+        random_gates(compressor, seed)
+        before = state_of(compressor)
+        points.add(float(seed))
+        assert all(torch.equal(value, before[name]) for name, value in compressor.model.state_dict().items())
+        for most_bits in (None, 8):
+            plan, other = project(compressor.attachment, budget, most_bits=most_bits), handle((2, 4, 8, 16))
+            other.calibrate([X], "mse")
+            loss = float_loss(other)
+            other.fix(plan)
+            found.append((loss(0).item(), float(seed), plan))
+    best = min(found, key=lambda one: one[0])
+    point = points.settle(None, lambda model: 7.0)
+    assert (point.mu, point.plan, point.score) == (*best[1:], 7.0)
+    assert all(torch.equal(value, before[name]) for name, value in compressor.model.state_dict().items())
+    assert all(cost <= 1.8 for cost in seen)
+
+
+def settled(change):
+    """The loss of the chosen point, that with fitted ranges, and that with ranges that learning changed by a factor."""
+    compressor = handle((2, 4, 8))
+    compressor.calibrate([X], "minmax")
+    loss, losses = float_loss(compressor), []
+    points = BudgetPoints(compressor, bb.Budget(relative_bops=1.0), loss, [X])
+    points.add(0.5)
+
+    def learn_ranges():
+        losses.append(loss(0).item())
         for quantizer in compressor.attachment.quantizers.values():
-            quantizer.gates.logits.data = 3 * torch.randn(quantizer.gates.logits.shape, generator=generator)
-        before = compressor.plan()
-        points.add(float(seed), None)
-        assert compressor.plan() == before
-        plans.append(project(compressor.attachment, budget))
-        other = handle()
-        other.calibrate([X])
-        other.fix(plans[-1])
-        losses.append(F.cross_entropy(other.model(X), targets).item())
-    best = min(range(3), key=losses.__getitem__)
-    assert (points.best.mu, points.best.plan) == (float(best), plans[best])
-    assert all(cost <= 1.0 for cost in seen)
+            quantizer.log_beta.data += change
+        losses.append(loss(0).item())
+
+    before = state_of(compressor)
+    point = points.settle(None if change is None else learn_ranges, None)
+    assert all(torch.equal(value, before[name]) for name, value in compressor.model.state_dict().items())
+    bb.restore(compressor, point)
+    chosen = loss(0).item()
+    compressor.calibrate([X], "mse")
+    return chosen, loss(0).item(), losses
+
+
+def test_ranges_are_the_best_of_own_fitted_and_learned_ones():
+    """Ranges for 8 bits are too wide for 2 and 4; what learning makes of fitted ones may be better or worse."""
+    chosen, fitted, _ = settled(None)
+    assert chosen == pytest.approx(fitted)
+    better = []
+    for change in (5.0, -0.1, 0.1):
+        chosen, fitted, (before, after) = settled(change)
+        assert before == pytest.approx(fitted)
+        assert chosen == pytest.approx(min(before, after))
+        better.append(after < before)
+    assert any(better)
+    assert not better[0]

@@ -156,13 +156,22 @@ def posttrain(
         ),
     ] = None,
     latency_table: options.LatencyTableOption = None,
+    planner: Annotated[
+        options.Planner,
+        typer.Option(
+            "--planner",
+            help="With --budget, the plan that becomes final. learned: that of the gates. solver: that of an integer "
+            "program over gradients. best: the one of the two with the smaller loss on the examples; both are shown.",
+        ),
+    ] = "best",
     output: options.PosttrainOutput = None,
     device: options.DeviceOption = None,
 ) -> None:
     """Learn the bits of a trained network on a few examples, as a front of points; no weight changes.
 
-    With --budget the gates of every point are projected onto it too, and the plan with the least loss on the examples
-    becomes the final network in the folder, as after `bayesbits search`.
+    With --budget the gates of every point are projected onto it too, and a solver finds another plan within it, from
+    gradients alone. The plan with the least loss on the examples becomes the final network in the folder, as after
+    `bayesbits search`.
 
     Examples:
 
@@ -175,7 +184,8 @@ def posttrain(
 
     run_posttrain(
         chosen, checkpoint, output, labels=labels, learn=learn, num_examples=num_examples, steps=steps, mus=mus,
-        gates=gates, per_channel=per_channel, budget=budget, device=device, latency_table=latency_table,
+        gates=gates, per_channel=per_channel, budget=budget, latency_table=latency_table, planner=planner,
+        device=device,
     )  # fmt: skip
 
 
@@ -194,6 +204,15 @@ def sensitivity(
     ] = "8,4,2",
     num_examples: options.NumExamplesOption = 1024,
     per_channel: options.PerChannelOption = True,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            "--budget",
+            metavar="LIMIT",
+            help='The most that a plan may cost, such as "2% bops" or "500 kB": the best point within it is named; a '
+            "number alone is a percentage of the bit operations.",
+        ),
+    ] = None,
     output: options.PosttrainOutput = None,
     device: options.DeviceOption = None,
 ) -> None:
@@ -212,7 +231,7 @@ def sensitivity(
 
     run_sensitivity(
         chosen, checkpoint, output, labels=labels, bits=tuple(map(int, bits.split(","))), num_examples=num_examples,
-        per_channel=per_channel, device=device,
+        per_channel=per_channel, budget=budget, device=device,
     )  # fmt: skip
 
 

@@ -75,16 +75,28 @@ def _milliseconds(cost: Cost) -> float:
 def check_reachable(attachment: Attachment, budget: Budget) -> None:
     """Raise a `BudgetError` that names the smallest cost, and what holds it up, if the budget is below that."""
     check_table(attachment, budget)
-    smallest = attachment.cost_model.count(smallest_plan(attachment), budget.table)
-    if not budget.allows(smallest) and budget.table is not None:
-        smallest = attachment.cost_model.count(fastest_plan(attachment, budget.table), budget.table)
+    plan = smallest_plan(attachment)
+    if budget.table is not None and not budget.allows(attachment.cost_model.count(plan, budget.table)):
+        plan = fastest_plan(attachment, budget.table)
+    _check_plan(attachment, budget, plan, "the narrowest widths and the fewest channels that the spec allows")
+
+
+def check_widths_reachable(attachment: Attachment, budget: Budget, narrowest: Plan) -> None:
+    """The same for methods that remove no channels: `narrowest` is their smallest plan."""
+    check_reachable(attachment, budget)
+    what = "the narrowest widths that are allowed, and all channels, as this method removes none"
+    _check_plan(attachment, budget, narrowest, what)
+
+
+def _check_plan(attachment: Attachment, budget: Budget, plan: Plan, what: str) -> None:
+    smallest = attachment.cost_model.count(plan, budget.table)
     if budget.allows(smallest):
         return
     broken = next(name for name, limit in budget.limits.items() if getattr(smallest, name) > limit)
     parts = _largest_parts(attachment, smallest, broken)
     raise BudgetError(
-        f"the budget of {budget} cannot be reached: with the narrowest widths and the fewest channels that the spec "
-        f"allows, the network costs {budget.describe(smallest)}. Most of it is {parts}. "
+        f"the budget of {budget} cannot be reached: with {what}, the network costs {budget.describe(smallest)}. Most "
+        f"of it is {parts}. "
         "Raise the budget, or allow narrower widths (Spec.bits, Spec.input_bits, rules) or fewer channels (Spec.prune)"
     )
 
@@ -136,7 +148,8 @@ def _reason(attachment: Attachment, cost: LayerCost) -> str:
 
 def _why_kept(attachment: Attachment, layer: Layer) -> str:
     if layer.depthwise or layer.name in attachment.channel_gates:
-        return ""
+        least = attachment.search_space.min_channels.get(layer.name)
+        return "" if least is None else f", as a rule keeps {least}"
     reason = next((r for c in layer.out_channels if (r := attachment.topology.group_of(c).reason) is not None), None)
     if reason is None:
         reason = "Spec.prune is False" if not attachment.spec.prune else "a rule keeps them"
