@@ -27,6 +27,7 @@ from bayesbits.compression.budget import Budget
 from bayesbits.compression.planning import make_plan, read_widths
 from bayesbits.compression.smallest_plan import check_widths_reachable
 from bayesbits.cost.cost import Cost
+from bayesbits.records.latency_table import NARROW_BITS
 from bayesbits.records.plan import Plan
 from bayesbits.utils.optional_packages import require_packages
 
@@ -56,6 +57,16 @@ class WidthProgram:
 
     def solve(self, scores: Scores) -> Plan:
         """The plan with the least sum of scores; its counted cost is within the budget."""
+        found = self._solve(scores)
+        if self.budget.table is None:
+            return found
+        # Widths up to 8 bits are equally fast, so that the widest of them are a good plan where the program finds less.
+        bits = {name: max((w for w in own if w <= NARROW_BITS), default=own[0]) for name, own in self.widths.items()}
+        simple = self._plan(bits)
+        fits = self.budget.allows(self.attachment.cost_model.count(simple, self.budget.table))
+        return simple if fits and _total(scores, simple) < _total(scores, found) else found
+
+    def _solve(self, scores: Scores) -> Plan:
         lowered = 0.0
         for _ in range(_ROUNDS):
             chosen = self._choose(scores, lowered)
@@ -175,6 +186,10 @@ class WidthProgram:
         cost = next(iter(self._counted.values()))
         rest = getattr(cost, name) - sum(getattr(layer, name) for layer in cost.layers)
         return row / unit, rest / unit
+
+
+def _total(scores: Scores, plan: Plan) -> float:
+    return sum(own[plan.bits[name]] for name, own in scores.items())
 
 
 def allowed_widths(attachment: Attachment) -> dict[str, tuple[int, ...]]:
