@@ -44,14 +44,27 @@ def test_the_sweep_itself_is_as_without_a_budget():
     assert front("1.5% bops")[1].points[:2] == front(None)[1].points
 
 
-def test_an_unreachable_budget_is_refused_before_anything_is_learned():
+@pytest.mark.parametrize(
+    ("budget", "message"),
+    [
+        ("0.1% bops", "cannot be reached"),
+        ("90% bops, 10 bytes", "cannot be reached"),
+        ("2% bops, 3% bops", "limits the bit operations twice"),
+        ("-2% bops", "not positive"),
+        ("2", "does not say of what"),
+        (4, "budget is 4; it has a unit"),
+        ({"relative_bops": -1.0}, "it is a positive number"),
+    ],
+)
+def test_a_budget_that_cannot_be_met_is_refused_before_anything_is_read_or_learned(budget, message):
+    def never():
+        raise AssertionError("batches were read")
+        yield
+
     compressor = handle()
-    with pytest.raises(bb.BudgetError, match="cannot be reached"):
-        bb.posttrain(compressor, X.split(32), config=bb.PosttrainConfig(loss="output"), budget="0.1% bops")
-    with pytest.raises(ValueError, match="budget is 4; it has a unit"):
-        bb.posttrain(compressor, X.split(32), config=bb.PosttrainConfig(loss="output"), budget=4)
-    learning = [entry.gates for entry in compressor.attachment.quantizers.values() if entry.mode == "learning"]
-    assert {value for gates in learning for value in gates.logits.tolist()} == {6.0}
+    with pytest.raises(ValueError, match=message):
+        bb.posttrain(compressor, never(), config=bb.PosttrainConfig(loss="output"), budget=budget)
+    assert not compressor.attachment.calibrated
 
 
 def random_gates(compressor, seed):

@@ -20,7 +20,6 @@ from torch import nn
 from bayesbits.compression.budget import Budget
 from bayesbits.compression.compressor import Compressor
 from bayesbits.compression.projection import project
-from bayesbits.compression.smallest_plan import check_reachable
 from bayesbits.posttraining.front_points import put_range, read_point
 from bayesbits.posttraining.losses import BatchLoss
 from bayesbits.posttraining.quantizer_state import quantizers_restored
@@ -34,8 +33,7 @@ class BudgetPoints:
     """The plans within a budget that a sweep leads to; `settle` returns the one with the least loss on the examples."""
 
     def __init__(self, compressor: Compressor, budget: Budget, loss: BatchLoss, inputs: list[Any]) -> None:
-        """Raises a `BudgetError` where the budget is below the smallest cost; `inputs` are those of the batches."""
-        check_reachable(compressor.attachment, budget)
+        """The budget can be reached; `inputs` are those of the batches."""
         self.compressor, self.budget, self._loss, self._inputs = compressor, budget, loss, inputs
         self._least = float("inf")
         self._best: Point | None = None
