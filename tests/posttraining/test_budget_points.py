@@ -132,8 +132,21 @@ def settled(change):
     assert all(torch.equal(value, before[name]) for name, value in compressor.model.state_dict().items())
     bb.restore(compressor, point)
     chosen = loss(0).item()
+    return chosen, min(fitted_losses(compressor, loss)), losses
+
+
+def fitted_losses(compressor, loss):
+    """With all ranges of least squared error, and with those of tensors of 8 bits or more from min/max."""
+    quantizers, losses = compressor.attachment.quantizers, []
     compressor.calibrate([X], "mse")
-    return chosen, loss(0).item(), losses
+    losses.append(loss(0).item())
+    fitted = {name: quantizer.log_beta.detach().clone() for name, quantizer in quantizers.items()}
+    compressor.calibrate([X], "minmax")
+    for name, quantizer in quantizers.items():
+        if compressor.plan().bits[name] < 8:
+            quantizer.log_beta.data.copy_(fitted[name])
+    losses.append(loss(0).item())
+    return losses
 
 
 def test_ranges_are_the_best_of_own_fitted_and_learned_ones():
@@ -148,3 +161,28 @@ def test_ranges_are_the_best_of_own_fitted_and_learned_ones():
         better.append(after < before)
     assert any(better)
     assert not better[0]
+
+
+@pytest.mark.parametrize(("narrow", "wide"), [(0.5, 0.5), (1.0, 1.0), (1.0, 2.0)])
+def test_min_max_is_for_8_bits_and_more(narrow, wide, monkeypatch):
+    """Ranges start at 0.5, have 1 by least squares and 2 by min/max; the loss says which of them it wants."""
+    compressor = handle((2, 4, 8))
+    compressor.calibrate([X])
+    quantizers = compressor.attachment.quantizers
+
+    def set_all(value):
+        for quantizer in quantizers.values():
+            quantizer.log_beta.data.fill_(value)
+
+    def loss(index):
+        wanted = {name: wide if quantizer.effective_bits() >= 8 else narrow for name, quantizer in quantizers.items()}
+        return sum((quantizer.log_beta - wanted[name]) ** 2 for name, quantizer in quantizers.items())
+
+    set_all(0.5)
+    monkeypatch.setattr(compressor, "calibrate", lambda batches, method: set_all({"mse": 1.0, "minmax": 2.0}[method]))
+    points = BudgetPoints(compressor, bb.Budget(relative_bops=3.0), loss, [X])
+    points.add(0.5)
+    point = points.settle(None, None)
+    assert {4, 8} <= set(point.plan.bits.values())
+    found = {(point.plan.bits[name] >= 8, *own.log_beta) for name, own in point.ranges.items()}
+    assert found == {(True, wide), (False, narrow)}
