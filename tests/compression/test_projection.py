@@ -49,6 +49,8 @@ def check_plan(compressor, plan):
     for entry in decided_groups(attachment, channel_logits(attachment)):
         count = len(present_channels(topology, plan, entry.group))
         assert count == entry.allowed(count, compressor.spec.channel_multiple)
+        least = max(attachment.search_space.min_channels.get(name, 1) for name in entry.group.producers)
+        assert count >= min(least, entry.group.size)
 
 
 def check_most_bits(compressor, plan, names, most_bits):

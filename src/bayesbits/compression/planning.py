@@ -69,10 +69,12 @@ class DecidedGroup:
     """For every channel class the layers that make it, each with the index of its output channel."""
     strongest: Mapping[int, tuple[str, int]]
     """For every channel class the one of its makers with the largest logit."""
+    least: int = 1
+    """The number of channels that stay at least."""
 
     def allowed(self, count: int, multiple: int) -> int:
-        """The number of channels that stay where `count` of them were to stay: at least one, rounded to a multiple."""
-        return min(self.group.size, max(1, -(-count // multiple)) * multiple)
+        """The number of channels that stay where `count` of them were to stay: the least, rounded to a multiple."""
+        return min(self.group.size, -(-max(count, self.least) // multiple) * multiple)
 
 
 def decided_groups(attachment: Attachment, logits: Mapping[str, list[float]]) -> list[DecidedGroup]:
@@ -89,7 +91,8 @@ def decided_groups(attachment: Attachment, logits: Mapping[str, list[float]]) ->
                 if channel in makers:
                     makers[channel].append((layer.name, index))
         strongest = {channel: max(makers[channel], key=lambda at: logits[at[0]][at[1]]) for channel in group.channels}
-        groups.append(DecidedGroup(group, makers, strongest))
+        least = max(attachment.search_space.min_channels.get(name, 1) for name in group.producers)
+        groups.append(DecidedGroup(group, makers, strongest, least))
     return groups
 
 
@@ -113,8 +116,9 @@ def complete_groups(
 ) -> dict[str, tuple[int, ...]]:
     """The output channels that stay, of every layer that loses some, if `kept` says what the gates keep.
 
-    Of every group at least one channel stays, and at least the next multiple that the spec asks for: the channels with
-    the largest logits are taken back. Channels that are fixed are final; their number is not rounded up.
+    Of every group at least one channel stays, or as many as a rule says, and at least the next multiple that the spec
+    asks for: the channels with the largest logits are taken back. Channels that are fixed are final; their number is
+    not rounded up.
     """
     masks = {name: list(mask) for name, mask in kept.items()}
     for entry in groups:

@@ -102,7 +102,8 @@ def _reason(attachment: Attachment, cost: LayerCost) -> str:
 
 def _why_kept(attachment: Attachment, layer: Layer) -> str:
     if layer.depthwise or layer.name in attachment.channel_gates:
-        return ""
+        least = attachment.search_space.min_channels.get(layer.name)
+        return "" if least is None else f", as a rule keeps {least}"
     reason = next((r for c in layer.out_channels if (r := attachment.topology.group_of(c).reason) is not None), None)
     if reason is None:
         reason = "Spec.prune is False" if not attachment.spec.prune else "a rule keeps them"
