@@ -113,6 +113,15 @@ def test_the_plan_with_the_least_loss_is_chosen_and_the_network_stays():
     assert all(cost <= 1.8 for cost in seen)
 
 
+def test_widths_above_8_bits_stay_where_they_are_worth_it():
+    compressor = handle((4, 16))
+    compressor.calibrate([X], "minmax")
+    points = BudgetPoints(compressor, bb.Budget(relative_bops=25.0), float_loss(compressor), [X])
+    points.add(0.5)
+    bits = points.settle(None, None).plan.bits
+    assert {bits[name] for name, q in compressor.attachment.quantizers.items() if q.mode == "learning"} == {16}
+
+
 def settled(change):
     """The loss of the chosen point, that with fitted ranges, and that with ranges that learning changed by a factor."""
     compressor = handle((2, 4, 8))
