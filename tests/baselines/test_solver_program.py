@@ -21,16 +21,16 @@ from tests.latency_tables import made_up_table
 
 
 class Shared(nn.Module):
-    """Two layers read one activation, and two have one weight."""
+    """Two layers read one activation, two have one weight, and a parameter belongs to no layer."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.left, self.right = nn.Linear(3, 4), nn.Linear(4, 4, bias=False), nn.Linear(4, 4)
         self.right.weight = self.left.weight
-        self.last = nn.Linear(4, 2)
+        self.last, self.scale = nn.Linear(4, 2), nn.Parameter(torch.ones(4))
 
     def forward(self, x):
-        x = F.relu(self.first(x))
+        x = F.relu(self.first(x)) * self.scale
         return self.last(F.relu(self.left(x)) + self.right(F.relu(self.left(x))))
 
 

@@ -92,17 +92,26 @@ def test_activations_of_several_layers_and_weights_behind_batch_norm_have_scores
     assert all(parameter.grad is None for parameter in compressor.model.parameters())
 
 
-def test_the_range_with_the_smaller_score_is_chosen():
-    """An outlier that decides everything: the least squared error at 2 bits clips it, and min/max does not."""
-    compressor = attached(bb.Spec(prune=False, residual_bits=None, bits=(2, 8)))
+def test_the_range_with_the_smaller_score_is_chosen(monkeypatch):
+    compressor = attached(bb.Spec(prune=False, residual_bits=None, bits=(2, 16)))
     x, _ = examples(96)
     compressor.calibrate([x])
-    found = gradient_scores(compressor, [x], [], "output", None)
-    fitted = fitted_ranges(compressor, [x], [2, 8])
-    assert {len(one) for one in fitted.values()} == {2}
-    for name, ranges in found.ranges.items():
-        assert ranges[2] in [one[name] for one in fitted[2]]
-    assert fitted_ranges(compressor, [x], [16])[16] == [fitted[2][1]]
+    fitted = fitted_ranges(compressor, [x], [2, 16])
+    assert {bits: len(choices) for bits, choices in fitted.items()} == {2: 2, 16: 1}
+    assert fitted[16][0] == fitted[2][1]  # min/max
+    both = gradient_scores(compressor, [x], [], "output", None)
+    single = []
+    for choice in (0, 1):
+        only = {2: [fitted[2][choice]], 16: fitted[16]}
+        monkeypatch.setattr("bayesbits.baselines.solver_scores.fitted_ranges", lambda *_, only=only: only)
+        single.append(gradient_scores(compressor, [x], [], "output", None).scores)
+    better = set()
+    for name, own in both.scores.items():
+        best = min((0, 1), key=lambda choice: single[choice][name][2])
+        better.add(best)
+        assert own[2] == single[best][name][2]
+        assert both.ranges[name][2] == fitted[2][best][name]
+    assert better == {0, 1}
 
 
 def test_measured_scores_are_those_of_plain_runs():

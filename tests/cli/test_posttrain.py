@@ -89,9 +89,11 @@ def test_a_planner_needs_a_budget():
     assert "--planner" in bayesbits("posttrain", *RUN, "--planner", "solver", code=2).output
 
 
-def test_a_budget_that_cannot_be_reached_is_refused_before_anything_is_learned(here):
-    failed = bayesbits("posttrain", *RUN, "--steps", "1", "--mus", "0.001,0.01", "--budget", "0.01", code=1)
+@pytest.mark.parametrize("command", [["posttrain"], ["posttrain", "--planner", "solver"], ["sensitivity"]])
+def test_a_budget_that_cannot_be_reached_is_refused_before_anything_is_trained(here, command):
+    failed = bayesbits(*command, *RUN, "--budget", "0.01", code=1)
     assert "the budget of 0.01% bops cannot be reached" in failed.stderr.replace("\n", " ")
+    assert "float network" not in failed.stderr
     assert not (here / "run/front.json").exists()
     assert not (here / "run/result.json").exists()
 
@@ -100,7 +102,8 @@ def test_a_number_alone_is_a_percentage_and_other_budgets_have_a_unit():
     assert implementation.parse_budget("2.5") == bb.Budget(relative_bops=2.5)
     assert implementation.parse_budget("500 kB") == bb.Budget(weight_bytes=500_000)
     for wrong in ("-1", "0", "2%", "3 apples"):
-        assert "--budget" in bayesbits("posttrain", *RUN, f"--budget={wrong}", code=2).output
+        for command in ("posttrain", "sensitivity"):
+            assert "--budget" in bayesbits(command, *RUN, f"--budget={wrong}", code=2).output
 
 
 def test_a_final_point_never_takes_the_place_of_a_search(here):

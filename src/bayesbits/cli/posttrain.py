@@ -71,12 +71,13 @@ def calibrated_network(
     gates: str,
     per_channel: bool,
     device: str | None,
+    budget: Budget | None = None,
     final: bool = False,
 ) -> CalibratedNetwork:
     """Load or train the network, attach quantizers and calibrate their ranges.
 
-    No channel is removed, since no weight can make up for it. `final`: a final network will be written, which must
-    not replace the one of a search.
+    No channel is removed, since no weight can make up for it. A budget that cannot be reached is refused before any
+    training. `final`: a final network will be written, which must not replace the one of a search.
     """
     spec = replace(recipe.spec, prune=False, gates=gates, per_channel_weights=per_channel)
     loaded = replace(recipe, spec=spec)
@@ -85,7 +86,7 @@ def calibrated_network(
     folder = output or Path("runs") / f"posttrain-{folder_name(loaded)}"
     if final and (folder / CHECKPOINTS[1]).exists():
         raise ValueError(f"{folder} holds a search, and --budget would overwrite its result; choose another --output")
-    trained = _trained_network(loaded, folder, labeled, device)
+    trained = _trained_network(loaded, folder, labeled, device, budget)
     batches = _first_batches(trained.loaders.train, num_examples, next(trained.model.parameters()).device, labeled)
     inputs = [batch[0] for batch in batches] if labeled else batches
     weights = digest_of(trained.model.state_dict())
@@ -94,11 +95,13 @@ def calibrated_network(
     return CalibratedNetwork(loaded, trained, compressor, batches, sum(map(count_examples, inputs)), weights, folder)
 
 
-def _trained_network(recipe: Recipe, folder: Path, labeled: bool, device: str | None) -> TrainedNetwork:
+def _trained_network(
+    recipe: Recipe, folder: Path, labeled: bool, device: str | None, budget: Budget | None
+) -> TrainedNetwork:
     """The float network; if its training stops, the same command continues it."""
     again = "start the same command again to continue"
     try:
-        return trained_network(recipe, folder, labeled=labeled, device=device, say=print_status)
+        return trained_network(recipe, folder, labeled=labeled, device=device, say=print_status, budget=budget)
     except Interrupted as error:
         raise Interrupted(f"{error.saved}: {again}", error.signal) from error
     except TrainingError as error:
@@ -154,7 +157,7 @@ def run_posttrain(
     config = PosttrainConfig(_parse_mus(mus), _found(compared or _loss(labels, recipe)), steps)
     network = calibrated_network(
         recipe, checkpoint, output=output, labeled=labels == "given", num_examples=num_examples, gates=gates,
-        per_channel=per_channel, device=device, final=budget is not None,
+        per_channel=per_channel, device=device, budget=limit, final=budget is not None,
     )  # fmt: skip
     with_labels = "with" if labels == "given" else "without"
     title = f"{network.num_examples:,} examples {with_labels} labels"

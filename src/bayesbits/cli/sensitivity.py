@@ -40,7 +40,7 @@ def run_sensitivity(
         )
     network = calibrated_network(
         recipe, checkpoint, output=output, labeled=labels == "given", num_examples=num_examples, gates="hard_sigmoid",
-        per_channel=per_channel, device=device,
+        per_channel=per_channel, device=device, budget=limit,
     )  # fmt: skip
     measurements, metric = network.folder / MEASUREMENTS, network.trained.task.metric
     is_accuracy = (metric.name, metric.unit) == ("accuracy", "%")

@@ -6,9 +6,9 @@ widths and once with none above 8 bits: above that next to nothing is gained, an
 say so late. The loss on the examples decides which of these plans is best.
 
 The ranges of a point suit the widths that its gates were at, and the projection has moved them. So for the best plan
-there are up to three sets of ranges, of which the loss on the examples decides again: those of the point, those that
-`calibrate("mse")` finds at the widths of the plan, and, where ranges learn, the better ones of these after they have
-learned for as many steps as a point has.
+there are several sets of ranges, between which the loss on the examples decides again: those of the point; those of
+least squared error at the widths of the plan; the same with min/max from 8 bits on; and, where ranges learn, the best
+of these after they have learned for as many steps as a point has.
 """
 
 from collections.abc import Callable
@@ -20,8 +20,8 @@ from torch import nn
 from bayesbits.compression.budget import Budget
 from bayesbits.compression.compressor import Compressor
 from bayesbits.compression.projection import project
-from bayesbits.compression.smallest_plan import check_reachable
-from bayesbits.posttraining.front_points import put_range, read_point
+from bayesbits.compression.range_estimation import FINE_BITS
+from bayesbits.posttraining.front_points import put_range, read_point, read_range
 from bayesbits.posttraining.losses import BatchLoss
 from bayesbits.posttraining.quantizer_state import quantizers_restored
 from bayesbits.records.front import Point
@@ -34,8 +34,7 @@ class BudgetPoints:
     """The plans within a budget that a sweep leads to; `settle` returns the one with the least loss on the examples."""
 
     def __init__(self, compressor: Compressor, budget: Budget, loss: BatchLoss, inputs: list[Any]) -> None:
-        """Raises a `BudgetError` where the budget is below the smallest cost; `inputs` are those of the batches."""
-        check_reachable(compressor.attachment, budget)
+        """The budget can be reached; `inputs` are those of the batches."""
         self.compressor, self.budget, self._loss, self._inputs = compressor, budget, loss, inputs
         self._least = float("inf")
         self._best: Point | None = None
@@ -59,8 +58,7 @@ class BudgetPoints:
         attachment = self.compressor.attachment
         with quantizers_restored(attachment):
             point = self._put_best()
-            self.compressor.calibrate(self._inputs, "mse")  # of tensors with a final width, at this width
-            self._consider(point.plan, point.mu)
+            self._fit(point)
             if learn_ranges is not None:
                 self._put_best()
                 learn_ranges()
@@ -68,6 +66,17 @@ class BudgetPoints:
             point = self._put_best()
             score = None if evaluate is None else float(evaluate(self.compressor.model))
             return read_point(self.compressor, point.plan, score=score, mu=point.mu)
+
+    def _fit(self, point: Point) -> None:
+        """Consider ranges that are fitted to the widths of a point, to whose plan the network is fixed."""
+        quantizers = self.compressor.attachment.quantizers
+        self.compressor.calibrate(self._inputs, "mse")  # of tensors with a final width, at this width
+        self._consider(point.plan, point.mu)
+        narrow = {name: read_range(q) for name, q in quantizers.items() if point.plan.bits.get(name, 0) < FINE_BITS}
+        self.compressor.calibrate(self._inputs, "minmax")
+        for name, fitted in narrow.items():
+            put_range(quantizers[name], fitted)
+        self._consider(point.plan, point.mu)
 
     def _put_best(self) -> Point:
         """Fix the network to the best plan so far, with its ranges."""

@@ -16,6 +16,7 @@ from torch import nn
 
 from bayesbits.compression.budget import Budget, as_budget
 from bayesbits.compression.compressor import Compressor, check_compressor
+from bayesbits.compression.smallest_plan import check_reachable
 from bayesbits.posttraining.budget_points import BudgetPoints
 from bayesbits.posttraining.config import LEARN, PosttrainConfig
 from bayesbits.posttraining.examples import take_batches
@@ -94,6 +95,8 @@ def posttrain(
     if loss_fn is not None and config.loss != "labels":
         raise ValueError(f"loss_fn compares with labels, and PosttrainConfig.loss is {config.loss!r}; give one of them")
     check_evaluation_mode(compressor.model, compressor.attachment)
+    if limit is not None:
+        check_reachable(compressor.attachment, limit)
     inputs, labels = take_batches(batches, labeled=config.loss == "labels")
     if not compressor.attachment.calibrated:
         compressor.calibrate(inputs, config.calibration)
