@@ -7,7 +7,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
 from bayesbits.deploy.onnx.fast_forms import write_fast_forms
-from bayesbits.deploy.onnx.runtime import Session
+from bayesbits.deploy.onnx.runtime import Session, operation_counts
 
 X = np.linspace(-5, 5, 2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
 CONSTANTS = {"zero": 0.0, "three": 3.0, "six": 6.0, "five": 5.0}
@@ -65,18 +65,35 @@ def test_other_sigmoids_stay(nodes: list[NodeProto]) -> None:
 HARD = [node("Add", "x three", "a"), node("Clip", "a zero six", "c")]
 
 
-def test_hard_sigmoid_and_hard_swish_become_hard_sigmoid() -> None:
+@pytest.mark.parametrize(
+    ("factor", "number", "names"), [("x", X, ["HardSwish"]), ("five", np.full_like(X, 5), ["HardSigmoid", "Mul"])]
+)
+def test_hard_sigmoid_and_hard_swish_become_one_node(factor: str, number: NDArray[np.float32], names: list[str]) -> None:
     expected = np.clip(X + 3, 0, 6) / 6
     sigmoid = written(*HARD, node("Div", "c six", "out"))
     assert kinds(sigmoid) == ["HardSigmoid"]
     np.testing.assert_allclose(result(sigmoid), expected, rtol=1e-6, atol=1e-7)
     for last in (
-        [node("Mul", "x c", "m"), node("Div", "m six", "out")],
-        [node("Div", "c six", "d"), node("Mul", "d x", "out")],
+        [node("Mul", f"{factor} c", "m"), node("Div", "m six", "out")],
+        [node("Div", "c six", "d"), node("Mul", f"d {factor}", "out")],
     ):
-        swish = written(*HARD, *last)
-        assert kinds(swish) == ["HardSigmoid", "Mul"]
-        np.testing.assert_allclose(result(swish), X * expected, rtol=1e-6, atol=1e-6)
+        model = written(*HARD, *last)
+        assert kinds(model) == names
+        np.testing.assert_allclose(result(model), number * expected, rtol=1e-6, atol=1e-6)
+
+
+def test_both_factors_of_a_hard_swish_come_from_one_dequantization() -> None:
+    nodes = [node("HardSwish", "y", "h"), node("QuantizeLinear", "h step zero_point", "out")]
+    values = [helper.make_tensor_value_info(name, TensorProto.UINT8, None) for name in ("x", "out")]
+    constants = [
+        numpy_helper.from_array(np.asarray(value), name)
+        for name, value in {"step": np.float32(0.05), "zero_point": np.uint8(100)}.items()
+    ]
+    nodes.insert(0, node("DequantizeLinear", "x step zero_point", "y"))
+    graph = helper.make_graph(nodes, "graph", values[:1], values[1:], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+    model.ir_version = 10
+    assert operation_counts(model)["DequantizeLinear"] == 1
 
 
 @pytest.mark.parametrize(
@@ -110,3 +127,19 @@ def test_global_average_pooling_is_a_mean() -> None:
 def test_means_over_one_axis_or_the_batch_stay() -> None:
     assert kinds(written(node("ReduceMean", "x axes", "out"), axes=(3,))) == ["ReduceMean"]
     assert kinds(written(node("ReduceMean", "x axes", "out"), axes=(0, 3))) == ["ReduceMean"]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "whole"),
+    [
+        ({"kernel_shape": [4, 5]}, True),
+        ({"kernel_shape": [9, 9], "strides": [9, 9], "ceil_mode": 1, "count_include_pad": 1}, True),
+        ({"kernel_shape": [4, 4]}, False),
+        ({"kernel_shape": [4, 5], "pads": [1, 0, 1, 0]}, False),
+    ],
+)
+def test_average_pooling_of_the_whole_image_is_a_mean(attributes: dict[str, object], whole: bool) -> None:
+    model = written(node("AveragePool", "x", "out", **attributes))
+    assert kinds(model) == (["ReduceSum", "ReduceSum", "Div"] if whole else ["AveragePool"])
+    if whole:
+        np.testing.assert_allclose(result(model), X.mean((2, 3), keepdims=True), rtol=1e-5, atol=1e-6)

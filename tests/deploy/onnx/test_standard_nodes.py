@@ -70,6 +70,53 @@ def test_a_linear_layer_that_emits_numbers():
     assert run(writer, np.array([[6, 1]], np.uint8), UINT8, FLOAT).tolist() == [[14 * 0.25, 19 * 0.25]]
 
 
+POINT = {"kind": "conv", "weight_shape": (2, 2, 1, 1), "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
+
+
+def convolution(writer, codes, shape, **changes):
+    """A convolution with these codes of its weight, written in front of y; returns its nodes."""
+    writer.network = SimpleNamespace(tensors=TENSORS | {"fc.codes": codes}, grid=NETWORK.grid)
+    writer.layer(replace(LAYER, **(POINT | {"weight_shape": tuple(codes.shape)} | changes)), "x", "y", "fc", shape)
+    return [node.op_type for node in writer.nodes]
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_a_convolution_of_one_position_that_emits_numbers_is_a_matrix_product(compact):
+    writer = NodeWriter(NETWORK, compact)
+    kinds = convolution(writer, TENSORS["fc.codes"].reshape(2, 2, 1, 1), [None, 2, 1, 1], output=None)
+    assert "MatMulInteger" in kinds and "ConvInteger" not in kinds
+    numbers = run(writer, np.array([[6, 1], [0, 1]], np.uint8).reshape(2, 2, 1, 1), UINT8, FLOAT)
+    assert numbers.shape == (2, 2, 1, 1)
+    assert numbers.reshape(2, 2).tolist() == [[14 * 0.25, 19 * 0.25], [8 * 0.25, 1 * 0.25]]
+
+
+@pytest.mark.parametrize(
+    ("size", "changes"), [(2, {"stride": (2, 2)}), (3, {}), (1, {"padding": (1, 1)}), (1, {"groups": 2})]
+)
+def test_other_convolutions_that_emit_numbers_stay_convolutions(size, changes):
+    groups = changes.get("groups", 1)
+    codes = TENSORS["fc.codes"][:, : 2 // groups].reshape(2, 2 // groups, 1, 1)
+    stride, padding = changes.get("stride", (1, 1))[0], changes.get("padding", (0, 0))[0]
+    output = (size + 2 * padding - 1) // stride + 1
+    assert "ConvInteger" in convolution(
+        NodeWriter(NETWORK, False), codes, [None, 2, output, output], output=None, **changes
+    )
+
+
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize(("channels", "groups"), [(1, 1), (2, 1), (3, 1), (4, 1), (6, 2)])
+def test_channels_of_zeros_are_added_to_two_and_three(channels, groups, compact):
+    torch.manual_seed(0)
+    writer = NodeWriter(NETWORK, compact)
+    codes = torch.randint(-7, 8, (2, channels // groups, 3, 3), dtype=torch.int8)
+    kinds = convolution(writer, codes, [None, 2, 5, 5], padding=(1, 1), groups=groups)
+    assert kinds.count("Pad") == (2 if channels in (2, 3) else 0)
+    x = torch.randint(0, 9, (1, channels, 5, 5))
+    sums = nn.functional.conv2d(x.float(), codes.float(), TENSORS["fc.bias"].float(), 1, 1, 1, groups)
+    expected = (sums * 0.125).round().clamp(-7, 7) + 128
+    assert run(writer, x.numpy().astype(np.uint8), UINT8, UINT8).tolist() == expected.to(torch.uint8).tolist()
+
+
 def test_a_float_layer_has_code_times_step():
     writer = NodeWriter(NETWORK, compact=False)
     network_bias = NETWORK.tensors | {"fc.bias": torch.tensor([0.5, -0.5])}

@@ -13,6 +13,7 @@ from bayesbits.deploy.onnx.custom_nodes import DOMAIN
 from bayesbits.deploy.onnx.fast_forms import write_fast_forms
 from bayesbits.deploy.onnx.standard_nodes import Array, NodeWriter, auxiliary_node
 from bayesbits.deploy.onnx.tensor_names import MappedTensor, name_inputs_and_outputs, write_tensor_map
+from bayesbits.deploy.onnx.zero_padding import keep_zero_padding
 from bayesbits.records.integer_network import IntegerNetwork
 
 FUSED = frozenset(
@@ -26,6 +27,7 @@ SUFFIX = {"Layer": "numbers", "Quantize": "quantized", "Dequantize": "dequantize
 def replace_custom_nodes(model: ModelProto, network: IntegerNetwork, *, compact: bool) -> None:
     """Replace the custom nodes in place, name inputs and outputs, and store the map of tensors in the model."""
     write_fast_forms(model)
+    keep_zero_padding(model)
     replacement = _Replacement(model.graph, network, compact)
     for node in model.graph.node:
         replacement.visit(node)

@@ -101,7 +101,7 @@ def _check_constants_read(model: ModelProto, network: IntegerNetwork) -> None:
     for tensor in tensors:
         if tensor.kind == "Layer" and tensor.of in layers:
             layer = layers[tensor.of]
-            shapes = {f"{layer.name}.rows", f"{layer.name}.shape", "first axis"}
+            shapes = {f"{layer.name}.{what}" for what in ("rows", "shape", "channels")} | {"first axis"}
             read = set(_read_by_layer(tensor.value, layer, producers, values - {tensor.value})) - shapes
             _check_same_constants(tensor, read, _constants_of_layer(layer, network))
         elif tensor.kind == "Quantize" and tensor.of in grids:
