@@ -19,10 +19,11 @@ def node(operation: str, inputs: str, output: str, **attributes: object) -> Node
 
 def written(*nodes: NodeProto, axes: tuple[int, ...] = (2, 3)) -> ModelProto:
     values = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, 4, 5])]
+    inner = [helper.make_tensor_value_info("f", TensorProto.FLOAT, ["batch", 3, 4, 5])]
     outputs = [helper.make_tensor_value_info("out", TensorProto.FLOAT, None)]
     constants = [numpy_helper.from_array(np.float32(value), name) for name, value in CONSTANTS.items()]
     constants.append(numpy_helper.from_array(np.array(axes), "axes"))
-    graph = helper.make_graph(list(nodes), "graph", values, outputs, constants)
+    graph = helper.make_graph(list(nodes), "graph", values, outputs, constants, value_info=inner)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)])
     model.ir_version = 10
     write_fast_forms(model)
@@ -68,7 +69,9 @@ HARD = [node("Add", "x three", "a"), node("Clip", "a zero six", "c")]
 @pytest.mark.parametrize(
     ("factor", "number", "names"), [("x", X, ["HardSwish"]), ("five", np.full_like(X, 5), ["HardSigmoid", "Mul"])]
 )
-def test_hard_sigmoid_and_hard_swish_become_one_node(factor: str, number: NDArray[np.float32], names: list[str]) -> None:
+def test_hard_sigmoid_and_hard_swish_become_one_node(
+    factor: str, number: NDArray[np.float32], names: list[str]
+) -> None:
     expected = np.clip(X + 3, 0, 6) / 6
     sigmoid = written(*HARD, node("Div", "c six", "out"))
     assert kinds(sigmoid) == ["HardSigmoid"]
@@ -110,23 +113,50 @@ def test_other_clips_stay(nodes: list[NodeProto]) -> None:
     assert "Clip" in kinds(written(*nodes))
 
 
+OTHER = node("Relu", "x", "other")
+"""A second reader of the image, as in squeeze and excitation."""
+SUMS = ["ReduceSum", "ReduceSum", "Div"]
+
+
 @pytest.mark.parametrize("axes", [(2, 3), (-1, 1), (3, 2, 1)])
 @pytest.mark.parametrize("keepdims", [0, 1])
 def test_means_become_sums_over_one_axis_each(axes: tuple[int, ...], keepdims: int) -> None:
-    model = written(node("ReduceMean", "x axes", "out", keepdims=keepdims), axes=axes)
-    assert kinds(model) == ["ReduceSum"] * len(axes) + ["Div"]
+    model = written(OTHER, node("ReduceMean", "x axes", "out", keepdims=keepdims), axes=axes)
+    assert kinds(model) == ["Relu"] + ["ReduceSum"] * len(axes) + ["Div"]
     np.testing.assert_allclose(result(model), X.mean(axes, keepdims=bool(keepdims)), rtol=1e-5, atol=1e-6)
 
 
 def test_global_average_pooling_is_a_mean() -> None:
-    model = written(node("GlobalAveragePool", "x", "out"))
-    assert kinds(model) == ["ReduceSum", "ReduceSum", "Div"]
+    model = written(OTHER, node("GlobalAveragePool", "x", "out"))
+    assert kinds(model) == ["Relu", *SUMS]
     np.testing.assert_allclose(result(model), X.mean((2, 3), keepdims=True), rtol=1e-5, atol=1e-6)
 
 
 def test_means_over_one_axis_or_the_batch_stay() -> None:
-    assert kinds(written(node("ReduceMean", "x axes", "out"), axes=(3,))) == ["ReduceMean"]
-    assert kinds(written(node("ReduceMean", "x axes", "out"), axes=(0, 3))) == ["ReduceMean"]
+    for axes in ((3,), (0, 3)):
+        assert kinds(written(OTHER, node("ReduceMean", "x axes", "out"), axes=axes)) == ["Relu", "ReduceMean"]
+
+
+LAYER, CODES = node("Layer", "q", "out", domain=DOMAIN), node("Quantize", "m", "q", domain=DOMAIN)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "found"),
+    [
+        ([node("ReduceMean", "x axes", "m"), CODES, LAYER], [*SUMS, "Quantize", "Layer"]),  # a convolution reads it
+        ([node("ReduceMean", "x axes", "m", keepdims=0), CODES, LAYER], ["ReduceMean", "Quantize", "Layer"]),
+        (
+            [node("GlobalAveragePool", "x", "n"), node("Flatten", "n", "m"), CODES, LAYER],
+            ["GlobalAveragePool", "Flatten", "Quantize", "Layer"],
+        ),
+        (
+            [node("ToFloat", "x", "f", domain=DOMAIN), OTHER, node("ReduceMean", "f axes", "out")],
+            ["ToFloat", "Relu", *SUMS],
+        ),
+    ],
+)
+def test_means_in_front_of_a_linear_layer_stay(nodes: list[NodeProto], found: list[str]) -> None:
+    assert kinds(written(*nodes)) == found
 
 
 @pytest.mark.parametrize(
@@ -139,7 +169,32 @@ def test_means_over_one_axis_or_the_batch_stay() -> None:
     ],
 )
 def test_average_pooling_of_the_whole_image_is_a_mean(attributes: dict[str, object], whole: bool) -> None:
-    model = written(node("AveragePool", "x", "out", **attributes))
-    assert kinds(model) == (["ReduceSum", "ReduceSum", "Div"] if whole else ["AveragePool"])
+    pool = node("AveragePool", "x", "out", **attributes)
+    assert kinds(written(pool)) == (["GlobalAveragePool"] if whole else ["AveragePool"])
+    model = written(OTHER, pool)
+    assert kinds(model) == ["Relu", *(SUMS if whole else ["AveragePool"])]
     if whole:
         np.testing.assert_allclose(result(model), X.mean((2, 3), keepdims=True), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "row"), [((8, 28, 28), True), ((160, 28, 28), False), ((8, 7, 7), False), ((1, 28, 28), False)]
+)
+def test_a_number_for_each_of_few_channels_is_multiplied_by_rows(
+    shape: tuple[int, int, int], row: bool, turned: bool
+) -> None:
+    sizes = {"x": ["batch", *shape], "g": ["batch", shape[0], 1, 1]}
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, size) for name, size in sizes.items()]
+    outputs = [helper.make_tensor_value_info("out", TensorProto.FLOAT, None)]
+    product = node("Mul", "g x" if turned else "x g", "out")
+    model = helper.make_model(
+        helper.make_graph([product], "graph", values, outputs), opset_imports=[helper.make_opsetid("", 21)]
+    )
+    model.ir_version = 10
+    write_fast_forms(model)
+    assert kinds(model) == (["Mul", "Mul"] if row else ["Mul"])
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((2, *shape), dtype=np.float32)
+    gate = generator.standard_normal((2, shape[0], 1, 1), dtype=np.float32)
+    np.testing.assert_array_equal(Session(model).run({"x": x, "g": gate})["out"], x * gate)
