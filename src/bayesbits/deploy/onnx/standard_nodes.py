@@ -184,7 +184,7 @@ class NodeWriter:
             self.add("Slice", [target, first, ends, axis], output)
 
     def _padded_input(self, layer: IntegerLayer, x: str, name: str, more: int) -> str:
-        """The codes that a layer reads, with channels of zeros behind them; the layer in front may have emitted them."""
+        """The codes that a layer reads, with channels of zeros behind them; the layer in front may emit those, too."""
         if x in self.padded:
             return self.padded[x]
         ends = [0, more] + [0] * (len(layer.weight_shape) - 2)

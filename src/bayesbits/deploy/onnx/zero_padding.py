@@ -1,7 +1,7 @@
 """Padding with zeros in front of a max-pooling, kept as a node of its own.
 
-onnxruntime makes padding by the constant zero a part of the pooling behind it. A max-pooling ignores its padding, so that
-a border of zeros beside negative numbers would be lost. The runtime leaves the padding alone where the pooling has
+onnxruntime makes padding by the constant zero a part of the pooling behind it. A max-pooling ignores its padding, so
+that a border of zeros beside negative numbers would be lost. The runtime leaves the padding alone where the pooling has
 `auto_pad`, which is "VALID" for one without padding of its own; in front of others a maximum with the lowest number,
 which changes nothing, keeps the two apart. Unsigned codes need neither: none is below zero.
 """
