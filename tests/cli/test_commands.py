@@ -23,7 +23,7 @@ RECIPE = [
 RECIPE += ["--loss", "mae", "--metric", "r2"]
 CHOSEN = RecipeOptions("r.toml", ["seed=1", "search.mu=2"], "m:n", "d:l", "regression", "mae", "r2")
 POSTTRAIN = {"labels": "given", "learn": "gates+ranges", "num_examples": 1024, "steps": 64, "mus": None}
-POSTTRAIN |= {"gates": "hard_sigmoid", "per_channel": True, "budget": None, "device": None}
+POSTTRAIN |= {"gates": "hard_sigmoid", "per_channel": True, "budget": None, "planner": "best", "device": None}
 
 
 @pytest.mark.parametrize(
@@ -52,26 +52,32 @@ POSTTRAIN |= {"gates": "hard_sigmoid", "per_channel": True, "budget": None, "dev
         (
             ["posttrain", *RECIPE, "--checkpoint", "w", "-o", "x", "--labels", "none", "--learn", "gates"]
             + ["--num-examples", "7", "--steps", "3", "--mus", "1,2", "--gates", "sigmoid", "--budget", "2.5"]
-            + ["--per-tensor", "--device", "cpu"],
+            + ["--per-tensor", "--planner", "solver", "--device", "cpu"],
             "posttrain.run_posttrain",
             [CHOSEN, Path("w"), Path("x")],
             {
                 "labels": "none", "learn": "gates", "num_examples": 7, "steps": 3, "mus": "1,2", "gates": "sigmoid",
-                "per_channel": False, "budget": "2.5", "device": "cpu",
+                "per_channel": False, "budget": "2.5", "planner": "solver", "device": "cpu",
             },
         ),
         (
             ["sensitivity", "r"],
             "sensitivity.run_sensitivity",
             [RecipeOptions("r"), None, None],
-            {"labels": "given", "bits": (8, 4, 2), "num_examples": 1024, "per_channel": True, "device": None},
+            {
+                "labels": "given", "bits": (8, 4, 2), "num_examples": 1024, "per_channel": True, "budget": None,
+                "device": None,
+            },
         ),
         (
             ["sensitivity", *RECIPE, "--checkpoint", "w", "-o", "x", "--bits", "4, 2", "--num-examples", "5"]
-            + ["--per-tensor"],
+            + ["--per-tensor", "--budget", "2 kB"],
             "sensitivity.run_sensitivity",
             [CHOSEN, Path("w"), Path("x")],
-            {"labels": "given", "bits": (4, 2), "num_examples": 5, "per_channel": False, "device": None},
+            {
+                "labels": "given", "bits": (4, 2), "num_examples": 5, "per_channel": False, "budget": "2 kB",
+                "device": None,
+            },
         ),
         (["export", "x"], "deploy.run_export", [Path("x")], {}),
         (["verify", "x"], "deploy.run_verify", [Path("x"), 1000], {}),
@@ -89,7 +95,10 @@ POSTTRAIN |= {"gates": "hard_sigmoid", "per_channel": True, "budget": None, "dev
             ["sensitivity", "r", "--widths", "4"],
             "sensitivity.run_sensitivity",
             [RecipeOptions("r"), None, None],
-            {"labels": "given", "bits": (4,), "num_examples": 1024, "per_channel": True, "device": None},
+            {
+                "labels": "given", "bits": (4,), "num_examples": 1024, "per_channel": True, "budget": None,
+                "device": None,
+            },
         ),
         (["bench", "x"], "deploy.run_bench", [Path("x"), 20], {}),
         (["bench", "x", "--rounds", "3"], "deploy.run_bench", [Path("x"), 3], {}),

@@ -54,6 +54,19 @@ def test_a_tensor_that_never_came_is_named_and_keeps_its_range():
     assert net.first.beta.item() == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize(("columns", "bits"), [(320, 8), (6000, 8), (700, 4)])
+def test_the_range_of_a_channel_is_fitted_to_all_of_its_values_however_many_channels_there_are(columns, bits):
+    weight = torch.randn(400, columns, generator=torch.Generator().manual_seed(0))
+    quantizer = GatedQuantizer(signed=True, beta=[1.0] * 400)
+    calibrate_weight(quantizer, weight, "weight", method="mse", reference_bits=bits)
+    for channel in (0, 1, 399):
+        alone = GatedQuantizer(signed=True)
+        calibrate_weight(alone, weight[channel], "weight", method="mse", reference_bits=bits)
+        assert quantizer.beta.flatten()[channel].item() == pytest.approx(alone.beta.item(), rel=1e-5)
+    clipped = (quantizer.beta.flatten() / weight.abs().amax(dim=1)).median().item()
+    assert clipped > (0.89 if bits == 8 else 0.7)
+
+
 def test_the_weight_s_range_is_signed_and_one_for_each_channel_where_there_are_as_many():
     weight = torch.tensor([[1.0, -3.0], [0.5, 0.25]])
     whole, by_channel = GatedQuantizer(signed=False), GatedQuantizer(signed=False, beta=[1.0, 1.0])
@@ -100,6 +113,24 @@ def test_a_width_that_is_final_gets_a_range_of_its_own_too():
     compressor.fix(bb.Plan.uniform(compressor.topology, 2, 2))
     compressor.calibrate([x], method="mse")
     assert compressor.attachment.quantizers["2.input"].beta.item() == expected
+
+
+def test_without_a_width_ranges_are_made_for_the_narrowest_one_that_a_tensor_may_have():
+    torch.manual_seed(0)
+    x = torch.randn(64, 32)
+    rules = {"0": {"min_bits": 4, "prune": False}}
+    ranges = {}
+    for bits in (2, 4, None):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32))
+        nn.init.normal_(model[0].weight)
+        nn.init.normal_(model[2].weight)
+        compressor = bb.attach(model, x, bb.Spec(rules=rules))
+        compressor.calibrate([x], method="mse", reference_bits=bits)
+        ranges[bits] = {name: q.beta.item() for name, q in compressor.attachment.quantizers.items()}
+    assert ranges[None]["0.weight"] == ranges[4]["0.weight"] != ranges[2]["0.weight"]
+    assert ranges[None]["2.weight"] == ranges[2]["2.weight"] != ranges[4]["2.weight"]
+    assert ranges[None]["2.input"] == ranges[2]["2.input"] != ranges[4]["2.input"]
 
 
 class Shared(nn.Module):

@@ -26,11 +26,15 @@ def test_the_narrowest_widths_and_one_channel_of_every_group():
 
 def test_a_multiple_and_rules_hold_in_it():
     compressor = lenet(
-        channel_multiple=8, rules={"features.0": {"prune": False}, "classifier.*": {"min_bits": 4}}, bits=(2, 4, 8)
-    )
+        channel_multiple=8, bits=(2, 4, 8),
+        rules={"features.0": {"prune": False}, "classifier.*": {"min_bits": 4, "min_channels": 9}},
+    )  # fmt: skip
     plan = smallest_plan(compressor.attachment)
     assert "features.0" not in plan.kept
     assert len(plan.kept["features.3"]) == 8
+    assert len(plan.kept["classifier.1"]) == 16
+    with pytest.raises(bb.BudgetError, match=r"classifier.1 .*16 of 512 channels, as a rule keeps 9"):
+        check_reachable(compressor.attachment, bb.Budget(weight_bytes=10))
     assert plan.bits["classifier.1.weight"] == plan.bits["classifier.3.input"] == 4
     assert plan.bits["features.3.weight"] == 2
 

@@ -120,7 +120,7 @@ def test_gates_that_have_not_learned_start_near_the_decision():
 @pytest.mark.parametrize("text", ["0.5% bops", "3% bops", "60 bytes", "2% bops, 80 bytes"])
 def test_a_search_ends_within_its_budget_and_uses_it(text, tmp_path):
     budget = bb.Budget.parse(text)
-    handle, plan = searched(gates={}, budget=budget, epochs=15, options={"folder": tmp_path})
+    handle, plan = searched(gates=None, budget=budget, epochs=15, options={"folder": tmp_path})
     assert handle.plan() == plan
     assert budget.allows(handle.cost(plan))
     larger = bb.Compressor(handle.model).project(budget)  # what still fits would be taken now
@@ -146,7 +146,7 @@ def test_gates_stay_after_the_projection_and_weights_do_not():
         return F.cross_entropy(output, targets)
 
     handle = compressor()
-    searched(handle, None, look, gates={}, budget=BUDGET, epochs=5)
+    searched(handle, None, look, gates=None, budget=BUDGET, epochs=5)
     assert torch.equal(seen[12][0], seen[19][0])  # 12 of 20 steps
     assert not torch.equal(seen[11][0], seen[12][0])
     assert not torch.equal(seen[12][1], seen[19][1])
@@ -157,7 +157,7 @@ def test_a_search_with_a_budget_resumes_exactly(call, tmp_path):
     def fail():
         raise RuntimeError
 
-    options = {"gates": {}, "budget": BUDGET}
+    options = {"gates": None, "budget": BUDGET}
     handle, plan = searched(**options)
     with pytest.raises(RuntimeError):
         searched(compressor(), None, Failing(call, fail), options={"folder": tmp_path}, **options)
@@ -170,7 +170,7 @@ def test_a_search_with_a_budget_resumes_exactly(call, tmp_path):
 
 
 def test_a_search_that_is_too_short_to_settle_is_projected_at_its_end():
-    handle, plan = searched(gates={}, budget=BUDGET, epochs=1, epoch_steps=1)
+    handle, plan = searched(gates=None, budget=BUDGET, epochs=1, epoch_steps=1)
     assert BUDGET.allows(handle.cost(plan))
     assert handle.plan() == plan
 
@@ -179,25 +179,25 @@ def test_an_unreachable_budget_is_refused_before_training(tmp_path):
     handle = compressor()
     before = state(handle)
     with pytest.raises(bb.BudgetError, match="cannot be reached"):
-        searched(handle, gates={}, budget=bb.Budget(weight_bytes=20), options={"folder": tmp_path / "run"})
+        searched(handle, gates=None, budget=bb.Budget(weight_bytes=20), options={"folder": tmp_path / "run"})
     assert same(state(handle), before)
     assert not (tmp_path / "run" / "search.checkpoint").exists()
 
 
 def test_a_loader_without_a_length_needs_the_number_of_steps():
     with pytest.raises(ValueError, match="epoch_steps"):
-        searched(None, loaders()["stream"], gates={}, budget=BUDGET)
-    handle, plan = searched(None, loaders()["stream"], gates={}, budget=BUDGET, epoch_steps=4)
+        searched(None, loaders()["stream"], gates=None, budget=BUDGET)
+    handle, plan = searched(None, loaders()["stream"], gates=None, budget=BUDGET, epoch_steps=4)
     assert BUDGET.allows(handle.cost(plan))
 
 
 def test_multiples_hold_and_every_kind_of_gate_arrives():
     for gates, multiple in (("hard_sigmoid", 2), ("sigmoid", 1)):
         spec = bb.Spec(bits=(2, 4, 8), gates=gates, channel_multiple=multiple)
-        handle, plan = searched(compressor(spec), gates={}, budget=BUDGET)
+        handle, plan = searched(compressor(spec), gates=None, budget=BUDGET)
         assert BUDGET.allows(handle.cost(plan))
         assert all(len(kept) % multiple == 0 for kept in plan.kept.values())
 
 
 def test_the_config_that_this_file_uses_has_no_rate_of_its_own():
-    assert config(gates={}, budget=BUDGET).gates == bb.OptimizerConfig()
+    assert config(gates=None, budget=BUDGET).gates is None

@@ -15,16 +15,8 @@ from typing import Any
 from torch import nn
 
 from bayesbits.baselines.adaround_rounding import AdaRoundConfig
-from bayesbits.baselines.layerwise import Progress, SkippedLayer, check_batches, check_fixed, float_copy
-from bayesbits.baselines.reconstruction_run import (
-    RoundedUnit,
-    Settings,
-    layer_unit,
-    obstacles,
-    read_paths,
-    reconstruct_units,
-    report_text,
-)
+from bayesbits.baselines.layerwise import Progress, SkippedLayer
+from bayesbits.baselines.reconstruction_run import RoundedUnit, Settings, reconstruct_network, report_text
 from bayesbits.compression.compressor import Compressor
 from bayesbits.records.plan import Plan
 
@@ -98,14 +90,6 @@ def adaround(
         >>> [layer.name for layer in report.layers]
         ['0', '2']
     """
-    config = AdaRoundConfig() if config is None else config
-    check_fixed(compressor, "adaptive rounding")
-    held = check_batches(batches, "adaptive rounding", least=config.batch_size)
-    reference = float_copy(compressor) if reference is None else reference
-    paths = read_paths(compressor, held[0])
-    reasons = obstacles(compressor, paths)
-    layers = [layer for layer in compressor.topology.layers if reasons[layer.name] is None]
-    units = [layer_unit(compressor, layer, paths if config.after_activation else None) for layer in layers]
-    rounded = reconstruct_units(compressor, units, held, reference, Settings(config), progress)
-    skipped = tuple(SkippedLayer(name, reason) for name, reason in reasons.items() if reason is not None)
+    settings = Settings(AdaRoundConfig() if config is None else config, blocks=False)
+    rounded, skipped = reconstruct_network(compressor, batches, settings, reference, progress, "adaptive rounding")
     return AdaRoundReport(compressor.plan(), rounded, skipped)

@@ -13,22 +13,11 @@ from typing import Any
 from torch import nn
 
 from bayesbits.baselines.adaround_rounding import AdaRoundConfig
-from bayesbits.baselines.layerwise import Progress, SkippedLayer, check_batches, check_fixed, float_copy
-from bayesbits.baselines.reconstruction_blocks import block_unit, find_blocks
-from bayesbits.baselines.reconstruction_run import (
-    RoundedUnit,
-    Settings,
-    layer_unit,
-    obstacles,
-    read_paths,
-    reconstruct_units,
-    report_text,
-)
-from bayesbits.baselines.reconstruction_units import Unit
+from bayesbits.baselines.layerwise import Progress, SkippedLayer
+from bayesbits.baselines.reconstruction_run import RoundedUnit, Settings, reconstruct_network, report_text
 from bayesbits.compression.compressor import Compressor
 from bayesbits.records.plan import Plan
 from bayesbits.utils.checks import check_flag, check_number
-from bayesbits.utils.modes import evaluation_mode
 
 
 @dataclass(frozen=True)
@@ -150,26 +139,6 @@ def reconstruct(
         ['0', '2']
     """
     config = ReconstructionConfig() if config is None else config
-    check_fixed(compressor, "reconstruction")
-    held = check_batches(batches, "reconstruction", least=config.batch_size)
-    reference = float_copy(compressor) if reference is None else reference
-    paths = read_paths(compressor, held[0])
-    reasons = obstacles(compressor, paths)
-    blocks: dict[str, tuple[str, ...]] = {}
-    if config.blocks:
-        with evaluation_mode(reference):
-            blocks = find_blocks(compressor, reference, held[0])
-    block_of = {layer: name for name, layers in blocks.items() for layer in layers}
-    units: dict[str, Unit] = {}
-    for layer in compressor.topology.layers:
-        name = block_of.get(layer.name, layer.name)
-        if name in units or reasons[layer.name] is not None:
-            continue
-        if name in blocks:
-            units[name] = block_unit(compressor, name, [one for one in blocks[name] if reasons[one] is None])
-        else:
-            units[name] = layer_unit(compressor, layer, paths if config.after_activation else None)
-    settings = Settings(config, config.drop, config.range_lr)
-    rounded = reconstruct_units(compressor, list(units.values()), held, reference, settings, progress)
-    skipped = tuple(SkippedLayer(name, reason) for name, reason in reasons.items() if reason is not None)
+    settings = Settings(config, config.drop, config.range_lr, config.blocks)
+    rounded, skipped = reconstruct_network(compressor, batches, settings, reference, progress, "reconstruction")
     return ReconstructionReport(compressor.plan(), rounded, skipped)

@@ -1,6 +1,6 @@
 """Reconstruction of a network, unit after unit, which AdaRound and block reconstruction have in common."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,7 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.baselines.adaround_rounding import AdaRoundConfig, RoundingGrid
-from bayesbits.baselines.layerwise import Progress, SkippedLayer, attached_layer, detached_copy, norm_of
+from bayesbits.baselines.layerwise import (
+    Progress,
+    SkippedLayer,
+    attached_layer,
+    check_batches,
+    check_fixed,
+    detached_copy,
+    float_copy,
+    norm_of,
+)
+from bayesbits.baselines.reconstruction_blocks import block_unit, find_blocks
 from bayesbits.baselines.reconstruction_examples import Gathering, Networks, gather_block, gather_layer
 from bayesbits.baselines.reconstruction_learning import learn, mean_error
 from bayesbits.baselines.reconstruction_units import BlockUnit, LayerUnit, Unit
@@ -65,6 +75,53 @@ class Settings:
     """The probability with which an activation is not quantized."""
     range_lr: float = 0.0
     """The learning rate of the ranges of activations; 0: they stay."""
+    blocks: bool = True
+    """Whether residual blocks are learned as a whole, or every layer by itself."""
+
+
+def reconstruct_network(
+    compressor: Compressor,
+    batches: Iterable[Any],
+    settings: Settings,
+    reference: nn.Module | None,
+    progress: Progress | None,
+    method: str,
+) -> tuple[tuple[RoundedUnit, ...], tuple[SkippedLayer, ...]]:
+    """Check the arguments, and learn what can be learned; returns the units, and the layers that were skipped."""
+    check_fixed(compressor, method)
+    held = check_batches(batches, method, least=settings.config.batch_size)
+    reference = float_copy(compressor) if reference is None else reference
+    paths = read_paths(compressor, held[0])
+    reasons = obstacles(compressor, paths)
+    units = _units(compressor, settings, reference, held[0], paths, reasons)
+    rounded = reconstruct_units(compressor, units, held, reference, settings, progress)
+    return rounded, tuple(SkippedLayer(name, reason) for name, reason in reasons.items() if reason is not None)
+
+
+def _units(
+    compressor: Compressor,
+    settings: Settings,
+    reference: nn.Module,
+    batch: Any,
+    paths: LayerPaths | None,
+    reasons: Mapping[str, str | None],
+) -> list[Unit]:
+    """The blocks, where they are learned as a whole, and all layers outside of them, in running order."""
+    blocks: dict[str, tuple[str, ...]] = {}
+    if settings.blocks:
+        with evaluation_mode(reference):
+            blocks = find_blocks(compressor, reference, batch)
+    block_of = {layer: name for name, layers in blocks.items() for layer in layers}
+    units: dict[str, Unit] = {}
+    for layer in compressor.topology.layers:
+        name = block_of.get(layer.name, layer.name)
+        if name in units or reasons[layer.name] is not None:
+            continue
+        if name in blocks:
+            units[name] = block_unit(compressor, name, [one for one in blocks[name] if reasons[one] is None])
+        else:
+            units[name] = layer_unit(compressor, layer, paths if settings.config.after_activation else None)
+    return list(units.values())
 
 
 def reconstruct_units(

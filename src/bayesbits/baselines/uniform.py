@@ -3,12 +3,19 @@
 from collections.abc import Iterable
 from typing import Any
 
+from bayesbits.compression.calibration import calibrate_weights
 from bayesbits.compression.compressor import Compressor
+from bayesbits.compression.range_estimation import FINE_BITS
 from bayesbits.records.plan import Plan
 
 
 def uniform(
-    compressor: Compressor, batches: Iterable[Any], weights: int = 8, activations: int = 8, *, method: str = "minmax"
+    compressor: Compressor,
+    batches: Iterable[Any],
+    weights: int = 8,
+    activations: int = 8,
+    *,
+    method: str | None = None,
 ) -> Plan:
     """Calibrate the ranges on data and return a plan with one width for all weights and one for all activations.
 
@@ -21,7 +28,8 @@ def uniform(
         weights: The bits of all weights.
         activations: The bits of all activations.
         method: How ranges are estimated, as for `Compressor.calibrate`. "mse" minimizes the squared error of weights
-            and of activations, each at its own width.
+            and of activations, each at its own width. By default it is "minmax" at 8 bits or more, and "mse" below,
+            for weights and for activations each.
 
     Returns:
         The plan, which `Compressor.fix` makes final.
@@ -42,7 +50,10 @@ def uniform(
         >>> compressor.cost(plan).relative_bops
         3.125
     """
-    compressor.calibrate(batches, method, reference_bits=activations, weight_bits=weights)
+    of_activations = _default(activations) if method is None else method
+    compressor.calibrate(batches, of_activations, reference_bits=activations, weight_bits=weights)
+    if method is None and _default(weights) != of_activations:
+        calibrate_weights(compressor.model, compressor.attachment, _default(weights), weights)
     topology, quantizers = compressor.topology, compressor.attachment.quantizers
     special = {activation.name for activation in topology.activations if activation.network_input}
     special |= set(topology.operand_tensors)
@@ -51,3 +62,8 @@ def uniform(
         if name in quantizers and not (name in special and len(quantizers[name].bits) == 1):
             bits[name] = weights if name in topology.weight_tensors else activations
     return Plan(bits)
+
+
+def _default(bits: int) -> str:
+    """The method for a width."""
+    return "minmax" if bits >= FINE_BITS else "mse"

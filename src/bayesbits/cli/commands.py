@@ -153,13 +153,22 @@ def posttrain(
             "is a percentage of the bit operations at 32 x 32 bits.",
         ),
     ] = None,
+    planner: Annotated[
+        options.Planner,
+        typer.Option(
+            "--planner",
+            help="With --budget, the plan that becomes final. learned: that of the gates. solver: that of an integer "
+            "program over gradients. best: the one of the two with the smaller loss on the examples; both are shown.",
+        ),
+    ] = "best",
     output: options.PosttrainOutput = None,
     device: options.DeviceOption = None,
 ) -> None:
     """Learn the bits of a trained network on a few examples, as a front of points; no weight changes.
 
-    With --budget the gates of every point are projected onto it too, and the plan with the least loss on the examples
-    becomes the final network in the folder, as after `bayesbits search`.
+    With --budget the gates of every point are projected onto it too, and a solver finds another plan within it, from
+    gradients alone. The plan with the least loss on the examples becomes the final network in the folder, as after
+    `bayesbits search`.
 
     Examples:
 
@@ -172,7 +181,7 @@ def posttrain(
 
     run_posttrain(
         chosen, checkpoint, output, labels=labels, learn=learn, num_examples=num_examples, steps=steps, mus=mus,
-        gates=gates, per_channel=per_channel, budget=budget, device=device,
+        gates=gates, per_channel=per_channel, budget=budget, planner=planner, device=device,
     )  # fmt: skip
 
 
@@ -191,6 +200,15 @@ def sensitivity(
     ] = "8,4,2",
     num_examples: options.NumExamplesOption = 1024,
     per_channel: options.PerChannelOption = True,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            "--budget",
+            metavar="LIMIT",
+            help='The most that a plan may cost, such as "2% bops" or "500 kB": the best point within it is named; a '
+            "number alone is a percentage of the bit operations.",
+        ),
+    ] = None,
     output: options.PosttrainOutput = None,
     device: options.DeviceOption = None,
 ) -> None:
@@ -209,7 +227,7 @@ def sensitivity(
 
     run_sensitivity(
         chosen, checkpoint, output, labels=labels, bits=tuple(map(int, bits.split(","))), num_examples=num_examples,
-        per_channel=per_channel, device=device,
+        per_channel=per_channel, budget=budget, device=device,
     )  # fmt: skip
 
 

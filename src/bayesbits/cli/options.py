@@ -14,6 +14,7 @@ import typer
 Task = Literal["classification", "segmentation", "regression"]
 Gates = Literal["hard_concrete", "hard_sigmoid", "sigmoid"]
 Learn = Literal["gates", "gates+ranges"]
+Planner = Literal["best", "learned", "solver"]
 Labels = Literal["given", "none"]
 LOSSES = ("cross_entropy", "mse", "mae")
 FLOAT_LOSSES = ("output", "layers", "cosine", "mse")

@@ -88,7 +88,7 @@ class Compressor:
         method: str = "minmax",
         *,
         percentile: float = 99.99,
-        reference_bits: int = 8,
+        reference_bits: int | None = 8,
         weight_bits: int | None = None,
         momentum: float = 0.9,
     ) -> None:
@@ -104,8 +104,8 @@ class Compressor:
                 "percentile" (of the magnitudes) or "mse" (the least squared error of rounding). Weights have "mse"
                 or "minmax".
             percentile: For "percentile": how much of the magnitudes lies inside the range, in percent.
-            reference_bits: For "mse": the width at which the error is smallest. A tensor whose width is not learned
-                has its own width instead.
+            reference_bits: For "mse": the width at which the error is smallest; None: the narrowest one that a tensor
+                may have. A tensor whose width is not learned has its own width instead.
             weight_bits: For "mse": the width at which the error of weights is smallest; None: `reference_bits`.
             momentum: For "moving_average": how much of the average each further batch keeps.
 
@@ -148,7 +148,7 @@ class Compressor:
         for name, learnable in self.attachment.learnable().items():
             _warn_of_frozen(name, learnable)
             groups[name] = [parameter for parameter in learnable.values() if parameter.requires_grad]
-        groups["ranges"] += self.attachment.idle_lower_ends()
+        groups["ranges"] = self.attachment.learning_ranges()
         return [{"name": name, "params": parameters} for name, parameters in groups.items() if parameters]
 
     def cost(self, plan: Plan | None = None) -> Cost:

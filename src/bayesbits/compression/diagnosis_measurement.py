@@ -95,7 +95,7 @@ class _Observer:
             return
         beta, signed, alpha = self.quantizer.beta.detach(), self.quantizer.signed, self.quantizer.alpha
         alpha = None if alpha is None else alpha.detach()
-        rows = evenly_spaced(in_rows(inputs[0], beta.numel()), SAMPLE)
+        rows = evenly_spaced(in_rows(inputs[0], beta.numel()), max(1, SAMPLE // beta.numel()))
         ends = beta.reshape(-1, 1)
         outside = (rows > ends) | (rows < ((-ends if signed else 0.0) if alpha is None else alpha))
         errors = [(round_to_bits(rows, beta, width, signed, alpha) - rows).square().sum() for width in self.widths]

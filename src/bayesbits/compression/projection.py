@@ -30,6 +30,7 @@ from bayesbits.compression.planning import (
 )
 from bayesbits.compression.smallest_plan import BudgetError, check_reachable
 from bayesbits.functional.gates import HALF_LOGIT, THRESHOLD
+from bayesbits.nn import GatedQuantizer
 from bayesbits.records.plan import Plan
 
 _DECISION_LOGIT = HALF_LOGIT - math.log(THRESHOLD / (1 - THRESHOLD))  # a gate is open above it
@@ -37,13 +38,14 @@ _MARGIN = 1.0  # how far from there a gate's logit is put where the projection d
 _CERTAIN = 12.0  # noise changes a gate with this logit, or its negative, once in 30,000 draws
 
 
-def project(attachment: Attachment, budget: Budget) -> Plan:
+def project(attachment: Attachment, budget: Budget, *, most_bits: int | None = None) -> Plan:
     """The plan within the budget that is nearest to the gates' decision; the gates are left as they are.
 
-    A `BudgetError` where there is none.
+    With `most_bits` no width that learns is above it, where its tensor has another; and tensors that the budget does
+    not limit have the widest of the others, whatever their gates say. A `BudgetError` where there is no plan.
     """
     check_reachable(attachment, budget)
-    order = _GateOrder(attachment, budget)
+    order = _GateOrder(attachment, budget, most_bits)
     fits = _largest(len(order), lambda count: order.allows(order.plan(order.decision(count))))
     if fits is None:
         raise BudgetError(f"no plan within the budget of {budget} was found, though its smallest cost is within it")
@@ -160,17 +162,16 @@ class _Channels:
 class _GateOrder:
     """The learning gates that a budget depends on, in the order in which the projection keeps them."""
 
-    def __init__(self, attachment: Attachment, budget: Budget) -> None:
+    def __init__(self, attachment: Attachment, budget: Budget, most_bits: int | None = None) -> None:
         self.attachment, self.budget = attachment, budget
         quantizers, gates = attachment.quantizers, attachment.channel_gates
         self._logits, self._multiple = channel_logits(attachment), attachment.spec.channel_multiple
         self._groups = decided_groups(attachment, self._logits)
         self._bits = {name: q.effective_bits() for name, q in quantizers.items() if q.mode != "off"}
-        self._widths = [
-            _Width(name, quantizers[name].bits, quantizers[name].gates.logits.detach().tolist())
-            for name in _limited_tensors(attachment, budget)
-            if name in quantizers and quantizers[name].mode == "learning"
-        ]
+        learning = {name: _width_of(name, q, most_bits) for name, q in quantizers.items() if q.mode == "learning"}
+        if most_bits is not None:
+            self._bits |= {name: entry.widths[-1] for name, entry in learning.items()}
+        self._widths = [learning[name] for name in _limited_tensors(attachment, budget) if name in learning]
         self._kept = {name: (gate.kept() if gate.fixed else ~gate.may_close).tolist() for name, gate in gates.items()}
         self._learning = [name for name, gate in gates.items() if not gate.fixed]
         self._gates = sorted(self._all_gates())
@@ -232,6 +233,11 @@ class _GateOrder:
                 if gain is not None:
                     heapq.heappush(waiting, (-gain, number))
         return plan
+
+
+def _width_of(name: str, quantizer: GatedQuantizer, most_bits: int | None) -> _Width:
+    widths = tuple(bits for bits in quantizer.bits if most_bits is None or bits <= most_bits) or quantizer.bits[:1]
+    return _Width(name, widths, quantizer.gates.logits.detach().tolist()[: len(widths) - 1])
 
 
 def _limited_tensors(attachment: Attachment, budget: Budget) -> list[str]:

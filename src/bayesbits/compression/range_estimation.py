@@ -24,9 +24,12 @@ from bayesbits.nn import GatedQuantizer
 
 METHODS = ("minmax", "moving_average", "percentile", "mse")
 """The methods that `Compressor.calibrate` takes; public as `bayesbits.CALIBRATION_METHODS`."""
+FINE_BITS = 8
+"""From this width on rounding costs so little that nothing need be clipped for it."""
 
 _PERCENTILE_SAMPLE = 4 * SAMPLE  # 26 values lie beyond a percentile of 99.99
 _VALUES_AT_ONCE = 2**17  # that are rounded by one operation: so many fit into a cache
+_SUMS_AT_ONCE = 2**20  # of the values between two ties
 _VALUES_FOR_SUMS = 32  # for each code; with fewer, rounding every value is quicker
 _FRACTIONS = [0.95**power for power in range(100)]  # of the largest magnitude, from all of it down to 0.6%
 _COARSE_FRACTIONS = _FRACTIONS[::2]  # of one end of two
@@ -85,9 +88,14 @@ def least_error(rows: Tensor, largest: Tensor, bits: int, signed: bool) -> Tenso
     if not has_grid(bits, rows.dtype):  # values are clipped and not rounded: the widest range is the best
         return candidates[:, 0]
     values = rows.abs() if signed else rows  # signed codes are symmetric
-    by_sums = bits <= INTEGER_BITS and values.shape[1] > _VALUES_FOR_SUMS * code_bounds(bits, signed)[1]
-    errors = (_errors_from_sums if by_sums else _errors_by_rounding)(values, candidates, bits, signed)
-    return candidates.gather(1, errors.argmin(dim=1, keepdim=True)).squeeze(1)
+    codes = code_bounds(bits, signed)[1] + 1
+    by_sums = bits <= INTEGER_BITS and values.shape[1] > _VALUES_FOR_SUMS * codes
+    at_once = max(1, _SUMS_AT_ONCE // (codes * len(_FRACTIONS)) if by_sums else _VALUES_AT_ONCE // values.shape[1])
+    errors = [
+        (_errors_from_sums if by_sums else _errors_by_rounding)(*some, bits, signed)
+        for some in zip(torch.split(values, at_once), torch.split(candidates, at_once), strict=True)
+    ]
+    return candidates.gather(1, torch.cat(errors).argmin(dim=1, keepdim=True)).squeeze(1)
 
 
 def _errors_by_rounding(values: Tensor, candidates: Tensor, bits: int, signed: bool) -> Tensor:

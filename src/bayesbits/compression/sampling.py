@@ -6,7 +6,7 @@ from torch import Tensor
 
 from bayesbits.functional.grid import arithmetic_dtype
 
-SAMPLE = 2**16  # values of one tensor from which errors are computed
+SAMPLE = 2**16  # values of one range from which errors are computed
 
 
 def in_rows(x: Tensor, count: int) -> Tensor:
@@ -15,13 +15,16 @@ def in_rows(x: Tensor, count: int) -> Tensor:
 
 
 def evenly_spaced(rows: Tensor, limit: int) -> Tensor:
-    """Evenly spaced columns, with about `limit` values in all and at least one in each row.
+    """Evenly spaced columns, with at most `limit` values in each row.
+
+    Every row has a range of its own, and a range that is fitted to a few of the row's values clips the others. So the
+    limit counts the values of a row, and not those of the whole matrix, which may have thousands of short rows.
 
     The spacing has no factor in common with the number of columns: otherwise it could fall in step with the rows of an
     image or with channels, and some of them would never be seen.
     """
     columns = rows.shape[1]
-    spacing = max(1, math.ceil(rows.numel() / limit))
+    spacing = max(1, math.ceil(columns / limit))
     while math.gcd(spacing, columns) > 1:
         spacing += 1
     return rows[:, ::spacing]

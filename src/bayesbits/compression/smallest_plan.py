@@ -41,14 +41,30 @@ def smallest_plan(attachment: Attachment) -> Plan:
 
 def check_reachable(attachment: Attachment, budget: Budget) -> None:
     """Raise a `BudgetError` that names the smallest cost, and what holds it up, if the budget is below that."""
-    smallest = attachment.cost_model.count(smallest_plan(attachment))
+    _check_plan(
+        attachment,
+        budget,
+        smallest_plan(attachment),
+        "the narrowest widths and the fewest channels that the spec allows",
+    )
+
+
+def check_widths_reachable(attachment: Attachment, budget: Budget, narrowest: Plan) -> None:
+    """The same for methods that remove no channels: `narrowest` is their smallest plan."""
+    check_reachable(attachment, budget)
+    what = "the narrowest widths that are allowed, and all channels, as this method removes none"
+    _check_plan(attachment, budget, narrowest, what)
+
+
+def _check_plan(attachment: Attachment, budget: Budget, plan: Plan, what: str) -> None:
+    smallest = attachment.cost_model.count(plan)
     if budget.allows(smallest):
         return
     broken = next(name for name, limit in budget.limits.items() if getattr(smallest, name) > limit)
     parts = _largest_parts(attachment, smallest, broken)
     raise BudgetError(
-        f"the budget of {budget} cannot be reached: with the narrowest widths and the fewest channels that the spec "
-        f"allows, the network costs {budget.describe(smallest)}. Most of it is {parts}. "
+        f"the budget of {budget} cannot be reached: with {what}, the network costs {budget.describe(smallest)}. Most "
+        f"of it is {parts}. "
         "Raise the budget, or allow narrower widths (Spec.bits, Spec.input_bits, rules) or fewer channels (Spec.prune)"
     )
 
@@ -86,7 +102,8 @@ def _reason(attachment: Attachment, cost: LayerCost) -> str:
 
 def _why_kept(attachment: Attachment, layer: Layer) -> str:
     if layer.depthwise or layer.name in attachment.channel_gates:
-        return ""
+        least = attachment.search_space.min_channels.get(layer.name)
+        return "" if least is None else f", as a rule keeps {least}"
     reason = next((r for c in layer.out_channels if (r := attachment.topology.group_of(c).reason) is not None), None)
     if reason is None:
         reason = "Spec.prune is False" if not attachment.spec.prune else "a rule keeps them"

@@ -27,6 +27,8 @@ class Rule:
         min_bits: The narrowest width that may be learned.
         max_bits: The widest width that may be learned.
         prune: False: all output channels stay. True: they may be removed, also where `Spec.prune` is False.
+        min_channels: How many channels stay at least in every group of channels that the layer makes; all of them where
+            there are fewer.
         skip: The layer is left in float entirely, and keeps its channels.
 
     Raises:
@@ -48,6 +50,8 @@ class Rule:
     """The widest width that may be learned."""
     prune: bool | None = None
     """False: all output channels stay. True: they may be removed, also where `Spec.prune` is False."""
+    min_channels: int | None = None
+    """How many channels stay at least in every group of channels that the layer makes."""
     skip: bool = False
     """The layer is left in float entirely, and keeps its channels."""
 
@@ -58,8 +62,10 @@ class Rule:
         if not isinstance(self.prune, bool | None):
             raise ValueError(f"Rule.prune is {self.prune!r}; it is True, False or None")
         check_flag(self, "skip")
-        others = (self.bits, self.min_bits, self.max_bits, self.prune)
-        if self.skip and others != (None, None, None, None):
+        if self.min_channels is not None:
+            check_integer(self, "min_channels", 1)
+        others = (self.bits, self.min_bits, self.max_bits, self.prune, self.min_channels)
+        if self.skip and any(value is not None for value in others):
             raise ValueError("Rule.skip leaves a layer in float with all of its channels; give nothing else beside it")
         if self.bits is not None and (self.min_bits is not None or self.max_bits is not None):
             raise ValueError(f"Rule.bits fixes the width at {self.bits}; give no min_bits or max_bits beside it")

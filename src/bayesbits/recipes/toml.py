@@ -299,7 +299,7 @@ def _stage(key: str, cls: Callable[..., Part], table: Table, seed: int) -> Part:
     """The configuration of a stage; options of an optimizer that are not given have the stage's own defaults."""
     default = cls()
     optimizers = {
-        group: _part(f"{key}.{group}", partial(replace, getattr(default, group)), table[group])
+        group: _part(f"{key}.{group}", partial(replace, getattr(default, group) or OptimizerConfig()), table[group])
         for group in _GROUPS
         if isinstance(table.get(group), dict)
     }
