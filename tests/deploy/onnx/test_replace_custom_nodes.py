@@ -111,33 +111,36 @@ def test_float_codes_become_uint8_codes_and_numbers_again():
     assert Session(model).run({"x": np.array([-7, 0, 3, 7], np.float32)})["y"].tolist() == [-1.75, 0.0, 0.75, 1.75]
 
 
-class Ghost(nn.Module):
-    """Channels, and as many cheap ones that a depthwise convolution makes of them, as in GhostNet."""
+class Depthwise(nn.Module):
+    """A depthwise convolution behind a layer that emits its codes, and one behind a float operation."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.stem, self.main = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, channels, 1)
-        self.cheap = nn.Conv2d(channels, channels, 3, padding=1, groups=channels)
-        self.down = nn.Conv2d(2 * channels, 2 * channels, 3, padding=1, groups=2 * channels)
-        self.last = nn.Conv2d(2 * channels, 4, 1)
+        self.stem, self.wide = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, channels, 1)
+        self.first = nn.Conv2d(channels, channels, 3, padding=1, groups=channels)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1, groups=channels)
+        self.last = nn.Conv2d(channels, 4, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        main = F.relu(self.main(F.hardswish(self.stem(x))))
-        both = torch.cat([main, F.relu(self.cheap(main))], 1)
-        return self.last(F.hardswish(self.down(both)).mean((2, 3), keepdim=True)).flatten(1)
+        x = self.first(F.relu(self.wide(F.hardswish(self.stem(x)))))
+        x = self.second(F.hardswish(x))
+        return self.last(F.hardswish(x).mean((2, 3), keepdim=True)).flatten(1)
 
 
-@pytest.mark.parametrize("form", ["fast", "compact"])
-def test_depthwise_convolutions_of_whole_blocks_are_verified(tmp_path, form):
+@pytest.mark.parametrize(("form", "bits"), [("fast", 8), ("compact", 4)])
+def test_depthwise_convolutions_of_whole_blocks_are_verified(tmp_path, form, bits):
     torch.manual_seed(0)
-    network, inputs = Ghost(30).eval(), torch.randn(4, 3, 12, 12)
+    network, inputs = Depthwise(30).eval(), torch.randn(4, 3, 12, 12)
     compressor = bb.attach(network, inputs, bb.Spec.for_backend("onnxruntime"))
     compressor.calibrate([inputs])
-    plan = bb.Plan.uniform(compressor.topology, 4, 8, residual_bits=8)
-    compressor.fix(bb.Plan(plan.bits | {"stem.weight": 8, "cheap.input": 4}))
+    plan = bb.Plan.uniform(compressor.topology, bits, 8, residual_bits=8)
+    compressor.fix(bb.Plan(plan.bits | {"stem.weight": 8, "first.input": bits}))
     small, path = bb.deploy(compressor), tmp_path / "network.onnx"
     bb.export_onnx(small, inputs, path, form=form)
-    assert bb.verify(compressor, small, path, inputs).integer_layers == ("stem", "main", "cheap", "down", "last")
+    assert bb.verify(compressor, small, path, inputs).integer_layers == ("stem", "wide", "first", "second", "last")
     nodes = onnx.load(str(path)).graph.node
-    found = {attribute.i for node in nodes for attribute in node.attribute if attribute.name == "group"}
-    assert found == {1, 32, 64}
+    groups = [attribute.i for node in nodes for attribute in node.attribute if attribute.name == "group"]
+    assert sorted(groups) == [1, 1, 32, 32]  # the last layer is a matrix product
+    padded = {node.output[0] for node in nodes if node.op_type == "Pad"}
+    assert "second/input/padded" in padded
+    assert "first/input/padded" not in padded

@@ -162,6 +162,7 @@ def test_a_depthwise_convolution_computes_whole_blocks_of_channels(channels, pad
     for name, codes in (("u", middle), ("y", last)):
         found = run(writer, x.numpy().astype(np.uint8), UINT8, UINT8, name)
         assert found.tolist() == (codes + 128).to(torch.uint8).tolist()
+    assert "dw/input/padded" not in [node.output[0] for node in writer.nodes]
     groups = [attribute.i for node in writer.nodes for attribute in node.attribute if attribute.name == "group"]
     assert groups == [1, -(-channels // 16) * 16 if padded else channels]
 
