@@ -100,7 +100,7 @@ class Spec:
         >>> import bayesbits as bb
         >>> spec = bb.Spec(bits=(2, 4, 8), rules={"layer1.*": {"min_bits": 4}, "fc": {"bits": 8, "prune": False}})
         >>> spec.rules["fc"]
-        Rule(bits=8, min_bits=None, max_bits=None, prune=False, skip=False)
+        Rule(bits=8, min_bits=None, max_bits=None, prune=False, min_channels=None, skip=False)
         >>> bb.Spec.paper().residual_bits is None
         True
     """
