@@ -17,6 +17,7 @@ from bayesbits.baselines.solver_program import WidthProgram, allowed_widths
 from bayesbits.compression.planning import make_plan
 from tests.compression import gate_networks
 from tests.compression.test_projection import LIMITS, PARTS, budget_between, check_plan
+from tests.latency_tables import made_up_table
 
 
 class Shared(nn.Module):
@@ -132,3 +133,27 @@ def test_without_scipy_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy", None)
     with pytest.raises(ImportError, match=r'the solver needs scipy; install with: pip install "bayesbits\[solver\]"'):
         WidthProgram(shared().attachment, bb.Budget(relative_bops=50))
+
+
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.7, 1.0])
+def test_milliseconds_hold_though_they_are_no_sum_over_pairs(part):
+    compressor = shared((2, 4, 8, 16, 32))
+    table = made_up_table(compressor.topology)
+    widths = allowed_widths(compressor.attachment)
+    ends = [make_plan(compressor.attachment, {name: own[end] for name, own in widths.items()}, {}) for end in (0, -1)]
+    least, most = (compressor.cost(plan, table).latency_ms for plan in ends)
+    budget = bb.Budget(latency_ms=least + part * (most - least), table=table)
+    scores = random_scores(widths, 1, 3)
+    plan = WidthProgram(compressor.attachment, budget).solve(scores)
+    assert budget.allows(compressor.cost(plan, table))
+    eight = make_plan(compressor.attachment, {name: min(8, own[-1]) for name, own in widths.items()}, {})
+    assert total(scores, plan) <= total(scores, eight)  # widths up to 8 bits are equally fast
+    if part == 1.0:
+        assert total(scores, plan) == 0
+
+
+def test_milliseconds_that_cannot_be_reached_are_refused():
+    compressor = shared()
+    table = made_up_table(compressor.topology)
+    with pytest.raises(bb.BudgetError, match=r"the budget of 0.001 ms cannot be reached.* ms predicted"):
+        WidthProgram(compressor.attachment, bb.Budget(latency_ms=0.001, table=table))

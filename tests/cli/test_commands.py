@@ -24,6 +24,7 @@ RECIPE += ["--loss", "mae", "--metric", "r2"]
 CHOSEN = RecipeOptions("r.toml", ["seed=1", "search.mu=2"], "m:n", "d:l", "regression", "mae", "r2")
 POSTTRAIN = {"labels": "given", "learn": "gates+ranges", "num_examples": 1024, "steps": 64, "mus": None}
 POSTTRAIN |= {"gates": "hard_sigmoid", "per_channel": True, "budget": None, "planner": "best", "device": None}
+POSTTRAIN["latency_table"] = None
 
 
 @pytest.mark.parametrize(
@@ -38,13 +39,26 @@ POSTTRAIN |= {"gates": "hard_sigmoid", "per_channel": True, "budget": None, "pla
             ["search", "r"],
             "search.run_search",
             [RecipeOptions("r"), None],
-            {"resume": False, "device": None, "budget": None},
+            {"resume": False, "device": None, "budget": None, "latency_table": None},
         ),
         (
-            ["search", *RECIPE, "-o", "x", "--resume", "--device", "cpu", "--budget", "0.5% bops"],
+            ["search", *RECIPE, "-o", "x", "--resume", "--device", "cpu", "--budget", "2 ms", "--latency-table", "t"],
             "search.run_search",
             [CHOSEN, Path("x")],
-            {"resume": True, "device": "cpu", "budget": "0.5% bops"},
+            {"resume": True, "device": "cpu", "budget": "2 ms", "latency_table": Path("t")},
+        ),
+        (
+            ["measure", "r"],
+            "measure.run_measure",
+            ["r", Path("latency_table.json"), ()],
+            {"model": None, "input_shape": None, "threads": 1, "rounds": 30},
+        ),
+        (
+            ["measure", "-o", "t", "--set", "a=1", "--model", "m:n", "--input-shape", "3x9", "--threads", "2"]
+            + ["--rounds", "7"],
+            "measure.run_measure",
+            [None, Path("t"), ["a=1"]],
+            {"model": "m:n", "input_shape": "3x9", "threads": 2, "rounds": 7},
         ),
         (["plan", "x"], "show.show_plan", [Path("x")], {}),
         (["report", "x"], "show.print_report", [Path("x")], {}),
@@ -52,12 +66,12 @@ POSTTRAIN |= {"gates": "hard_sigmoid", "per_channel": True, "budget": None, "pla
         (
             ["posttrain", *RECIPE, "--checkpoint", "w", "-o", "x", "--labels", "none", "--learn", "gates"]
             + ["--num-examples", "7", "--steps", "3", "--mus", "1,2", "--gates", "sigmoid", "--budget", "2.5"]
-            + ["--per-tensor", "--planner", "solver", "--device", "cpu"],
+            + ["--per-tensor", "--planner", "solver", "--device", "cpu", "--latency-table", "t"],
             "posttrain.run_posttrain",
             [CHOSEN, Path("w"), Path("x")],
             {
                 "labels": "none", "learn": "gates", "num_examples": 7, "steps": 3, "mus": "1,2", "gates": "sigmoid",
-                "per_channel": False, "budget": "2.5", "planner": "solver", "device": "cpu",
+                "per_channel": False, "budget": "2.5", "planner": "solver", "device": "cpu", "latency_table": Path("t"),
             },
         ),
         (

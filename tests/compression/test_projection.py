@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 import bayesbits as bb
 from bayesbits.compression.planning import channel_logits, decided_groups
 from bayesbits.compression.projection import adopt, project
-from bayesbits.compression.smallest_plan import smallest_plan
+from bayesbits.compression.smallest_plan import fastest_plan, smallest_plan
 from tests.compression.gate_networks import compressors, set_logits
+from tests.latency_tables import made_up_table
 
 LIMITS = (
     ("relative_bops",), ("bops",), ("weight_bytes",), ("relative_bops", "weight_bytes"), ("bops", "weight_bytes"),
     ("relative_bops", "bops", "weight_bytes"),
 )  # fmt: skip
 PARTS = st.lists(st.floats(0, 1), min_size=3, max_size=3)
+TIMED = (("latency_ms",), ("latency_ms", "weight_bytes"), ("latency_ms", "relative_bops"))
 
 
 def budget_between(compressor, names, parts, smallest=None):
@@ -111,6 +113,42 @@ def test_every_projection_is_within_the_budget_and_the_rules(compressor, names, 
         other = bb.Compressor(copy.deepcopy(compressor.model))
         adopt(other.attachment, plan, certain=certain)
         assert other.plan() == plan
+
+
+@settings(max_examples=40, deadline=None)
+@given(compressors(), st.sampled_from(TIMED), st.floats(0, 1))
+def test_every_projection_is_within_the_milliseconds(compressor, names, part):
+    attachment, table = compressor.attachment, made_up_table(compressor.topology)
+    least = compressor.cost(smallest_plan(attachment), table)
+    most = attachment.cost_model.count(bb.Plan.uniform(compressor.topology, 32, 32, 32, residual_bits=None), table)
+    between = {
+        name: max(getattr(least, name), getattr(least, name) ** (1 - part) * getattr(most, name) ** part)
+        for name in names
+    }
+    budget = bb.Budget(**between, table=table)
+    plan = project(attachment, budget)
+    assert budget.allows(compressor.cost(plan, table))
+    check_plan(compressor, plan)
+    other = bb.Compressor(copy.deepcopy(compressor.model))
+    adopt(other.attachment, plan)
+    assert other.plan() == plan
+
+
+def test_milliseconds_that_only_wider_tensors_reach():
+    """In this table float is faster than integers, as it can be for layers of a few channels."""
+    compressor = network(bb.Spec())
+    table = made_up_table(compressor.topology)
+    rows = {name: 0.001 if ", float, " in name else ms for name, ms in table.rows.items()}
+    table = replace(table, rows=rows, overheads=tuple(one for one in table.overheads if one.bits != 16))
+    table = replace(table, overheads=(*table.overheads, replace(table.overheads[0], bits=16)))
+    narrow = compressor.cost(smallest_plan(compressor.attachment), table).latency_ms
+    fast = compressor.cost(fastest_plan(compressor.attachment, table), table).latency_ms
+    assert fast < 0.8 * narrow
+    budget = bb.Budget(latency_ms=1.01 * fast, table=table)
+    plan = project(compressor.attachment, budget)
+    assert budget.allows(compressor.cost(plan, table))
+    with pytest.raises(bb.BudgetError):
+        project(compressor.attachment, bb.Budget(latency_ms=0.99 * fast, table=table))
 
 
 def network(spec=None, scale=3.0):

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import bayesbits as bb
+from bayesbits.compression.smallest_plan import smallest_plan
 from bayesbits.training.budget_control import (
     INITIAL_LOGIT,
     INITIAL_MU,
@@ -17,6 +18,7 @@ from bayesbits.training.budget_control import (
     start_gates,
 )
 from bayesbits.training.metrics import read_metrics
+from tests.latency_tables import made_up_table
 from tests.training.problems import Failing, compressor, config, loaders, same, searched, state, training_lines
 
 BUDGET = bb.Budget(relative_bops=0.5)
@@ -135,6 +137,33 @@ def test_a_search_ends_within_its_budget_and_uses_it(text, tmp_path):
     assert last[f"target_{name}"] == pytest.approx(budget.limits[name], rel=1e-4)
     assert last[f"mu_{name}"] > 0
     assert last["lr"]["gates"] == 0.0
+
+
+@pytest.mark.parametrize("others", [{}, {"weight_bytes": 100}, {"relative_bops": 2.0}])
+def test_a_search_ends_within_its_milliseconds(others, tmp_path):
+    table = made_up_table(compressor().topology)
+    least = compressor().cost(smallest_plan(compressor().attachment), table).latency_ms
+    budget = bb.Budget(latency_ms=1.02 * least, table=table, **others)
+    options = {"gates": {}, "budget": budget, "epochs": 15}
+    handle, plan = searched(options={"folder": tmp_path}, **options)
+    assert handle.plan() == plan
+    assert budget.allows(handle.cost(plan, table))
+    last = training_lines(tmp_path)[-1]
+    assert last["decided_latency_ms"] == pytest.approx(handle.cost(plan, table).latency_ms, rel=1e-3)
+    assert last["target_latency_ms"] == pytest.approx(budget.latency_ms, rel=1e-4)
+    assert last["expected_latency_ms"] > 0
+    (projection,) = [line for line in read_metrics(tmp_path / "metrics.jsonl") if line["event"] == "projection"]
+    assert projection["latency_ms"][1] <= budget.latency_ms
+    again, same_plan = searched(options={"folder": tmp_path, "resume": True}, **options)
+    assert same_plan == plan
+    assert same(state(again), state(handle))
+
+
+def test_a_table_of_another_network_is_refused_before_training(tmp_path):
+    table = made_up_table(bb.trace(torch.nn.Linear(3, 3), torch.zeros(1, 3)))
+    with pytest.raises(ValueError, match="another network"):
+        searched(gates={}, budget=bb.Budget(latency_ms=1, table=table), options={"folder": tmp_path / "run"})
+    assert not (tmp_path / "run" / "search.checkpoint").exists()
 
 
 def test_gates_stay_after_the_projection_and_weights_do_not():

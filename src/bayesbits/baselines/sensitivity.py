@@ -206,7 +206,7 @@ def sensitivity(
             for step, (score, *_) in zip(steps, path_scores, strict=True)
         ]
     lowerings = [Lowering(*changes[index], scores[index + 1][0]) for index in order]
-    affordable = [point for point in points if limit is not None and limit.allows(compressor.cost(point.plan))]
+    affordable = [point for point in points if limit and limit.allows(compressor.cost(point.plan, limit.table))]
     within = max(affordable, key=_score_of, default=None)
     return Sensitivity(scores[0][0], tuple(lowerings), tuple(points), within)
 

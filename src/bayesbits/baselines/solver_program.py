@@ -9,7 +9,8 @@
 x[t, b] is 1 where the tensor t has b bits, and 0 elsewhere. Bit operations are products of two widths, so that every
 layer has a y for each pair of widths, which is then the product of two x and needs no bounds of its own: tensors that
 layers share couple their pairs. The costs are those that `CostModel.count` counts for plans with the widths of each
-pair, layer by layer.
+pair, layer by layer. Predicted milliseconds also depend on the tensor behind a layer, and on all activations together:
+where a plan takes more of them than the program says, the program is solved again with a lower limit.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from bayesbits.compression.budget import Budget
 from bayesbits.compression.planning import make_plan, read_widths
 from bayesbits.compression.smallest_plan import check_widths_reachable
 from bayesbits.cost.cost import Cost
+from bayesbits.records.latency_table import NARROW_BITS
 from bayesbits.records.plan import Plan
 from bayesbits.utils.optional_packages import require_packages
 
@@ -55,15 +57,26 @@ class WidthProgram:
 
     def solve(self, scores: Scores) -> Plan:
         """The plan with the least sum of scores; its counted cost is within the budget."""
+        found = self._solve(scores)
+        if self.budget.table is None:
+            return found
+        # Widths up to 8 bits are equally fast, so that the widest of them are a good plan where the program finds less.
+        bits = {name: max((w for w in own if w <= NARROW_BITS), default=own[0]) for name, own in self.widths.items()}
+        simple = self._plan(bits)
+        fits = self.budget.allows(self.attachment.cost_model.count(simple, self.budget.table))
+        return simple if fits and _total(scores, simple) < _total(scores, found) else found
+
+    def _solve(self, scores: Scores) -> Plan:
         lowered = 0.0
         for _ in range(_ROUNDS):
             chosen = self._choose(scores, lowered)
             if chosen is None:
                 break
             plan = self._plan(chosen)
-            if self.budget.allows(self.attachment.cost_model.count(plan)):
+            cost = self.attachment.cost_model.count(plan, self.budget.table)
+            if self.budget.allows(cost):
                 return plan
-            lowered = max(_TIGHTER, 2 * lowered)
+            lowered = max(_TIGHTER, 2 * lowered, lowered + self.budget.used(cost) - 1)
         return self._narrowest()
 
     def _narrowest(self) -> Plan:
@@ -160,7 +173,7 @@ class WidthProgram:
         for weight_bits, input_bits in product(every, every):
             wanted = {name: weight_bits if name in topology.weight_tensors else input_bits for name in self.widths}
             bits = {name: wanted[name] if wanted[name] in own else own[0] for name, own in self.widths.items()}
-            cost = self.attachment.cost_model.count(self._plan(bits))
+            cost = self.attachment.cost_model.count(self._plan(bits), self.budget.table)
             for number, layer in enumerate(topology.layers):
                 counted[number, bits[layer.parameter], bits[layer.activation]] = cost
         return counted
@@ -173,6 +186,10 @@ class WidthProgram:
         cost = next(iter(self._counted.values()))
         rest = getattr(cost, name) - sum(getattr(layer, name) for layer in cost.layers)
         return row / unit, rest / unit
+
+
+def _total(scores: Scores, plan: Plan) -> float:
+    return sum(own[plan.bits[name]] for name, own in scores.items())
 
 
 def allowed_widths(attachment: Attachment) -> dict[str, tuple[int, ...]]:

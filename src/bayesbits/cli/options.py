@@ -37,6 +37,14 @@ RecipeArgument = Annotated[
         autocompletion=lambda incomplete: [name for name in shipped_recipes() if name.startswith(incomplete)],
     ),
 ]
+LatencyTableOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--latency-table",
+        metavar="FILE",
+        help='The latency table of the network, which `bayesbits measure` writes; for a budget such as "2.5 ms".',
+    ),
+]
 RunFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")]
 Overrides = Annotated[
     list[str] | None,

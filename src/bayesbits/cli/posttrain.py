@@ -3,6 +3,7 @@
 `bayesbits sensitivity` shares the first half: the network, its examples, and the table of a front.
 """
 
+import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from rich.table import Table
 
 from bayesbits.baselines.sensitivity_scores import digest_of
 from bayesbits.cli.console import output_console, print_line, print_status
+from bayesbits.cli.deploy import with_measured_latency
 from bayesbits.cli.options import RecipeOptions
 from bayesbits.cli.search import folder_name, load_recipe, show_result
 from bayesbits.cli.solver import LEARNED, SOLVER, best_planner, check_solver, solver_point
@@ -143,9 +145,10 @@ def score_on_test(compressor: Compressor, trained: TrainedNetwork) -> float:
 def run_posttrain(
     options: RecipeOptions, checkpoint: Path | None, output: Path | None, *, labels: str, learn: str, num_examples: int,
     steps: int, mus: str | None, gates: str, per_channel: bool, budget: str | None, planner: str, device: str | None,
+    latency_table: Path | None = None,
 ) -> None:  # fmt: skip
     """Learn a front, show it, and make one of its points, or the solver's, final where there is a budget."""
-    limit = None if budget is None else parse_budget(budget)
+    limit = None if budget is None else parse_budget(budget, latency_table)
     if limit is None and planner != "best":
         raise typer.BadParameter(f"{planner} is a choice for --budget, which is missing", param_hint="--planner")
     solves = limit is not None and check_solver(planner)
@@ -185,10 +188,10 @@ def run_posttrain(
     _make_final(network, chosen, points[chosen], seconds, limit)
 
 
-def parse_budget(text: str) -> Budget:
+def parse_budget(text: str, latency_table: Path | None = None) -> Budget:
     """A budget from the command line; a number alone is a percentage of the bit operations."""
     try:
-        return Budget(relative_bops=float(text)) if _is_float(text) else Budget.parse(text)
+        return Budget(relative_bops=float(text)) if _is_float(text) else Budget.parse(text, latency_table)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--budget") from error
 
@@ -238,6 +241,8 @@ def _learn_front(
     path, number = network.folder / FRONT, len(config.mus or MULTIPLES[network.compressor.spec.gates])
     number += budget is not None
     settings = _settings(network, learn, config) | {"budget": None if budget is None else str(budget)}
+    if budget is not None and budget.table is not None:
+        settings["latency_table"] = hashlib.sha256(budget.table.to_json().encode()).hexdigest()
     before = _front_before(network.folder, settings)
     if before is not None and len(before.points) == number:
         print_status(
@@ -322,6 +327,7 @@ def _make_final(network: CalibratedNetwork, planner: str, point: Point, seconds:
         seconds=seconds, scores=trained.task.scores(values, trained.values), budget=budget,
     )  # fmt: skip
     show_result(result)
+    result = with_measured_latency(result, network.folder)
     output_console().print(file_table(network.folder))
     print_line(f"\n{result.verdict}")
     found = "solver's plan" if point.mu is None else f"{planner} plan from mu = {point.mu:g}"

@@ -25,6 +25,7 @@ from bayesbits.compression.projection import adopt, project
 from bayesbits.compression.spec import Spec
 from bayesbits.cost import Cost
 from bayesbits.nn.network import NAME
+from bayesbits.records.latency_table import LatencyTable
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Topology
 
@@ -151,17 +152,21 @@ class Compressor:
         groups["ranges"] = self.attachment.learning_ranges()
         return [{"name": name, "params": parameters} for name, parameters in groups.items() if parameters]
 
-    def cost(self, plan: Plan | None = None) -> Cost:
+    def cost(self, plan: Plan | None = None, table: LatencyTable | None = None) -> Cost:
         """What the network costs.
 
         Args:
             plan: The decision to count; the present one by default.
+            table: A latency table of this network, from which milliseconds are predicted.
 
         Returns:
-            MACs, bit operations and bytes, in all and by layer.
+            MACs, bit operations and bytes, in all and by layer; with a table, milliseconds too.
+
+        Raises:
+            ValueError: The plan does not fit the network, or the table is that of another one.
         """
         check_intact(self.model, self.attachment)
-        return self.attachment.cost_model.count(self.plan() if plan is None else plan)
+        return self.attachment.cost_model.count(self.plan() if plan is None else plan, table)
 
     def plan(self) -> Plan:
         """The present decision: gates thresholded, bits by tensor, channels by layer.

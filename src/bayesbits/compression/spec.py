@@ -11,8 +11,10 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from bayesbits.compression.penalties import PENALTIES
+from bayesbits.compression.table_files import as_table
 from bayesbits.functional.gates import KINDS as GATE_KINDS
 from bayesbits.functional.grid import MAX_BITS, MIN_BITS
+from bayesbits.records.latency_table import LatencyTable
 from bayesbits.utils.checks import check_choice, check_flag, check_integer, is_integer
 
 BACKENDS = ("onnxruntime",)
@@ -81,7 +83,9 @@ class Spec:
         bits: The widths to learn between, increasing, from 2 to 32.
         prune: Whether output channels may be removed.
         gates: The kind of the gates: "hard_concrete" (with noise, as in the paper), "hard_sigmoid" or "sigmoid".
-        penalty: What the gates are charged for: "paper", "expected_bops", "expected_bytes" or "variational".
+        penalty: What the gates are charged for: "paper", "expected_bops", "expected_bytes", "expected_latency" or
+            "variational".
+        latency_table: The latency table of the network, or its file, which only the penalty "expected_latency" needs.
         num_examples: The number of training examples, which only the variational penalty needs.
         input_bits: The width of the network's input: fixed, where 32 leaves it in float, or "learned".
         residual_bits: The width of the operands of residual additions: fixed, "learned", or None for no quantizer.
@@ -112,7 +116,8 @@ class Spec:
     gates: str = "hard_concrete"
     """The kind of the gates: "hard_concrete" (with noise, as in the paper), "hard_sigmoid" or "sigmoid"."""
     penalty: str = "paper"
-    """What the gates are charged for: "paper", "expected_bops", "expected_bytes" or "variational"."""
+    """What the gates are charged for: "paper", "expected_bops", "expected_bytes", "expected_latency" or "variational".
+    """
     num_examples: int | None = None
     """The number of training examples, which only the variational penalty needs."""
     input_bits: int | Literal["learned"] = 8
@@ -132,6 +137,8 @@ class Spec:
     [-beta, beta]. Activations without values below zero are unsigned in both cases, and weights are symmetric."""
     channel_multiple: int = 1
     """The number of kept channels of a group is rounded up to a multiple of this."""
+    latency_table: LatencyTable | str | None = None
+    """The latency table of the network, or its file, which only the penalty "expected_latency" needs."""
     rules: Mapping[str, Rule] = field(default_factory=dict)
     """Demands on single layers or tensors, by shell-style patterns of their names, as a `Rule` or a dict with its keys.
 
@@ -148,6 +155,13 @@ class Spec:
             raise ValueError("Spec.num_examples is None; the variational penalty needs the number of training examples")
         if self.num_examples is not None:
             check_integer(self, "num_examples", 1)
+        if (self.penalty == "expected_latency") != (self.latency_table is not None):
+            raise ValueError(
+                f"Spec.latency_table is {'None' if self.latency_table is None else 'given'} and Spec.penalty is "
+                f"{self.penalty!r}: the penalty 'expected_latency' needs a table, and others none. A budget in "
+                "milliseconds brings its own"
+            )
+        as_table(self.latency_table, "Spec.latency_table")
         check_flag(self, "prune")
         check_flag(self, "per_channel_weights")
         check_flag(self, "asymmetric_activations")

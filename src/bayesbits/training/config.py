@@ -158,6 +158,7 @@ class SearchConfig(_TrainingConfig):
         mu: The weight of the penalty in the loss: a larger one gives fewer bits. None: 0.01, or what the budget needs.
         budget: The most that the final network may cost: a `Budget`, or text such as "0.5% bops" or "500 kB". The
             weight of the penalty is then controlled, and `search` ends with a plan within the budget.
+        latency_table: For a budget as text with a limit such as "2.5 ms": the file with the latency table.
         gates: Optimizer and schedule of the gates. None: Adam with a learning rate that follows from the number of
             steps, so that a gate can close in the first third of any search, and at least the paper's. The paper's
             optimizer is `gates={}`: 1e-3 for any number of steps.
@@ -185,6 +186,8 @@ class SearchConfig(_TrainingConfig):
     """The weight of the penalty in the loss: a larger one gives fewer bits. None: 0.01, or what the budget needs."""
     budget: Budget | None = None
     """The most that the final network may cost: a `Budget`, or text such as "0.5% bops" or "500 kB"."""
+    latency_table: str | None = None
+    """For a budget as text with a limit such as "2.5 ms": the file with the latency table."""
     gates: OptimizerConfig | None = None
     """Optimizer and schedule of the gates. None: Adam with a learning rate that follows from the number of steps."""
     frozen_statistics: float = 0.05
@@ -200,7 +203,7 @@ class SearchConfig(_TrainingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "budget", as_budget(self.budget, "SearchConfig.budget"))
+        object.__setattr__(self, "budget", as_budget(self.budget, "SearchConfig.budget", self.latency_table))
         if self.budget is not None and self.mu is not None:
             raise ValueError(
                 f"SearchConfig.mu is {self.mu!r} and SearchConfig.budget is {self.budget}: the budget decides what the "

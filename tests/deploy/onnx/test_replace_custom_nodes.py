@@ -3,9 +3,14 @@
 from types import SimpleNamespace
 
 import numpy as np
+import onnx
 import pytest
+import torch
+import torch.nn.functional as F
 from onnx import ModelProto, NodeProto, TensorProto, helper
+from torch import Tensor, nn
 
+import bayesbits as bb
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
 from bayesbits.deploy.onnx.replace_custom_nodes import replace_custom_nodes
 from bayesbits.deploy.onnx.runtime import Session, _optimized
@@ -104,3 +109,35 @@ def test_float_codes_become_uint8_codes_and_numbers_again():
         custom("ToUint8", "b", "in", "1"), custom("ToFloat", "b", "1", "2"), custom("Scale", "b", "2", "out")
     )
     assert Session(model).run({"x": np.array([-7, 0, 3, 7], np.float32)})["y"].tolist() == [-1.75, 0.0, 0.75, 1.75]
+
+
+class Ghost(nn.Module):
+    """Channels, and as many cheap ones that a depthwise convolution makes of them, as in GhostNet."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.stem, self.main = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, channels, 1)
+        self.cheap = nn.Conv2d(channels, channels, 3, padding=1, groups=channels)
+        self.down = nn.Conv2d(2 * channels, 2 * channels, 3, padding=1, groups=2 * channels)
+        self.last = nn.Conv2d(2 * channels, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        main = F.relu(self.main(F.hardswish(self.stem(x))))
+        both = torch.cat([main, F.relu(self.cheap(main))], 1)
+        return self.last(F.hardswish(self.down(both)).mean((2, 3), keepdim=True)).flatten(1)
+
+
+@pytest.mark.parametrize("form", ["fast", "compact"])
+def test_depthwise_convolutions_of_whole_blocks_are_verified(tmp_path, form):
+    torch.manual_seed(0)
+    network, inputs = Ghost(30).eval(), torch.randn(4, 3, 12, 12)
+    compressor = bb.attach(network, inputs, bb.Spec.for_backend("onnxruntime"))
+    compressor.calibrate([inputs])
+    plan = bb.Plan.uniform(compressor.topology, 4, 8, residual_bits=8)
+    compressor.fix(bb.Plan(plan.bits | {"stem.weight": 8, "cheap.input": 4}))
+    small, path = bb.deploy(compressor), tmp_path / "network.onnx"
+    bb.export_onnx(small, inputs, path, form=form)
+    assert bb.verify(compressor, small, path, inputs).integer_layers == ("stem", "main", "cheap", "down", "last")
+    nodes = onnx.load(str(path)).graph.node
+    found = {attribute.i for node in nodes for attribute in node.attribute if attribute.name == "group"}
+    assert found == {1, 32, 64}
