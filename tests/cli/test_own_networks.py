@@ -141,7 +141,8 @@ def test_a_segmentation_network_is_shown_by_its_mean_iou(here):
 
 
 def test_a_search_that_compresses_nothing_says_so_with_the_way_out(here):
-    shown = bayesbits("search", *own("regressor", "numbers"), *SEARCH, "--task", "regression")
+    slow = ("--set", "search.gates.lr=0.001")
+    shown = bayesbits("search", *own("regressor", "numbers"), *SEARCH, *slow, "--task", "regression")
     assert "search: gates cannot close" in shown.stderr
     assert "Almost nothing was compressed" in shown.stdout
     assert "--set search.gates.lr=0.1" in shown.stdout
