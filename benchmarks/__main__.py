@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from bayesbits.utils.tables import text_table
-from benchmarks import deployed, equality, imports, networks, quantizer, training
+from benchmarks import deployed, equality, imports, latency, networks, quantizer, training
 from benchmarks.compare import TOLERATED, kept_record, regressions
 from benchmarks.quantizer import Row
 
@@ -24,6 +24,7 @@ BENCHMARKS = {
     "scaling": training.scaling,
     "deployed": deployed.deployed,
     "networks": networks.networks,
+    "latency": latency.latency,
     "equality": equality.equality,
     "import": imports.imports,
 }

@@ -58,7 +58,7 @@ def main(folder: Path) -> None:
     for entry in compressor.topology.unsupported:
         print(f"  {entry.what}: {entry.reason}")
 
-    config = bb.SearchConfig(epochs=10, mu=0.01, weights={"lr": 2e-3}, gates={"lr": 6e-2})
+    config = bb.SearchConfig(epochs=10, mu=0.01, weights={"lr": 2e-3})
     bb.search(compressor, loader, F.cross_entropy, config, folder=folder, progress=False)
     compressor.fix()
 

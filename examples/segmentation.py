@@ -52,7 +52,7 @@ def main(folder: Path) -> None:
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*make_discs(512)), batch_size=32, shuffle=True)
     test_images, test_masks = make_discs(128)
     compressor = bb.attach(UNet(), test_images[:1], bb.Spec.for_backend("onnxruntime"))
-    search = bb.SearchConfig(epochs=12, mu=0.01, weights={"lr": 3e-3}, gates={"lr": 6e-2})
+    search = bb.SearchConfig(epochs=12, mu=0.01, weights={"lr": 3e-3})
     bb.search(compressor, loader, F.cross_entropy, search, folder=folder, progress=False)
     bb.finetune(compressor, loader, F.cross_entropy, bb.FinetuneConfig(epochs=2), folder=folder, progress=False)
 

@@ -17,7 +17,7 @@ ALLOWED = {
     "training": {"utils", "functional", "nn", "records", "compression"},
     "posttraining": {"utils", "nn", "records", "compression"},
     "deploy": {"utils", "functional", "nn", "records", "cost", "graph", "compression"},
-    "baselines": {"utils", "functional", "nn", "records", "graph", "compression", "posttraining"},
+    "baselines": {"utils", "functional", "nn", "records", "cost", "graph", "compression", "posttraining"},
     "zoo": {"utils"},
     "recipes": {"utils", "records", "cost", "compression", "training", "zoo"},
     "report": {"utils", "records", "cost", "deploy", "recipes"},

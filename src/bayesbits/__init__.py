@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         deploy,
         export_onnx,
         load,
+        measure,
         save,
         verify,
     )
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from bayesbits.posttraining import PosttrainConfig, posttrain, restore
     from bayesbits.records.front import Front
     from bayesbits.records.integer_network import IntegerNetwork
+    from bayesbits.records.latency_table import LatencyTable
     from bayesbits.records.plan import Plan
     from bayesbits.records.topology import Topology
     from bayesbits.training import (
@@ -62,6 +64,7 @@ __all__ = [
     "Front",
     "IntegerNetwork",
     "Interrupted",
+    "LatencyTable",
     "OptimizerConfig",
     "Plan",
     "PosttrainConfig",
@@ -79,6 +82,7 @@ __all__ = [
     "finetune",
     "functional",
     "load",
+    "measure",
     "posttrain",
     "restore",
     "save",
@@ -101,6 +105,7 @@ _SOURCES = {
     "Front": "bayesbits.records.front:Front",
     "IntegerNetwork": "bayesbits.records.integer_network:IntegerNetwork",
     "Interrupted": "bayesbits.training:Interrupted",
+    "LatencyTable": "bayesbits.records.latency_table:LatencyTable",
     "OptimizerConfig": "bayesbits.training:OptimizerConfig",
     "Plan": "bayesbits.records.plan:Plan",
     "PosttrainConfig": "bayesbits.posttraining:PosttrainConfig",
@@ -118,6 +123,7 @@ _SOURCES = {
     "finetune": "bayesbits.training:finetune",
     "functional": "bayesbits.functional",
     "load": "bayesbits.deploy:load",
+    "measure": "bayesbits.deploy:measure",
     "posttrain": "bayesbits.posttraining:posttrain",
     "restore": "bayesbits.posttraining:restore",
     "save": "bayesbits.deploy:save",

@@ -132,3 +132,36 @@ def test_errors_say_what_to_do():
     compressor.model.train()
     with pytest.raises(ValueError, match="in training mode"):
         sensitivity(compressor, pairs())
+
+
+@pytest.mark.parametrize("budget", ["3% bops", bb.Budget(weight_bytes=300), "3% bops, 300 bytes"])
+def test_with_a_budget_the_best_point_within_it_is_named(budget):
+    compressor = calibrated(bb.Spec(bits=(2, 4, 8, 16), prune=False))
+    found = sensitivity(compressor, pairs(), widths=(8, 4, 2), score_fn=negative_loss, budget=budget)
+    limit = bb.Budget.parse(budget) if isinstance(budget, str) else budget
+    within = [point.score for point in found.path if limit.allows(compressor.cost(point.plan))]
+    assert 0 < len(within) < len(found.path)
+    assert found.within.score == max(within)
+    bb.restore(compressor, found.within)
+    assert limit.allows(compressor.cost())
+    assert Sensitivity.from_json(found.to_json()) == found
+
+
+@pytest.mark.parametrize(
+    ("budget", "message"),
+    [
+        ("1% bops", r"with the narrowest widths that are allowed, and all channels"),
+        (3, "budget is 3; it has a unit"),
+        ("-3% bops", "not positive"),
+    ],
+)
+def test_a_budget_that_cannot_be_met_is_refused_before_anything_is_measured(budget, message):
+    compressor = calibrated(bb.Spec(bits=(2, 4, 8, 16), prune=False))
+
+    def never():
+        raise AssertionError("batches were read")
+        yield
+
+    with pytest.raises(ValueError, match=message):
+        sensitivity(compressor, never(), widths=(8, 4), budget=budget)
+    assert sensitivity(compressor, pairs(), widths=(4,)).within is None

@@ -23,7 +23,8 @@ RECIPE = [
 RECIPE += ["--loss", "mae", "--metric", "r2"]
 CHOSEN = RecipeOptions("r.toml", ["seed=1", "search.mu=2"], "m:n", "d:l", "regression", "mae", "r2")
 POSTTRAIN = {"labels": "given", "learn": "gates+ranges", "num_examples": 1024, "steps": 64, "mus": None}
-POSTTRAIN |= {"gates": "hard_sigmoid", "per_channel": True, "budget": None, "device": None}
+POSTTRAIN |= {"gates": "hard_sigmoid", "per_channel": True, "budget": None, "planner": "best", "device": None}
+POSTTRAIN["latency_table"] = None
 
 
 @pytest.mark.parametrize(
@@ -38,13 +39,26 @@ POSTTRAIN |= {"gates": "hard_sigmoid", "per_channel": True, "budget": None, "dev
             ["search", "r"],
             "search.run_search",
             [RecipeOptions("r"), None],
-            {"resume": False, "device": None, "budget": None},
+            {"resume": False, "device": None, "budget": None, "latency_table": None},
         ),
         (
-            ["search", *RECIPE, "-o", "x", "--resume", "--device", "cpu", "--budget", "0.5% bops"],
+            ["search", *RECIPE, "-o", "x", "--resume", "--device", "cpu", "--budget", "2 ms", "--latency-table", "t"],
             "search.run_search",
             [CHOSEN, Path("x")],
-            {"resume": True, "device": "cpu", "budget": "0.5% bops"},
+            {"resume": True, "device": "cpu", "budget": "2 ms", "latency_table": Path("t")},
+        ),
+        (
+            ["measure", "r"],
+            "measure.run_measure",
+            ["r", Path("latency_table.json"), ()],
+            {"model": None, "input_shape": None, "threads": 1, "rounds": 30},
+        ),
+        (
+            ["measure", "-o", "t", "--set", "a=1", "--model", "m:n", "--input-shape", "3x9", "--threads", "2"]
+            + ["--rounds", "7"],
+            "measure.run_measure",
+            [None, Path("t"), ["a=1"]],
+            {"model": "m:n", "input_shape": "3x9", "threads": 2, "rounds": 7},
         ),
         (["plan", "x"], "show.show_plan", [Path("x")], {}),
         (["report", "x"], "show.print_report", [Path("x")], {}),
@@ -52,26 +66,32 @@ POSTTRAIN |= {"gates": "hard_sigmoid", "per_channel": True, "budget": None, "dev
         (
             ["posttrain", *RECIPE, "--checkpoint", "w", "-o", "x", "--labels", "none", "--learn", "gates"]
             + ["--num-examples", "7", "--steps", "3", "--mus", "1,2", "--gates", "sigmoid", "--budget", "2.5"]
-            + ["--per-tensor", "--device", "cpu"],
+            + ["--per-tensor", "--planner", "solver", "--device", "cpu", "--latency-table", "t"],
             "posttrain.run_posttrain",
             [CHOSEN, Path("w"), Path("x")],
             {
                 "labels": "none", "learn": "gates", "num_examples": 7, "steps": 3, "mus": "1,2", "gates": "sigmoid",
-                "per_channel": False, "budget": "2.5", "device": "cpu",
+                "per_channel": False, "budget": "2.5", "planner": "solver", "device": "cpu", "latency_table": Path("t"),
             },
         ),
         (
             ["sensitivity", "r"],
             "sensitivity.run_sensitivity",
             [RecipeOptions("r"), None, None],
-            {"labels": "given", "bits": (8, 4, 2), "num_examples": 1024, "per_channel": True, "device": None},
+            {
+                "labels": "given", "bits": (8, 4, 2), "num_examples": 1024, "per_channel": True, "budget": None,
+                "device": None,
+            },
         ),
         (
             ["sensitivity", *RECIPE, "--checkpoint", "w", "-o", "x", "--bits", "4, 2", "--num-examples", "5"]
-            + ["--per-tensor"],
+            + ["--per-tensor", "--budget", "2 kB"],
             "sensitivity.run_sensitivity",
             [CHOSEN, Path("w"), Path("x")],
-            {"labels": "given", "bits": (4, 2), "num_examples": 5, "per_channel": False, "device": None},
+            {
+                "labels": "given", "bits": (4, 2), "num_examples": 5, "per_channel": False, "budget": "2 kB",
+                "device": None,
+            },
         ),
         (["export", "x"], "deploy.run_export", [Path("x")], {}),
         (["verify", "x"], "deploy.run_verify", [Path("x"), 1000], {}),
@@ -89,7 +109,10 @@ POSTTRAIN |= {"gates": "hard_sigmoid", "per_channel": True, "budget": None, "dev
             ["sensitivity", "r", "--widths", "4"],
             "sensitivity.run_sensitivity",
             [RecipeOptions("r"), None, None],
-            {"labels": "given", "bits": (4,), "num_examples": 1024, "per_channel": True, "device": None},
+            {
+                "labels": "given", "bits": (4,), "num_examples": 1024, "per_channel": True, "budget": None,
+                "device": None,
+            },
         ),
         (["bench", "x"], "deploy.run_bench", [Path("x"), 20], {}),
         (["bench", "x", "--rounds", "3"], "deploy.run_bench", [Path("x"), 3], {}),

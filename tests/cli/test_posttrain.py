@@ -1,5 +1,7 @@
 """Post-training from the command line, on digits."""
 
+import re
+
 import pytest
 import torch
 
@@ -37,7 +39,7 @@ def test_a_point_within_a_cost_becomes_the_result_that_every_command_takes(here)
     assert "with --budget LIMIT makes a plan within it final" in bayesbits("plan", "run", code=1).stderr
 
     within = (points[0].relative_bops + points[1].relative_bops) / 2
-    budget = ["--steps", "30", "--mus", "0.001,0.01", "--budget", f"{within}% bops"]
+    budget = ["--steps", "30", "--mus", "0.001,0.01", "--budget", f"{within}% bops", "--planner", "learned"]
     final = bayesbits("posttrain", *RUN, *budget)
     assert "Bits and channels" in final.stdout
     assert f"within the budget of {within}% bops: " in final.stdout.replace("\n", " ")
@@ -64,9 +66,34 @@ def test_a_point_within_a_cost_becomes_the_result_that_every_command_takes(here)
     )
 
 
-def test_a_budget_that_cannot_be_reached_is_refused_before_anything_is_learned(here):
-    failed = bayesbits("posttrain", *RUN, "--steps", "1", "--mus", "0.001,0.01", "--budget", "0.01", code=1)
+def test_the_learned_plan_and_that_of_the_solver_are_shown_and_the_better_one_is_final(here):
+    budget = ["--steps", "30", "--mus", "0.001,0.01", "--budget", "300 kB, 3% bops"]
+    shown = bayesbits("posttrain", *RUN, *budget)
+    assert "learned, within 3% bops, 300 kB" in shown.stdout
+    assert "solver, within 3% bops, 300 kB" in shown.stdout
+    losses = re.search(r"loss on the examples: learned (\S+), solver (\S+)", shown.stderr)
+    learned, solved = map(float, losses.groups())
+    assert ("the learned plan" if learned <= solved else "the solver's plan") in shown.stderr
+    finished = recipes.restore(here / "run", device="cpu")
+    assert bb.Budget.parse("300 kB, 3% bops").allows(finished.compressor.cost())
+
+    alone = bayesbits("posttrain", *RUN, *budget, "--planner", "solver")
+    assert "learned, within" not in alone.stdout
+    assert "the solver's plan is final" in alone.stderr
+    finished = recipes.restore(here / "run", device="cpu")
+    assert (finished.result.method, finished.result.mu) == ("posttraining", 0.0)
+    assert finished.result.verdict.startswith("within the budget of")
+
+
+def test_a_planner_needs_a_budget():
+    assert "--planner" in bayesbits("posttrain", *RUN, "--planner", "solver", code=2).output
+
+
+@pytest.mark.parametrize("command", [["posttrain"], ["posttrain", "--planner", "solver"], ["sensitivity"]])
+def test_a_budget_that_cannot_be_reached_is_refused_before_anything_is_trained(here, command):
+    failed = bayesbits(*command, *RUN, "--budget", "0.01", code=1)
     assert "the budget of 0.01% bops cannot be reached" in failed.stderr.replace("\n", " ")
+    assert "float network" not in failed.stderr
     assert not (here / "run/front.json").exists()
     assert not (here / "run/result.json").exists()
 
@@ -75,7 +102,8 @@ def test_a_number_alone_is_a_percentage_and_other_budgets_have_a_unit():
     assert implementation.parse_budget("2.5") == bb.Budget(relative_bops=2.5)
     assert implementation.parse_budget("500 kB") == bb.Budget(weight_bytes=500_000)
     for wrong in ("-1", "0", "2%", "3 apples"):
-        assert "--budget" in bayesbits("posttrain", *RUN, f"--budget={wrong}", code=2).output
+        for command in ("posttrain", "sensitivity"):
+            assert "--budget" in bayesbits(command, *RUN, f"--budget={wrong}", code=2).output
 
 
 def test_a_final_point_never_takes_the_place_of_a_search(here):

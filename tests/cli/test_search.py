@@ -10,8 +10,10 @@ import torch
 import bayesbits as bb
 from bayesbits import recipes
 from bayesbits.cli import search as implementation
+from bayesbits.deploy.onnx.runtime import Session
 from bayesbits.zoo import models
 from tests.cli.invoke import SHORT, bayesbits, interrupting_at
+from tests.latency_tables import made_up_table
 from tests.recipes.made_data import SHORT_DIGITS
 
 SEARCH = ["search", "digits-lenet5", *SHORT, "--device", "cpu"]
@@ -118,3 +120,29 @@ def test_a_search_with_a_budget_ends_with_its_verdict(here):
     assert result.verdict in shown
     assert recipes.load(here / "run/recipe.toml").search.budget == bb.Budget(relative_bops=1.0)
     assert "does not say of what" in bayesbits(*SEARCH, "--budget", "1", "--output", "other", code=1).output
+
+
+def test_a_search_within_milliseconds_says_what_was_predicted_and_measured(here, monkeypatch):
+    compressor = bb.attach(models.create("lenet5", num_classes=10), torch.zeros(1, 1, 28, 28), bb.Spec(bits=(2, 4, 8)))
+    table = made_up_table(compressor.topology)
+    table.save(here / "table.json")
+    limit = 0.5 * compressor.cost(compressor.plan(), table).latency_ms
+    monkeypatch.setattr(Session, "fastest", lambda self, feeds, rounds: 0.125)
+    options = ["--set", "spec.bits=[2, 4, 8]", "--budget", f"{limit} ms", "--latency-table", "table.json"]
+    shown = bayesbits(*SEARCH, *options, "--output", "run").stdout.replace("\n", " ")
+    result = recipes.Result.load(here / "run/result.json")
+    assert result.latency_ms <= limit
+    assert result.measured_latency_ms == 125.0
+    assert result.latency_threads == 1
+    assert result.verdict.startswith(f"within the budget of {limit} ms: {result.latency_ms:.4g} ms predicted, ")
+    assert "; measured: 125 ms on " in result.verdict
+    assert result.verdict in shown
+    (here / "table.json").unlink()  # the folder of the run has its own
+    assert recipes.load(here / "run/recipe.toml").search.budget.table == table
+    monkeypatch.setattr(Session, "fastest", lambda self, feeds, rounds: 0.25)
+    bayesbits("export", "run")
+    again = recipes.Result.load(here / "run/result.json")
+    assert again.measured_latency_ms == 250.0
+    assert again.verdict.count("measured") == 1
+    failed = bayesbits(*SEARCH, *options[:4], "--output", "other", code=1).stderr.replace("\n", " ")
+    assert "needs the latency table of the network on your machine" in failed

@@ -31,9 +31,12 @@ def test_the_baseline_goes_on_where_it_was_stopped(here, monkeypatch):
 
 
 def test_the_table_of_the_baseline_names_changes_and_scores(here):
-    shown = bayesbits(*RUN, "--bits", "4,2").stdout
+    shown = bayesbits(*RUN, "--bits", "4,2", "--budget", "2").stdout
     found = Sensitivity.load(here / "run/sensitivity.json")
-    tested = bb.Front.load(here / "run/sensitivity-front.json").points
+    *tested, within = bb.Front.load(here / "run/sensitivity-front.json").points
+    assert within.plan == found.within.plan
+    assert within.relative_bops <= 2
+    assert re.search(rf"within 2% bops: {re.escape(found.last_change(found.within))} .*{within.score:.2f}%", shown)
     assert "Each tensor alone" in shown
     for one in found.alone:
         assert re.search(rf"{re.escape(one.tensor)} .*{one.score:.4g}", shown)

@@ -38,6 +38,7 @@ RULES: list[dict[str, Any]] = [
     {"head": {"bits": 8}},
     {"layers.0": {"min_bits": 4, "prune": False}},
     {"head": {"skip": True}},
+    {"layers.*": {"min_channels": 3}},
 ]
 
 

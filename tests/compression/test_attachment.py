@@ -168,20 +168,23 @@ def test_notes_go_with_copies_of_the_network_and_not_with_its_state():
 
 def test_an_optimizer_made_before_calibration_knows_the_ends_that_calibration_adds():
     """An activation is unsigned until data are seen: what a checkpoint holds must not depend on when that was."""
-    model, x = nn.Sequential(nn.Linear(4, 4), nn.SiLU(), nn.Linear(4, 2)), torch.randn(64, 4)
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.SiLU(), nn.Linear(4, 2))
+    x = torch.randn(64, 4)
     compressor = bb.attach(model, x)
-    quantizer = compressor.attachment.quantizers["2.input"]
+    quantizer = compressor.attachment.quantizers["4.input"]
     quantizer.set_range(1.0, signed=False)
     optimizer = torch.optim.Adam(compressor.parameter_groups(), lr=0.1)
-    sizes = [len(group["params"]) for group in optimizer.param_groups]
+    before = [[id(p) for p in group["params"]] for group in optimizer.param_groups]
     compressor.calibrate([x])
-    assert [len(group["params"]) for group in compressor.parameter_groups()] == sizes
+    assert [q.kind for q in (compressor.attachment.quantizers["2.input"], quantizer)] == ["unsigned", "asymmetric"]
+    assert [[id(p) for p in group["params"]] for group in compressor.parameter_groups()] == before
     quantizer.set_range(1.0, alpha=-0.1)  # values beyond both ends have gradients
-    before = quantizer.alpha.item()
+    alpha = quantizer.alpha.item()
     model(x).square().sum().backward()
     optimizer.step()
-    assert quantizer.alpha.item() != before
+    assert quantizer.alpha.item() != alpha
     quantizer.log_beta.requires_grad_(False)
     quantizer.set_range(1.0, signed=False)
-    with pytest.warns(UserWarning, match="1 of 3 ranges were frozen"):
-        assert [len(group["params"]) for group in compressor.parameter_groups()] == [*sizes[:2], sizes[2] - 2]
+    with pytest.warns(UserWarning, match="1 of 5 ranges were frozen"):
+        ranges = [id(p) for p in compressor.parameter_groups()[-1]["params"]]
+    assert ranges == [p for p in before[-1] if p not in (id(quantizer.log_beta), id(quantizer.log_alpha))]

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bayesbits as bb
-from bayesbits.compression.budget import as_budget
+from bayesbits.compression.budget import as_budget, counted
+from tests.latency_tables import made_up_table
 
 NUMBERS = st.floats(1e-6, 1e15, allow_nan=False)
 
@@ -33,6 +34,49 @@ def test_text_with_units(text, budget):
     assert bb.Budget.parse(text) == budget
 
 
+TABLE = made_up_table(bb.trace(torch.nn.Linear(4, 2), torch.zeros(1, 4)))
+
+
+@pytest.mark.parametrize(("text", "milliseconds"), [("2.5 ms", 2.5), ("40 us", 0.04), ("40 µs", 0.04), ("1.5 s", 1500)])
+def test_milliseconds_have_a_table(text, milliseconds, tmp_path):
+    budget = bb.Budget.parse(text, TABLE)
+    assert budget == bb.Budget(latency_ms=milliseconds, table=TABLE)
+    assert budget.limits == {"latency_ms": milliseconds}
+    assert bb.Budget.parse(str(budget), TABLE) == budget
+    assert "made-up" not in repr(budget)
+    TABLE.save(tmp_path / "table.json")
+    for path in (tmp_path / "table.json", str(tmp_path / "table.json")):
+        assert bb.Budget.parse(text, path) == budget == bb.Budget(latency_ms=milliseconds, table=path)
+    assert bb.Budget.from_json(budget.to_json()) == budget
+    both = bb.Budget.parse(f"0.5% bops, {text}", TABLE)
+    assert both.limits == {"relative_bops": 0.5, "latency_ms": milliseconds}
+
+
+def test_a_table_without_milliseconds_or_without_a_budget_is_refused():
+    with pytest.raises(ValueError, match="no limit in milliseconds"):
+        bb.Budget.parse("0.5% bops", TABLE)
+    with pytest.raises(ValueError, match=r"there is a latency table and no budget: give option, such as .2.5 ms"):
+        as_budget(None, "option", TABLE)
+    assert as_budget("2.5 ms", "option", TABLE).latency_ms == 2.5
+    assert as_budget({"latency_ms": 2.5}, "option", TABLE).table is TABLE
+    assert as_budget(bb.Budget(latency_ms=1, table=TABLE), "option", TABLE).table is TABLE
+
+
+def test_what_a_plan_comes_to_under_each_limit():
+    compressor = bb.attach(torch.nn.Linear(4, 2), torch.zeros(1, 4))
+    plan = bb.Plan.uniform(compressor.topology, 4, 8)
+    budget = bb.Budget(relative_bops=50, bops=1e9, weight_bytes=13, latency_ms=1, table=TABLE)
+    cost = compressor.cost(plan, TABLE)
+    expected = {"relative_bops": 3.125, "bops": 256.0, "weight_bytes": 12.0, "latency_ms": cost.latency_ms}
+    assert counted(budget, compressor.attachment.cost_model, plan) == expected
+    assert budget.allows(cost)
+    assert not bb.Budget(latency_ms=0.9 * cost.latency_ms, table=TABLE).allows(cost)
+    assert bb.Budget(latency_ms=2 * cost.latency_ms, table=TABLE).used(cost) == pytest.approx(0.5)
+    assert budget.describe(cost).endswith(f"12 B, {cost.latency_ms:.4g} ms predicted")
+    with pytest.raises(ValueError, match="this cost has no latency_ms: count it with the table"):
+        budget.allows(compressor.cost(plan))
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -42,7 +86,9 @@ def test_text_with_units(text, budget):
         ("-1 kB", "not positive"),
         ("0% bops", "not positive"),
         ("500 kb", "unit 'kb', which is not known"),
-        ("2.5 ms", "unit 'ms', which is not known"),
+        ("2.5 ms", "a limit of 2.5 ms needs the latency table.*bayesbits measure.*--latency-table"),
+        ("2 m", "unit 'm', which is not known"),
+        ("1 ms, 2 us", "limits the latency twice"),
         ("half", "not understood"),
         ("", "not understood"),
         ("1% bops, 2% bops", "limits the bit operations twice"),
@@ -73,7 +119,7 @@ def test_text_and_json_say_the_same_number_again(relative, bops, size):
 
 def test_the_json_form_names_every_field():
     assert json.loads(bb.Budget(relative_bops=2).to_json()) == {
-        "relative_bops": 2, "bops": None, "weight_bytes": None, "version": 1,
+        "relative_bops": 2, "bops": None, "weight_bytes": None, "latency_ms": None, "table": None, "version": 1,
     }  # fmt: skip
 
 

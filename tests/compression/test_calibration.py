@@ -115,6 +115,24 @@ def test_a_width_that_is_final_gets_a_range_of_its_own_too():
     assert compressor.attachment.quantizers["2.input"].beta.item() == expected
 
 
+def test_without_a_width_ranges_are_made_for_the_narrowest_one_that_a_tensor_may_have():
+    torch.manual_seed(0)
+    x = torch.randn(64, 32)
+    rules = {"0": {"min_bits": 4, "prune": False}}
+    ranges = {}
+    for bits in (2, 4, None):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32))
+        nn.init.normal_(model[0].weight)
+        nn.init.normal_(model[2].weight)
+        compressor = bb.attach(model, x, bb.Spec(rules=rules))
+        compressor.calibrate([x], method="mse", reference_bits=bits)
+        ranges[bits] = {name: q.beta.item() for name, q in compressor.attachment.quantizers.items()}
+    assert ranges[None]["0.weight"] == ranges[4]["0.weight"] != ranges[2]["0.weight"]
+    assert ranges[None]["2.weight"] == ranges[2]["2.weight"] != ranges[4]["2.weight"]
+    assert ranges[None]["2.input"] == ranges[2]["2.input"] != ranges[4]["2.input"]
+
+
 class Shared(nn.Module):
     """A tensor that a layer and a concatenation read."""
 

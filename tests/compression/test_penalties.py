@@ -19,6 +19,7 @@ from bayesbits.nn import ChannelGate, GatedQuantizer
 from bayesbits.records.plan import Plan
 from tests.compression.gated import FIRST, SECOND, Gated, close, mean, topology, two_layers
 from tests.graph.networks import OWN
+from tests.latency_tables import conversion_ms, made_up_table
 from tests.networks import random_plan, zoo
 
 
@@ -71,7 +72,28 @@ def test_the_expected_bytes_are_those_of_weights_and_biases() -> None:
     assert close(gated.penalty("expected_bytes")(), first + second)
 
 
-@pytest.mark.parametrize("kind", ["expected_bops", "expected_bytes"])
+def test_the_expected_latency_by_hand() -> None:
+    gated = Gated(two_layers(), bits=(4, 8, 16, 32))
+    gated.quantizers["0.input"].fix(8)
+    table = made_up_table(two_layers())
+    (_, w16, w32), (_, v16, _), (a8, a16, a32) = (gated.on(name) for name in ("0.weight", "2.weight", "2.input"))
+    w, v, a = gated.on("0.weight")[0] * w16, gated.on("2.weight")[0] * v16, a8 * a16
+    channels = sum(gated.on("0"))
+    first = (1 - w) * ((1 - a) * 1.0 + a * 1.5) + w * 3.0
+    first = 0.01 + 1e-5 * 3 * channels * first + w * (conversion_ms(3, 3) + (1 - a) * conversion_ms(channels, 4))
+    integer = (1 - v) * (1 - a)
+    second = (
+        0.01 + 1e-5 * 2 * channels * (1.5 * integer + 3.0 * (1 - integer)) + (1 - a) * v * conversion_ms(channels, 4)
+    )
+    share = (3 + channels) / 7
+    wide = a * a32  # the input of the network has no part in it
+    rounded = a - wide
+    overhead = (1 - rounded - wide) * (0.01 + 0.01 * share) + rounded * (0.02 + 0.04 * share) + wide * 0.03
+    assert w32 < 1
+    assert close(gated.penalty("expected_latency", table=table)(), first + second + overhead)
+
+
+@pytest.mark.parametrize("kind", ["expected_bops", "expected_bytes", "expected_latency"])
 def test_the_cost_of_the_decision_has_every_gate_on_or_off(kind: str) -> None:
     gated = Gated(topology("residual"))
     penalty = gated.penalty(kind)
@@ -96,7 +118,7 @@ def test_gradients_are_those_of_the_numbers(kind: str) -> None:
     gated = Gated(topology("residual"), bits=(2, 3, 8, 16))
     penalty = gated.penalty(kind, num_examples=3)
     operands = [gated.quantizers[name].gates.logits for name in gated.network.operand_tensors]
-    if kind == "expected_bytes":
+    if kind == "expected_bytes":  # activations take no bytes
         operands += [gated.quantizers[activation.name].gates.logits for activation in gated.network.activations]
     counted = not kind.startswith("expected_")
     logits = [value for value in gated.logits() if counted or all(value is not other for other in operands)]
@@ -141,6 +163,10 @@ def test_with_certain_gates_expected_and_counted_costs_agree(name: str, dtype: t
         plan = Plan(plan.bits, {layer: kept for layer, kept in plan.kept.items() if layer in gated.channels})
         penalty = gated.penalty("expected_bops", cost_model=model)
         assert penalty().item() == pytest.approx(model.count(plan).relative_bops, rel=1e-6)
+        table = made_up_table(network)
+        latency = gated.penalty("expected_latency", cost_model=model, table=table)
+        assert latency().item() == pytest.approx(model.count(plan, table).latency_ms, rel=1e-6)
+        assert latency(decided=True).item() == pytest.approx(latency().item(), rel=1e-6)
 
 
 class Operations(TorchDispatchMode):
@@ -178,7 +204,7 @@ def test_a_training_step_compiles_whole_and_asks_the_device_nothing(kind: str) -
 
 def test_errors_name_what_was_wrong_and_the_way_out() -> None:
     gated, filtered = Gated(two_layers()), topology("depthwise")
-    with pytest.raises(ValueError, match=r"'l0'; it is one of paper, expected_bops, expected_bytes, variational"):
+    with pytest.raises(ValueError, match=r"'l0'; it is one of paper, expected_bops, expected_bytes, expected_latency"):
         gated.penalty("l0")
     for examples in (None, 0):
         with pytest.raises(ValueError, match=r"examples is (None|0): give num_examples=len\(dataset\)"):
@@ -195,6 +221,10 @@ def test_errors_name_what_was_wrong_and_the_way_out() -> None:
     with pytest.raises(ValueError, match=r"channel gates of '0' are the first gate of '0.weight'.* zero=False"):
         gated.penalty()
     gated.penalty("expected_bops")
+    with pytest.raises(ValueError, match="needs a latency table: write one by `bayesbits measure`"):
+        make_penalty(two_layers(), gated.quantizers, {}, "expected_latency")
+    with pytest.raises(ValueError, match="another network"):
+        gated.penalty("expected_latency", table=made_up_table(filtered))
 
 
 class OnesPenalty(Penalty):
@@ -206,7 +236,7 @@ class OnesPenalty(Penalty):
 
 
 def test_a_penalty_that_is_named_in_the_table_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(PENALTIES) == ["paper", "expected_bops", "expected_bytes", "variational"]
+    assert list(PENALTIES) == ["paper", "expected_bops", "expected_bytes", "expected_latency", "variational"]
     monkeypatch.setitem(PENALTIES, "ones", OnesPenalty)
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
     spec = bb.Spec(bits=(2, 4), penalty="ones", prune=False, input_bits=32, rules={"0": {"bits": 8}})
@@ -214,5 +244,5 @@ def test_a_penalty_that_is_named_in_the_table_can_be_asked_for(monkeypatch: pyte
     on = 1 / (1 + math.exp(-6.0 - 2 / 3 * math.log(11)))
     # The weight and the input of the last layer: a first gate that is always open, and one that is on with P(z > 0).
     assert compressor.penalty().item() == pytest.approx(2 * (1 + on), rel=1e-6)
-    with pytest.raises(ValueError, match=r"Spec\.penalty is 'twos'; .* expected_bytes, variational, ones"):
+    with pytest.raises(ValueError, match=r"Spec\.penalty is 'twos'; .* expected_latency, variational, ones"):
         bb.Spec(penalty="twos")

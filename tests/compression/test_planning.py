@@ -78,6 +78,22 @@ def test_a_network_never_loses_all_channels_and_backends_get_their_multiples():
         plan.check(compressor.topology)
 
 
+def test_as_many_channels_stay_as_a_rule_says():
+    rules = {"*": {"min_channels": 10}, "classifier.1": {"min_channels": 3, "bits": 8}, "features.0": {"min_bits": 4}}
+    compressor = bb.attach(models.create("lenet5"), torch.zeros(1, 1, 28, 28), bb.Spec(rules=rules))
+    with torch.no_grad():
+        for gate in compressor.attachment.channel_gates.values():
+            gate.gates.logits.fill_(-6.0)
+            gate.gates.logits[20:26] = -5.0
+    kept = compressor.plan().kept
+    assert {name: len(own) for name, own in kept.items()} == {"features.0": 10, "features.3": 10, "classifier.1": 3}
+    assert set(range(20, 26)) < set(kept["features.0"])
+    all_of_them = bb.Spec(rules={"features.0": {"min_channels": 1000}})
+    compressor = bb.attach(models.create("lenet5"), torch.zeros(1, 1, 28, 28), all_of_them)
+    compressor.attachment.channel_gates["features.0"].gates.logits.data.fill_(-6.0)
+    assert "features.0" not in compressor.plan().kept
+
+
 def test_a_vanished_residual_branch_has_no_bits():
     model, x = models.create("resnet20"), torch.randn(2, 3, 32, 32)
     compressor = bb.attach(model, x)

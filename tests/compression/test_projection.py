@@ -11,18 +11,25 @@ from hypothesis import strategies as st
 import bayesbits as bb
 from bayesbits.compression.planning import channel_logits, decided_groups
 from bayesbits.compression.projection import adopt, project
-from bayesbits.compression.smallest_plan import smallest_plan
+from bayesbits.compression.smallest_plan import fastest_plan, smallest_plan
 from tests.compression.gate_networks import compressors, set_logits
+from tests.latency_tables import made_up_table
 
-LIMITS = (("relative_bops",), ("bops",), ("weight_bytes",), ("relative_bops", "weight_bytes"))
+LIMITS = (
+    ("relative_bops",), ("bops",), ("weight_bytes",), ("relative_bops", "weight_bytes"), ("bops", "weight_bytes"),
+    ("relative_bops", "bops", "weight_bytes"),
+)  # fmt: skip
+PARTS = st.lists(st.floats(0, 1), min_size=3, max_size=3)
+TIMED = (("latency_ms",), ("latency_ms", "weight_bytes"), ("latency_ms", "relative_bops"))
 
 
-def budget_between(compressor, names, part):
-    """A budget between the smallest cost and that of the float network, by the same factor for every limit."""
-    least, most = compressor.cost(smallest_plan(compressor.attachment)), compressor.attachment.cost_model.dense()
+def budget_between(compressor, names, parts, smallest=None):
+    """A budget between the smallest cost and that of the float network; each limit has its part of the way."""
+    least = compressor.cost(smallest or smallest_plan(compressor.attachment))
+    most = compressor.attachment.cost_model.dense()
     return bb.Budget(**{
         name: max(getattr(least, name), getattr(least, name) ** (1 - part) * getattr(most, name) ** part)
-        for name in names
+        for name, part in zip(names, parts, strict=False)
     })  # fmt: skip
 
 
@@ -44,14 +51,34 @@ def check_plan(compressor, plan):
     for entry in decided_groups(attachment, channel_logits(attachment)):
         count = len(present_channels(topology, plan, entry.group))
         assert count == entry.allowed(count, compressor.spec.channel_multiple)
+        least = max(attachment.search_space.min_channels.get(name, 1) for name in entry.group.producers)
+        assert count >= min(least, entry.group.size)
 
 
-def larger_plans(compressor, plan, names):
-    """Every plan with one width more, or with the channels that a group gets back next."""
+def check_most_bits(compressor, plan, names, most_bits):
+    """No width is above the most bits where the tensor has another, and what no limit concerns has the widest."""
+    limited = weighed(compressor, names)
+    for name, quantizer in compressor.attachment.quantizers.items():
+        if quantizer.mode == "learning" and plan.bits[name] > 0:
+            widest = max([bits for bits in quantizer.bits if bits <= (most_bits or 32)] or quantizer.bits[:1])
+            assert plan.bits[name] <= widest
+            if name not in limited:
+                assert plan.bits[name] == (quantizer.effective_bits() if most_bits is None else widest)
+
+
+def weighed(compressor, names):
+    """The tensors whose widths these limits depend on."""
+    topology = compressor.topology
+    return [*topology.weight_tensors] + [a.name for a in topology.activations] * (names != ("weight_bytes",))
+
+
+def larger_plans(compressor, plan, names, most_bits):
+    """Every plan with one width more, up to the most bits, or with the channels that a group gets back next."""
     attachment, topology = compressor.attachment, compressor.topology
-    weighed = [*topology.weight_tensors] + [a.name for a in topology.activations] * (names != ("weight_bytes",))
-    for name in weighed:
-        wider = [width for width in attachment.search_space.widths[name] if width > plan.bits[name] > 0]
+    for name in weighed(compressor, names):
+        wider = [
+            width for width in attachment.search_space.widths[name] if (most_bits or 32) >= width > plan.bits[name] > 0
+        ]
         if wider:
             yield replace(plan, bits={**plan.bits, name: wider[0]})
     logits = channel_logits(attachment)
@@ -71,20 +98,57 @@ def larger_plans(compressor, plan, names):
 
 
 @settings(max_examples=60, deadline=None)
-@given(compressors(), st.sampled_from(LIMITS), st.floats(0, 1))
-def test_every_projection_is_within_the_budget_and_the_rules(compressor, names, part):
-    budget = budget_between(compressor, names, part)
+@given(compressors(), st.sampled_from(LIMITS), PARTS, st.sampled_from([None, 8, 2]))
+def test_every_projection_is_within_the_budget_and_the_rules(compressor, names, parts, most_bits):
+    budget = budget_between(compressor, names, parts)
     before = copy.deepcopy(compressor.model.state_dict())
-    plan = project(compressor.attachment, budget)
+    plan = project(compressor.attachment, budget, most_bits=most_bits)
     assert all(torch.equal(value, before[name]) for name, value in compressor.model.state_dict().items())
     assert budget.allows(compressor.cost(plan))
     check_plan(compressor, plan)
-    for larger in larger_plans(compressor, plan, names):
+    check_most_bits(compressor, plan, names, most_bits)
+    for larger in larger_plans(compressor, plan, names, most_bits):
         assert not budget.allows(compressor.cost(larger))
     for certain in (False, True):
         other = bb.Compressor(copy.deepcopy(compressor.model))
         adopt(other.attachment, plan, certain=certain)
         assert other.plan() == plan
+
+
+@settings(max_examples=40, deadline=None)
+@given(compressors(), st.sampled_from(TIMED), st.floats(0, 1))
+def test_every_projection_is_within_the_milliseconds(compressor, names, part):
+    attachment, table = compressor.attachment, made_up_table(compressor.topology)
+    least = compressor.cost(smallest_plan(attachment), table)
+    most = attachment.cost_model.count(bb.Plan.uniform(compressor.topology, 32, 32, 32, residual_bits=None), table)
+    between = {
+        name: max(getattr(least, name), getattr(least, name) ** (1 - part) * getattr(most, name) ** part)
+        for name in names
+    }
+    budget = bb.Budget(**between, table=table)
+    plan = project(attachment, budget)
+    assert budget.allows(compressor.cost(plan, table))
+    check_plan(compressor, plan)
+    other = bb.Compressor(copy.deepcopy(compressor.model))
+    adopt(other.attachment, plan)
+    assert other.plan() == plan
+
+
+def test_milliseconds_that_only_wider_tensors_reach():
+    """In this table float is faster than integers, as it can be for layers of a few channels."""
+    compressor = network(bb.Spec())
+    table = made_up_table(compressor.topology)
+    rows = {name: 0.001 if ", float, " in name else ms for name, ms in table.rows.items()}
+    table = replace(table, rows=rows, overheads=tuple(one for one in table.overheads if one.bits != 16))
+    table = replace(table, overheads=(*table.overheads, replace(table.overheads[0], bits=16)))
+    narrow = compressor.cost(smallest_plan(compressor.attachment), table).latency_ms
+    fast = compressor.cost(fastest_plan(compressor.attachment, table), table).latency_ms
+    assert fast < 0.8 * narrow
+    budget = bb.Budget(latency_ms=1.01 * fast, table=table)
+    plan = project(compressor.attachment, budget)
+    assert budget.allows(compressor.cost(plan, table))
+    with pytest.raises(bb.BudgetError):
+        project(compressor.attachment, bb.Budget(latency_ms=0.99 * fast, table=table))
 
 
 def network(spec=None, scale=3.0):

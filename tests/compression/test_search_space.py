@@ -86,8 +86,8 @@ def test_later_patterns_override_earlier_ones_field_by_field() -> None:
     choices = resolved(
         "residual",
         {
-            "*": {"min_bits": 4, "prune": False},
-            "inner": {"max_bits": 8},
+            "*": {"min_bits": 4, "prune": False, "min_channels": 2},
+            "inner": {"max_bits": 8, "min_channels": 3},
             "outer": {"bits": 2, "prune": True},
             "head": {"skip": True},
             "head.input": {"bits": 8},
@@ -98,6 +98,7 @@ def test_later_patterns_override_earlier_ones_field_by_field() -> None:
     assert choices.widths["outer.weight"] == (2,)
     assert choices.prunable == {"outer"}
     assert choices.skipped == {"head"}
+    assert choices.min_channels == {"stem": 2, "inner": 3, "outer": 2}
     assert (choices.widths["head.weight"], choices.widths["head.input"]) == ((32,), (8,))
 
 
@@ -151,7 +152,8 @@ def test_layers_that_disagree_on_a_tied_weight() -> None:
         ({"iner": {"bits": 4}}, r"'iner' matches no layer and no tensor; closest are inner"),
         ({"Inner": {"bits": 4}}, r"'Inner' matches no layer"),
         ({"inner.wieght": {"bits": 4}}, r"closest are inner.weight"),
-        ({"inner.weight": {"prune": False}}, r"speaks of pruning, but matches only tensors; name the layer"),
+        ({"inner.weight": {"min_channels": 2}}, r"speaks of channels, but matches only tensors; name the layer"),
+        ({"inner.weight": {"prune": False}}, r"speaks of channels, but matches only tensors; name the layer"),
         (
             {"inner": {"min_bits": 5, "max_bits": 7}},
             r"no width for inner.weight \(min_bits=5, max_bits=7\)",

@@ -42,7 +42,10 @@ def test_presets() -> None:
         ({"bits": (2.0, 4)}, r"a width in Spec.bits is 2.0"),
         ({"prune": 1}, r"Spec.prune is 1; it is True or False"),
         ({"gates": "soft"}, r"Spec.gates is 'soft'; it is one of hard_concrete, hard_sigmoid, sigmoid"),
-        ({"penalty": "l1"}, r"Spec.penalty is 'l1'; it is one of paper, expected_bops, expected_bytes, variational"),
+        (
+            {"penalty": "l1"},
+            r"Spec.penalty is 'l1'; it is one of paper, expected_bops, expected_bytes, expected_latency",
+        ),
         ({"penalty": "expected-bops"}, r"did you mean 'expected_bops'\?"),
         ({"penalty": "variational"}, r"Spec.num_examples is None; the variational penalty needs the number"),
         ({"penalty": "variational", "num_examples": 0}, r"Spec.num_examples is 0; it is an integer of at least 1"),

@@ -10,7 +10,7 @@ from torch import nn
 import bayesbits as bb
 from bayesbits.functional.gates import INITIAL_LOGIT, KINDS
 from bayesbits.posttraining.penalty_weights import MULTIPLES
-from bayesbits.posttraining.sweep import _order
+from bayesbits.posttraining.sweep import batch_order
 from tests.posttraining.networks import FEW, accuracy, attached, examples, pairs
 
 
@@ -193,7 +193,7 @@ def test_without_weights_of_the_penalty_there_are_eight_that_suit_the_gates(kind
 
 
 def test_every_batch_comes_once_before_any_comes_again():
-    order = _order(4, 10, torch.Generator().manual_seed(0))
+    order = batch_order(4, 10, torch.Generator().manual_seed(0))
     assert sorted(order[:4]) == sorted(order[4:8]) == [0, 1, 2, 3]
     assert len(order) == 10
     assert order[:4] != order[4:8]

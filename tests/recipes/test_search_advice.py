@@ -14,6 +14,7 @@ def test_steps_that_are_too_few_for_any_gate_are_told_before_the_search():
     assert "--set search.gates.lr=0.05" in told
     assert advice.before(config(lr=0.05, epochs=20), 320) is None
     assert advice.before(config(), None) is None  # nobody knows
+    assert advice.before(SearchConfig(epochs=20), 320) is None  # the default learning rate follows from the steps
     assert "more search.epochs (now 1)" in advice.before(config(lr=0.1, epochs=1), 3)
 
 
@@ -23,6 +24,7 @@ def test_what_compressed_almost_nothing_says_why():
     assert "Almost nothing was compressed: 99.3% of the bit operations are left, and with every gate open" in told
     assert "gates cannot close" in told
     assert "a larger search.mu (now 0.01, such as --set search.mu=0.1)" in advice.after(6.2, 6.25, config(), 10**5)
+    assert "search.gates.lr" not in advice.after(6.2, 6.25, SearchConfig(), 10**5)
     assert "search.mu is 0" in advice.after(100.0, 100.0, config(mu=0.0), 10**5)
 
 

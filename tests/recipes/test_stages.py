@@ -106,7 +106,7 @@ def test_validation_data_are_evaluated_under_their_own_name(make):
 def test_a_budget_is_checked_and_kept_and_the_result_says_so(make):
     stages = make("search.epochs=4", 'search.budget="20 bytes"', "spec.bits=[2, 4, 8]")
     model = stages.new_model()
-    stages.check_budget(model)
+    stages.check_budget(model, stages.recipe.search.budget)
     assert type(model) is nn.Linear  # the network that is checked is a copy
     compressor, plan = stages.search(model)
     assert compressor.cost(plan).weight_bytes <= 20
@@ -119,6 +119,7 @@ def test_a_budget_is_checked_and_kept_and_the_result_says_so(make):
 
 
 def test_a_budget_that_cannot_be_reached_is_refused_before_training(make):
-    stages = make('search.budget="5 bytes"')
+    stages = make()
+    stages.check_budget(stages.new_model(), None)
     with pytest.raises(bb.BudgetError, match="cannot be reached"):
-        stages.check_budget(stages.new_model())
+        stages.check_budget(stages.new_model(), bb.Budget(weight_bytes=5))

@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 import bayesbits as bb
 from bayesbits import recipes
 from bayesbits.recipes.toml import options_from, to_table
+from tests.latency_tables import made_up_table
 
 SMALL = '[data]\nname = "digits"\n[model]\nname = "lenet5"\n'
 
@@ -167,11 +169,25 @@ def test_factories_take_the_place_of_a_recipes_own_network_and_data():
         recipes.load(None, model="mine:network")
 
 
+def test_a_latency_table_is_read_and_found_again_beside_a_recipe(tmp_path):
+    table = made_up_table(bb.trace(torch.nn.Linear(4, 2), torch.zeros(1, 4)))
+    table.save(tmp_path / "mine.json")
+    recipe = recipes.load("digits-lenet5", budget="2.5 ms", latency_table=tmp_path / "mine.json")
+    assert recipe.search.budget == bb.Budget(latency_ms=2.5, table=table)
+    (tmp_path / "recipe.toml").write_text(recipes.to_toml(recipe))
+    assert recipes.load(tmp_path / "recipe.toml").search == recipe.search
+    (tmp_path / "mine.json").rename(tmp_path / "latency_table.json")
+    assert recipes.load(tmp_path / "recipe.toml").search.budget == recipe.search.budget
+    (tmp_path / "latency_table.json").unlink()
+    with pytest.raises(ValueError, match=r"there is no file .*mine.json"):
+        recipes.load(tmp_path / "recipe.toml")
+
+
 def test_a_budget_takes_the_place_of_mu_and_of_the_rates_of_gates(tmp_path):
     recipe = recipes.load("digits-lenet5", budget="0.5% bops, 500 kB")
     assert recipe.search.budget == bb.Budget(relative_bops=0.5, weight_bytes=500_000)
     assert recipe.search.mu is None
-    assert recipe.search.gates == bb.OptimizerConfig()
+    assert recipe.search.gates is None
     assert recipe.search.epochs == 20
     (tmp_path / "recipe.toml").write_text(recipes.to_toml(recipe))
     assert 'budget = "0.5% bops, 500 kB"' in (tmp_path / "recipe.toml").read_text()

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import bayesbits as bb
+from bayesbits.compression.smallest_plan import smallest_plan
 from bayesbits.training.budget_control import (
     INITIAL_LOGIT,
     INITIAL_MU,
@@ -17,6 +18,7 @@ from bayesbits.training.budget_control import (
     start_gates,
 )
 from bayesbits.training.metrics import read_metrics
+from tests.latency_tables import made_up_table
 from tests.training.problems import Failing, compressor, config, loaders, same, searched, state, training_lines
 
 BUDGET = bb.Budget(relative_bops=0.5)
@@ -120,7 +122,7 @@ def test_gates_that_have_not_learned_start_near_the_decision():
 @pytest.mark.parametrize("text", ["0.5% bops", "3% bops", "60 bytes", "2% bops, 80 bytes"])
 def test_a_search_ends_within_its_budget_and_uses_it(text, tmp_path):
     budget = bb.Budget.parse(text)
-    handle, plan = searched(gates={}, budget=budget, epochs=15, options={"folder": tmp_path})
+    handle, plan = searched(gates=None, budget=budget, epochs=15, options={"folder": tmp_path})
     assert handle.plan() == plan
     assert budget.allows(handle.cost(plan))
     larger = bb.Compressor(handle.model).project(budget)  # what still fits would be taken now
@@ -137,6 +139,33 @@ def test_a_search_ends_within_its_budget_and_uses_it(text, tmp_path):
     assert last["lr"]["gates"] == 0.0
 
 
+@pytest.mark.parametrize("others", [{}, {"weight_bytes": 100}, {"relative_bops": 2.0}])
+def test_a_search_ends_within_its_milliseconds(others, tmp_path):
+    table = made_up_table(compressor().topology)
+    least = compressor().cost(smallest_plan(compressor().attachment), table).latency_ms
+    budget = bb.Budget(latency_ms=1.02 * least, table=table, **others)
+    options = {"gates": {}, "budget": budget, "epochs": 15}
+    handle, plan = searched(options={"folder": tmp_path}, **options)
+    assert handle.plan() == plan
+    assert budget.allows(handle.cost(plan, table))
+    last = training_lines(tmp_path)[-1]
+    assert last["decided_latency_ms"] == pytest.approx(handle.cost(plan, table).latency_ms, rel=1e-3)
+    assert last["target_latency_ms"] == pytest.approx(budget.latency_ms, rel=1e-4)
+    assert last["expected_latency_ms"] > 0
+    (projection,) = [line for line in read_metrics(tmp_path / "metrics.jsonl") if line["event"] == "projection"]
+    assert projection["latency_ms"][1] <= budget.latency_ms
+    again, same_plan = searched(options={"folder": tmp_path, "resume": True}, **options)
+    assert same_plan == plan
+    assert same(state(again), state(handle))
+
+
+def test_a_table_of_another_network_is_refused_before_training(tmp_path):
+    table = made_up_table(bb.trace(torch.nn.Linear(3, 3), torch.zeros(1, 3)))
+    with pytest.raises(ValueError, match="another network"):
+        searched(gates={}, budget=bb.Budget(latency_ms=1, table=table), options={"folder": tmp_path / "run"})
+    assert not (tmp_path / "run" / "search.checkpoint").exists()
+
+
 def test_gates_stay_after_the_projection_and_weights_do_not():
     seen = []
 
@@ -146,7 +175,7 @@ def test_gates_stay_after_the_projection_and_weights_do_not():
         return F.cross_entropy(output, targets)
 
     handle = compressor()
-    searched(handle, None, look, gates={}, budget=BUDGET, epochs=5)
+    searched(handle, None, look, gates=None, budget=BUDGET, epochs=5)
     assert torch.equal(seen[12][0], seen[19][0])  # 12 of 20 steps
     assert not torch.equal(seen[11][0], seen[12][0])
     assert not torch.equal(seen[12][1], seen[19][1])
@@ -157,7 +186,7 @@ def test_a_search_with_a_budget_resumes_exactly(call, tmp_path):
     def fail():
         raise RuntimeError
 
-    options = {"gates": {}, "budget": BUDGET}
+    options = {"gates": None, "budget": BUDGET}
     handle, plan = searched(**options)
     with pytest.raises(RuntimeError):
         searched(compressor(), None, Failing(call, fail), options={"folder": tmp_path}, **options)
@@ -170,7 +199,7 @@ def test_a_search_with_a_budget_resumes_exactly(call, tmp_path):
 
 
 def test_a_search_that_is_too_short_to_settle_is_projected_at_its_end():
-    handle, plan = searched(gates={}, budget=BUDGET, epochs=1, epoch_steps=1)
+    handle, plan = searched(gates=None, budget=BUDGET, epochs=1, epoch_steps=1)
     assert BUDGET.allows(handle.cost(plan))
     assert handle.plan() == plan
 
@@ -179,25 +208,25 @@ def test_an_unreachable_budget_is_refused_before_training(tmp_path):
     handle = compressor()
     before = state(handle)
     with pytest.raises(bb.BudgetError, match="cannot be reached"):
-        searched(handle, gates={}, budget=bb.Budget(weight_bytes=20), options={"folder": tmp_path / "run"})
+        searched(handle, gates=None, budget=bb.Budget(weight_bytes=20), options={"folder": tmp_path / "run"})
     assert same(state(handle), before)
     assert not (tmp_path / "run" / "search.checkpoint").exists()
 
 
 def test_a_loader_without_a_length_needs_the_number_of_steps():
     with pytest.raises(ValueError, match="epoch_steps"):
-        searched(None, loaders()["stream"], gates={}, budget=BUDGET)
-    handle, plan = searched(None, loaders()["stream"], gates={}, budget=BUDGET, epoch_steps=4)
+        searched(None, loaders()["stream"], gates=None, budget=BUDGET)
+    handle, plan = searched(None, loaders()["stream"], gates=None, budget=BUDGET, epoch_steps=4)
     assert BUDGET.allows(handle.cost(plan))
 
 
 def test_multiples_hold_and_every_kind_of_gate_arrives():
     for gates, multiple in (("hard_sigmoid", 2), ("sigmoid", 1)):
         spec = bb.Spec(bits=(2, 4, 8), gates=gates, channel_multiple=multiple)
-        handle, plan = searched(compressor(spec), gates={}, budget=BUDGET)
+        handle, plan = searched(compressor(spec), gates=None, budget=BUDGET)
         assert BUDGET.allows(handle.cost(plan))
         assert all(len(kept) % multiple == 0 for kept in plan.kept.values())
 
 
 def test_the_config_that_this_file_uses_has_no_rate_of_its_own():
-    assert config(gates={}, budget=BUDGET).gates == bb.OptimizerConfig()
+    assert config(gates=None, budget=BUDGET).gates is None

@@ -9,6 +9,7 @@ import pytest
 
 import bayesbits as bb
 from bayesbits import Budget, OptimizerConfig, SearchConfig
+from bayesbits.functional.gates import INITIAL_LOGIT as OPEN_LOGIT
 from bayesbits.training.budget_control import INITIAL_LOGIT
 from bayesbits.training.config import gate_optimizer
 
@@ -90,14 +91,16 @@ def test_mu_is_given_or_follows_from_the_budget() -> None:
 
 
 @pytest.mark.parametrize("steps", [60, 300, 3000, 300_000])
-def test_with_a_budget_a_gate_can_close_in_the_first_third_of_any_search(steps: int) -> None:
-    optimizer = gate_optimizer(SearchConfig(budget="1% bops"), steps)
-    assert (INITIAL_LOGIT + 1) / optimizer.lr <= steps / 3
+@pytest.mark.parametrize(("options", "start"), [({}, OPEN_LOGIT), ({"budget": "1% bops"}, INITIAL_LOGIT)])
+def test_a_gate_can_close_in_the_first_third_of_any_search(options: dict[str, Any], start: float, steps: int) -> None:
+    optimizer = gate_optimizer(SearchConfig(**options), steps)
+    assert (start + 0.9) / optimizer.lr <= steps / 3
     assert optimizer.lr >= OptimizerConfig().lr
+    assert optimizer.lr <= max(1e-3, 30 / steps)
     assert dataclasses.replace(optimizer, lr=1e-3) == OptimizerConfig()
 
 
 def test_gates_learn_as_they_are_told_or_as_in_the_paper() -> None:
-    assert gate_optimizer(SearchConfig(), 300) == OptimizerConfig()
-    own = SearchConfig(budget="1% bops", gates={"lr": 0.03})
-    assert gate_optimizer(own, 300).lr == 0.03
+    for options in ({}, {"budget": "1% bops"}):
+        assert gate_optimizer(SearchConfig(gates={}, **options), 300) == OptimizerConfig()
+        assert gate_optimizer(SearchConfig(gates={"lr": 0.03}, **options), 300).lr == 0.03

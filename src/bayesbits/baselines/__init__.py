@@ -1,9 +1,10 @@
 """Methods to compare with, or to apply on top of any plan. None of them trains the network.
 
-Two of them return plans:
+Three of them return plans:
 
 - `uniform`: the same width for all weights and for all activations, with calibrated ranges;
-- `sensitivity`: widths of tensors lowered one after the other, the least sensitive tensors first.
+- `sensitivity`: widths of tensors lowered one after the other, the least sensitive tensors first;
+- `solve`: widths by an integer program over scores of every tensor and width, within a budget.
 
 The others change weights or biases and return a report:
 
@@ -29,6 +30,7 @@ from bayesbits.baselines.bias_correction import BiasCorrectionReport, correct_bi
 from bayesbits.baselines.cross_layer_equalization import EqualizationReport, equalize
 from bayesbits.baselines.reconstruction import ReconstructionConfig, ReconstructionReport, reconstruct
 from bayesbits.baselines.sensitivity import Sensitivity, sensitivity
+from bayesbits.baselines.solver import solve
 from bayesbits.baselines.uniform import uniform
 
 __all__ = [
@@ -45,5 +47,6 @@ __all__ = [
     "equalize",
     "reconstruct",
     "sensitivity",
+    "solve",
     "uniform",
 ]

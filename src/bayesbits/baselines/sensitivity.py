@@ -25,7 +25,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bayesbits.baselines.sensitivity_scores import Measurement, ScoreFunction, Widths
+from bayesbits.compression.budget import Budget, as_budget
 from bayesbits.compression.compressor import Compressor, check_compressor
+from bayesbits.compression.planning import read_widths
+from bayesbits.compression.smallest_plan import check_widths_reachable
 from bayesbits.posttraining.examples import take_batches
 from bayesbits.posttraining.front_points import read_point
 from bayesbits.posttraining.losses import COMPARISONS, float_outputs, over_tensors
@@ -60,6 +63,7 @@ class Sensitivity(Record):
         reference: The score with every tensor at 16 bits.
         alone: The change of every tensor alone to every lower width, the least harmful first.
         path: The points after each change on top of those before, from the reference on.
+        within: With a budget, the point of the path with the highest score among those within it.
         version: The version of the JSON form.
 
     Example::
@@ -81,6 +85,8 @@ class Sensitivity(Record):
     """The change of every tensor alone to every lower width, the least harmful first."""
     path: tuple[Point, ...]
     """The points after each change on top of those before, from the reference on."""
+    within: Point | None = None
+    """With a budget, the point of the path with the highest score among those within it."""
     version: int = VERSION
     """The version of the JSON form."""
 
@@ -121,6 +127,7 @@ def sensitivity(
     batches: Iterable[Any],
     widths: tuple[int, ...] = (8, 4, 2),
     *,
+    budget: Budget | str | None = None,
     loss: str = "labels",
     score_fn: ScoreFunction | None = None,
     path: Path | str | None = None,
@@ -134,6 +141,8 @@ def sensitivity(
         compressor: The compressor of a network in evaluation mode, with calibrated ranges.
         batches: With `loss="labels"` pairs of inputs and labels, with `loss="output"` inputs alone.
         widths: The lower widths.
+        budget: The most that a plan may cost, such as "2% bops" or "500 kB": `within` is the point of the path with the
+            highest score among those within it.
         loss: "labels" scores the network with labels. "output" scores it by minus the divergence of its probabilities
             from those of the float network.
         score_fn: A function of the network's output and the labels that returns the mean score of a batch, higher is
@@ -145,6 +154,7 @@ def sensitivity(
         The sensitivities and the path of plans; `front` has its best points.
 
     Raises:
+        BudgetError: The budget is below the cost with every tensor at the lowest of the widths; nothing was measured.
         ValueError: If an argument is not known, the ranges are not calibrated, the network is in training mode, no
             width can be lowered, or the file holds scores of another measurement.
 
@@ -161,6 +171,7 @@ def sensitivity(
         (3, 4)
     """
     check_compressor(compressor, "sensitivity")
+    limit = as_budget(budget, "budget")
     if loss not in ("labels", "output"):
         raise ValueError(f"loss is {loss!r}; it is one of labels, output")
     if score_fn is not None and loss == "output":
@@ -170,6 +181,9 @@ def sensitivity(
     if not attachment.calibrated:
         raise ValueError("the ranges are not known yet: call compressor.calibrate(batches, 'mse') first")
     changes = _changes(compressor, widths)
+    if limit is not None:
+        lowest = dict(sorted(changes, key=lambda change: -change[1]))
+        check_widths_reachable(attachment, limit, _plan(compressor, lowest))
     inputs, labels = take_batches(batches, labeled=loss == "labels", without="loss='output'")
     targets = labels if loss == "labels" else float_outputs(compressor, inputs)
     score_fns = (score_fn,) if score_fn else (accuracy, likelihood) if loss == "labels" else (_agreement,)
@@ -192,7 +206,9 @@ def sensitivity(
             for step, (score, *_) in zip(steps, path_scores, strict=True)
         ]
     lowerings = [Lowering(*changes[index], scores[index + 1][0]) for index in order]
-    return Sensitivity(scores[0][0], tuple(lowerings), tuple(points))
+    affordable = [point for point in points if limit and limit.allows(compressor.cost(point.plan, limit.table))]
+    within = max(affordable, key=_score_of, default=None)
+    return Sensitivity(scores[0][0], tuple(lowerings), tuple(points), within)
 
 
 def accuracy(output: Tensor, labels: Tensor) -> Tensor:
@@ -218,6 +234,11 @@ def _harm(scores: tuple[float, ...]) -> tuple[float, ...]:
     """The key that changes are sorted by."""
     score, *finer = scores  # the first is rounded before a finer one decides: its sum over batches is not exact
     return (-round(score, 9), -finer[0]) if finer else (-score,)
+
+
+def _score_of(point: Point) -> float:
+    assert point.score is not None
+    return point.score
 
 
 def _name(score_fn: ScoreFunction) -> str:
@@ -247,4 +268,4 @@ def _changes(compressor: Compressor, widths: tuple[int, ...]) -> list[tuple[str,
 
 def _plan(compressor: Compressor, widths: Widths) -> Plan:
     """The plan with these widths; other tensors keep their own."""
-    return Plan({**compressor.plan().bits, **widths})
+    return Plan({**read_widths(compressor.attachment), **widths})

@@ -5,10 +5,8 @@ from typing import Any
 
 from bayesbits.compression.calibration import calibrate_weights
 from bayesbits.compression.compressor import Compressor
+from bayesbits.compression.range_estimation import FINE_BITS
 from bayesbits.records.plan import Plan
-
-FINE_BITS = 8
-"""From this width on rounding costs so little that nothing need be clipped for it."""
 
 
 def uniform(

@@ -70,10 +70,12 @@ def search(
         typer.Option(
             "--budget",
             metavar="LIMIT",
-            help='The most that the final network may cost, such as "0.5% bops", "1.2 GBOPs" or "500 kB"; several with '
-            "commas between them. It replaces search.mu and search.gates of the recipe.",
+            help='The most that the final network may cost, such as "0.5% bops", "1.2 GBOPs", "500 kB" or "2.5 ms" '
+            "(with --latency-table); several with commas between them. It replaces search.mu and search.gates of the "
+            "recipe.",
         ),
     ] = None,
+    latency_table: options.LatencyTableOption = None,
     device: options.DeviceOption = None,
 ) -> None:
     """Learn the bits and channels of a network as a recipe says, and test the result.
@@ -95,7 +97,7 @@ def search(
     chosen = RecipeOptions(recipe, overrides, model, data, task, loss, metric)
     from bayesbits.cli.search import run_search
 
-    run_search(chosen, output, resume=resume, device=device, budget=budget)
+    run_search(chosen, output, resume=resume, device=device, budget=budget, latency_table=latency_table)
 
 
 def plan(folder: options.RunFolder) -> None:
@@ -149,17 +151,27 @@ def posttrain(
         typer.Option(
             "--budget",
             metavar="LIMIT",
-            help='The most that the final network may cost, such as "2% bops", "1.2 GBOPs" or "500 kB"; a number alone '
-            "is a percentage of the bit operations at 32 x 32 bits.",
+            help='The most that the final network may cost, such as "2% bops", "1.2 GBOPs", "500 kB" or "2.5 ms" (with '
+            "--latency-table); a number alone is a percentage of the bit operations at 32 x 32 bits.",
         ),
     ] = None,
+    latency_table: options.LatencyTableOption = None,
+    planner: Annotated[
+        options.Planner,
+        typer.Option(
+            "--planner",
+            help="With --budget, the plan that becomes final. learned: that of the gates. solver: that of an integer "
+            "program over gradients. best: the one of the two with the smaller loss on the examples; both are shown.",
+        ),
+    ] = "best",
     output: options.PosttrainOutput = None,
     device: options.DeviceOption = None,
 ) -> None:
     """Learn the bits of a trained network on a few examples, as a front of points; no weight changes.
 
-    With --budget the gates of every point are projected onto it too, and the plan with the least loss on the examples
-    becomes the final network in the folder, as after `bayesbits search`.
+    With --budget the gates of every point are projected onto it too, and a solver finds another plan within it, from
+    gradients alone. The plan with the least loss on the examples becomes the final network in the folder, as after
+    `bayesbits search`.
 
     Examples:
 
@@ -172,7 +184,8 @@ def posttrain(
 
     run_posttrain(
         chosen, checkpoint, output, labels=labels, learn=learn, num_examples=num_examples, steps=steps, mus=mus,
-        gates=gates, per_channel=per_channel, budget=budget, device=device,
+        gates=gates, per_channel=per_channel, budget=budget, latency_table=latency_table, planner=planner,
+        device=device,
     )  # fmt: skip
 
 
@@ -191,6 +204,15 @@ def sensitivity(
     ] = "8,4,2",
     num_examples: options.NumExamplesOption = 1024,
     per_channel: options.PerChannelOption = True,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            "--budget",
+            metavar="LIMIT",
+            help='The most that a plan may cost, such as "2% bops" or "500 kB": the best point within it is named; a '
+            "number alone is a percentage of the bit operations.",
+        ),
+    ] = None,
     output: options.PosttrainOutput = None,
     device: options.DeviceOption = None,
 ) -> None:
@@ -209,7 +231,7 @@ def sensitivity(
 
     run_sensitivity(
         chosen, checkpoint, output, labels=labels, bits=tuple(map(int, bits.split(","))), num_examples=num_examples,
-        per_channel=per_channel, device=device,
+        per_channel=per_channel, budget=budget, device=device,
     )  # fmt: skip
 
 
@@ -234,6 +256,41 @@ def verify(
     from bayesbits.cli.deploy import run_verify
 
     run_verify(folder, num_examples)
+
+
+def measure(
+    network: Annotated[
+        str | None,
+        typer.Argument(metavar="NETWORK", help="A recipe of the package, a TOML file, or a network of the zoo."),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The file to write; a table that was begun there is continued.")
+    ] = Path("latency_table.json"),
+    overrides: options.Overrides = None,
+    model: options.ModelOption = None,
+    input_shape: Annotated[
+        str | None,
+        typer.Option("--input-shape", metavar="CxHxW", help="The shape of one example, such as 3x224x224."),
+    ] = None,
+    threads: Annotated[int, typer.Option("--threads", min=1, help="How many threads a layer may use.")] = 1,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often everything runs; the fastest counts.")] = 30,
+) -> None:
+    """Time the layers of a network in onnxruntime on this machine, for budgets such as "2.5 ms".
+
+    `--set` changes a recipe as in `bayesbits search`. For a network of the zoo, or your own, it gives options of the
+    network, and spec.KEY=VALUE what it will be compressed with. Only what the spec allows is measured.
+
+    Examples:
+
+      bayesbits measure digits-lenet5 --output table.json
+
+      bayesbits measure resnet18 --set spec.preset=onnxruntime -o table.json
+
+      bayesbits measure --model mine:network --input-shape 3x32x32 -o table.json
+    """
+    from bayesbits.cli.measure import run_measure
+
+    run_measure(network, output, overrides or (), model=model, input_shape=input_shape, threads=threads, rounds=rounds)
 
 
 def bench(

@@ -12,9 +12,13 @@ from bayesbits.deploy import DeployedNetwork, VerificationError, deploy, export_
 from bayesbits.deploy.onnx.export import FORMS, export_float_onnx
 from bayesbits.deploy.onnx.latency import measure_latencies
 from bayesbits.deploy.onnx.layer_times import LayerTime, measure_layer_times
+from bayesbits.deploy.onnx.measure import network_ms
+from bayesbits.deploy.onnx.runtime import machine
 from bayesbits.recipes.data import first_examples
+from bayesbits.recipes.process import is_first_process
+from bayesbits.recipes.result import Result
 from bayesbits.recipes.run import FinishedRun, restore
-from bayesbits.recipes.run_folder import VERIFICATION
+from bayesbits.recipes.run_folder import RESULT, VERIFICATION
 from bayesbits.utils.batches import to_device
 from bayesbits.utils.optional_packages import require_extras
 
@@ -79,6 +83,14 @@ def _print_slower_layers(layers: Sequence[LayerTime]) -> None:
         output_console().print(table)
 
 
+def with_measured_latency(result: Result, folder: Path) -> Result:
+    """The result of a run; where a latency was predicted, the files are written, and the measured latency is added."""
+    if result.latency_ms is None or not is_first_process():
+        return result
+    _write(folder)
+    return Result.load(folder / RESULT)
+
+
 def _write(folder: Path) -> tuple[FinishedRun, DeployedNetwork]:
     """Deploy the network of a run, and write it and both ONNX files into the folder."""
     require_extras("writing ONNX files", "onnx")
@@ -88,6 +100,11 @@ def _write(folder: Path) -> tuple[FinishedRun, DeployedNetwork]:
     for form in FORMS:
         export_onnx(network, run.loaders.example, _onnx_file(folder, form), form)
         print_status(f"wrote {_onnx_file(folder, form)}")
+    threads = run.result.latency_threads
+    if threads is not None:
+        file, example = _onnx_file(folder, "fast"), to_device(run.loaders.example, torch.device("cpu"))
+        measured = network_ms(file, network, example, threads=threads)
+        run.result.with_measured_latency(measured, machine().cpu).save(folder / RESULT)
     return run, network
 
 

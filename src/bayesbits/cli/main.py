@@ -59,6 +59,7 @@ for command in (
     commands.export,
     commands.verify,
     commands.bench,
+    commands.measure,
 ):
     app.command()(command)
 

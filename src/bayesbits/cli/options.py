@@ -14,6 +14,7 @@ import typer
 Task = Literal["classification", "segmentation", "regression"]
 Gates = Literal["hard_concrete", "hard_sigmoid", "sigmoid"]
 Learn = Literal["gates", "gates+ranges"]
+Planner = Literal["best", "learned", "solver"]
 Labels = Literal["given", "none"]
 LOSSES = ("cross_entropy", "mse", "mae")
 FLOAT_LOSSES = ("output", "layers", "cosine", "mse")
@@ -34,6 +35,14 @@ RecipeArgument = Annotated[
         metavar="RECIPE",
         help="A recipe of the package (see `bayesbits recipes`), or a TOML file.",
         autocompletion=lambda incomplete: [name for name in shipped_recipes() if name.startswith(incomplete)],
+    ),
+]
+LatencyTableOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--latency-table",
+        metavar="FILE",
+        help='The latency table of the network, which `bayesbits measure` writes; for a budget such as "2.5 ms".',
     ),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")]

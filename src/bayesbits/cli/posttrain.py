@@ -3,6 +3,7 @@
 `bayesbits sensitivity` shares the first half: the network, its examples, and the table of a front.
 """
 
+import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -15,8 +16,10 @@ from rich.table import Table
 
 from bayesbits.baselines.sensitivity_scores import digest_of
 from bayesbits.cli.console import output_console, print_line, print_status
+from bayesbits.cli.deploy import with_measured_latency
 from bayesbits.cli.options import RecipeOptions
 from bayesbits.cli.search import folder_name, load_recipe, show_result
+from bayesbits.cli.solver import LEARNED, SOLVER, best_planner, check_solver, solver_point
 from bayesbits.cli.tables import file_table, fit_table
 from bayesbits.compression.attach import attach
 from bayesbits.compression.budget import Budget
@@ -68,12 +71,13 @@ def calibrated_network(
     gates: str,
     per_channel: bool,
     device: str | None,
+    budget: Budget | None = None,
     final: bool = False,
 ) -> CalibratedNetwork:
     """Load or train the network, attach quantizers and calibrate their ranges.
 
-    No channel is removed, since no weight can make up for it. `final`: a final network will be written, which must
-    not replace the one of a search.
+    No channel is removed, since no weight can make up for it. A budget that cannot be reached is refused before any
+    training. `final`: a final network will be written, which must not replace the one of a search.
     """
     spec = replace(recipe.spec, prune=False, gates=gates, per_channel_weights=per_channel)
     loaded = replace(recipe, spec=spec)
@@ -82,7 +86,7 @@ def calibrated_network(
     folder = output or Path("runs") / f"posttrain-{folder_name(loaded)}"
     if final and (folder / CHECKPOINTS[1]).exists():
         raise ValueError(f"{folder} holds a search, and --budget would overwrite its result; choose another --output")
-    trained = _trained_network(loaded, folder, labeled, device)
+    trained = _trained_network(loaded, folder, labeled, device, budget)
     batches = _first_batches(trained.loaders.train, num_examples, next(trained.model.parameters()).device, labeled)
     inputs = [batch[0] for batch in batches] if labeled else batches
     weights = digest_of(trained.model.state_dict())
@@ -91,11 +95,13 @@ def calibrated_network(
     return CalibratedNetwork(loaded, trained, compressor, batches, sum(map(count_examples, inputs)), weights, folder)
 
 
-def _trained_network(recipe: Recipe, folder: Path, labeled: bool, device: str | None) -> TrainedNetwork:
+def _trained_network(
+    recipe: Recipe, folder: Path, labeled: bool, device: str | None, budget: Budget | None
+) -> TrainedNetwork:
     """The float network; if its training stops, the same command continues it."""
     again = "start the same command again to continue"
     try:
-        return trained_network(recipe, folder, labeled=labeled, device=device, say=print_status)
+        return trained_network(recipe, folder, labeled=labeled, device=device, say=print_status, budget=budget)
     except Interrupted as error:
         raise Interrupted(f"{error.saved}: {again}", error.signal) from error
     except TrainingError as error:
@@ -138,35 +144,54 @@ def score_on_test(compressor: Compressor, trained: TrainedNetwork) -> float:
 
 def run_posttrain(
     options: RecipeOptions, checkpoint: Path | None, output: Path | None, *, labels: str, learn: str, num_examples: int,
-    steps: int, mus: str | None, gates: str, per_channel: bool, budget: str | None, device: str | None,
+    steps: int, mus: str | None, gates: str, per_channel: bool, budget: str | None, planner: str, device: str | None,
+    latency_table: Path | None = None,
 ) -> None:  # fmt: skip
-    """Learn a front, show it, and make one of its points final where there is a budget."""
-    limit = None if budget is None else parse_budget(budget)
+    """Learn a front, show it, and make one of its points, or the solver's, final where there is a budget."""
+    limit = None if budget is None else parse_budget(budget, latency_table)
+    if limit is None and planner != "best":
+        raise typer.BadParameter(f"{planner} is a choice for --budget, which is missing", param_hint="--planner")
+    solves = limit is not None and check_solver(planner)
     compared = options.loss if labels == "none" and _compares_with_float(options.loss) else None
     recipe = load_recipe(options if compared is None else replace(options, loss=None))
     config = PosttrainConfig(_parse_mus(mus), _found(compared or _loss(labels, recipe)), steps)
     network = calibrated_network(
         recipe, checkpoint, output=output, labeled=labels == "given", num_examples=num_examples, gates=gates,
-        per_channel=per_channel, device=device, final=budget is not None,
+        per_channel=per_channel, device=device, budget=limit, final=budget is not None,
     )  # fmt: skip
-    front, seconds = _learn_front(network, learn, config, limit)
     with_labels = "with" if labels == "given" else "without"
-    title = f"{learn}, learned on {network.num_examples:,} examples {with_labels} labels"
+    title = f"{network.num_examples:,} examples {with_labels} labels"
+    front, seconds = Front(()), 0.0
+    if planner != SOLVER:
+        front, seconds = _learn_front(network, learn, config, limit)
+        title = f"{learn}, learned on {title}"
     names = [f"mu = {point.mu:g}" for point in front.points]
-    show_front(front, network.trained, title, names if limit is None else [*names[:-1], f"within {limit}"])
     if limit is None:
+        show_front(front, network.trained, title, names)
         print_status(
             f"{network.folder / FRONT} holds every point; the same command with --budget LIMIT, such as "
             '"2% bops", learns them again and makes the best plan within that cost final'
         )
-    else:
-        _make_final(network, front.points[-1], seconds, limit)
+        return
+    points = {} if planner == SOLVER else {LEARNED: front.points[-1]}
+    loss_fn = network.trained.task.loss.function
+    if solves:
+        start = time.monotonic()
+        points[SOLVER] = solver_point(
+            network.compressor, network.batches, config, loss_fn, limit,
+            lambda: score_on_test(network.compressor, network.trained),
+        )  # fmt: skip
+        seconds += time.monotonic() - start
+    chosen = best_planner(network.compressor, network.batches, config, loss_fn, points)
+    shown = Front((*front.points[:-1], *points.values()))
+    show_front(shown, network.trained, title, [*names[:-1], *(f"{name}, within {limit}" for name in points)])
+    _make_final(network, chosen, points[chosen], seconds, limit)
 
 
-def parse_budget(text: str) -> Budget:
+def parse_budget(text: str, latency_table: Path | None = None) -> Budget:
     """A budget from the command line; a number alone is a percentage of the bit operations."""
     try:
-        return Budget(relative_bops=float(text)) if _is_float(text) else Budget.parse(text)
+        return Budget(relative_bops=float(text)) if _is_float(text) else Budget.parse(text, latency_table)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--budget") from error
 
@@ -216,6 +241,8 @@ def _learn_front(
     path, number = network.folder / FRONT, len(config.mus or MULTIPLES[network.compressor.spec.gates])
     number += budget is not None
     settings = _settings(network, learn, config) | {"budget": None if budget is None else str(budget)}
+    if budget is not None and budget.table is not None:
+        settings["latency_table"] = hashlib.sha256(budget.table.to_json().encode()).hexdigest()
     before = _front_before(network.folder, settings)
     if before is not None and len(before.points) == number:
         print_status(
@@ -290,20 +317,18 @@ def _json(settings: Mapping[str, Any]) -> str:
     return json.dumps(settings, indent=2) + "\n"
 
 
-def _make_final(network: CalibratedNetwork, point: Point, seconds: float, budget: Budget) -> None:
+def _make_final(network: CalibratedNetwork, planner: str, point: Point, seconds: float, budget: Budget) -> None:
     """Make a point final, and write and show it like the result of a search."""
-    assert point.mu is not None
     trained = network.trained
     restore(network.compressor, point)
     values, _ = measure(network.compressor.model, trained.loaders.test, trained.task.metrics)
     result = write_posttrained(
-        network.recipe, network.folder, network.compressor, point.plan, trained.process, mu=point.mu, seconds=seconds,
-        scores=trained.task.scores(values, trained.values), budget=budget,
+        network.recipe, network.folder, network.compressor, point.plan, trained.process, mu=point.mu or 0.0,
+        seconds=seconds, scores=trained.task.scores(values, trained.values), budget=budget,
     )  # fmt: skip
     show_result(result)
+    result = with_measured_latency(result, network.folder)
     output_console().print(file_table(network.folder))
     print_line(f"\n{result.verdict}")
-    print_status(
-        f"the plan from mu = {point.mu:g} is final; bayesbits plan, export, verify, bench and report accept "
-        f"{network.folder}"
-    )
+    found = "solver's plan" if point.mu is None else f"{planner} plan from mu = {point.mu:g}"
+    print_status(f"the {found} is final; bayesbits plan, export, verify, bench and report accept {network.folder}")

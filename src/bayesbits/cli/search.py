@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 
 from bayesbits.cli.console import output_console, print_line, print_status
-from bayesbits.cli.deploy import run_verify
+from bayesbits.cli.deploy import run_verify, with_measured_latency
 from bayesbits.cli.options import RecipeOptions
 from bayesbits.cli.tables import file_table, layer_table, result_table
 from bayesbits.recipes import Recipe, Result, load, run
@@ -19,14 +19,15 @@ DEMO_EXAMPLES = 359  # the whole test set
 
 
 def run_search(
-    options: RecipeOptions, output: Path | None, *, resume: bool, device: str | None, budget: str | None = None
-) -> None:
+    options: RecipeOptions, output: Path | None, *, resume: bool, device: str | None, budget: str | None = None,
+    latency_table: Path | None = None,
+) -> None:  # fmt: skip
     """Search, show the result and write the report."""
-    recipe = load_recipe(options, budget)
+    recipe = load_recipe(options, budget, latency_table)
     folder = output or _folder_to_resume(options.recipe, resume) or Path("runs") / folder_name(recipe)
     result = run_recipe(recipe, folder, resume=resume, device=device)
     show_result(result)
-    finish(result, folder)
+    finish(with_measured_latency(result, folder), folder)
 
 
 def run_demo(folder: Path) -> None:
@@ -53,11 +54,11 @@ def _description(path: Path) -> object:
         return None
 
 
-def load_recipe(options: RecipeOptions, budget: str | None = None) -> Recipe:
+def load_recipe(options: RecipeOptions, budget: str | None = None, latency_table: Path | None = None) -> Recipe:
     """The recipe with the changes that the options make."""
     return load(
         options.recipe, options.overrides or (), model=options.model, data=options.data, task=options.task,
-        loss=options.loss, metric=options.metric, budget=budget,
+        loss=options.loss, metric=options.metric, budget=budget, latency_table=latency_table,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from bayesbits.baselines import Sensitivity, sensitivity
 from bayesbits.baselines.sensitivity_scores import ScoreFunction
 from bayesbits.cli.console import output_console, print_status
 from bayesbits.cli.options import RecipeOptions
-from bayesbits.cli.posttrain import calibrated_network, score_on_test, show_front
+from bayesbits.cli.posttrain import calibrated_network, parse_budget, score_on_test, show_front
 from bayesbits.cli.search import load_recipe
 from bayesbits.cli.tables import fit_table
 from bayesbits.posttraining import restore
@@ -28,9 +28,10 @@ FRONT = "sensitivity-front.json"
 
 def run_sensitivity(
     options: RecipeOptions, checkpoint: Path | None, output: Path | None, *, labels: str, bits: tuple[int, ...],
-    num_examples: int, per_channel: bool, device: str | None,
+    num_examples: int, per_channel: bool, budget: str | None, device: str | None,
 ) -> None:  # fmt: skip
     """Measure every tensor, lower the bits in the order of sensitivity, and show both."""
+    limit = None if budget is None else parse_budget(budget)
     recipe = load_recipe(options)
     if labels == "none" and not recipe.task.has_logits:
         raise ValueError(
@@ -39,13 +40,13 @@ def run_sensitivity(
         )
     network = calibrated_network(
         recipe, checkpoint, output=output, labeled=labels == "given", num_examples=num_examples, gates="hard_sigmoid",
-        per_channel=per_channel, device=device,
+        per_channel=per_channel, device=device, budget=limit,
     )  # fmt: skip
     measurements, metric = network.folder / MEASUREMENTS, network.trained.task.metric
     is_accuracy = (metric.name, metric.unit) == ("accuracy", "%")
     try:
         found = sensitivity(
-            network.compressor, network.batches, bits, loss="labels" if labels == "given" else "output",
+            network.compressor, network.batches, bits, budget=limit, loss="labels" if labels == "given" else "output",
             path=measurements, progress=print_status,
             score_fn=_score_function(metric) if labels == "given" and not is_accuracy else None,
         )  # fmt: skip
@@ -59,15 +60,18 @@ def run_sensitivity(
         console.print(_single_tensors(found, f"{metric.name}{unit}", metric.score, console))
     else:
         console.print(_single_tensors(found, "minus the divergence from float", float, console))
+    listed = {found.last_change(point): point for point in found.front.points}
+    if found.within is not None:
+        listed[f"within {limit}: {found.last_change(found.within)}"] = found.within
     points = []
-    for point in found.front.points:
+    for point in listed.values():
         restore(network.compressor, point)
         points.append(replace(point, score=score_on_test(network.compressor, network.trained)))
     front = Front(tuple(points))
     front.save(network.folder / FRONT)
     with_labels = "with" if labels == "given" else "without"
     title = f"One tensor after the other lowered, measured on {network.num_examples:,} examples {with_labels} labels"
-    show_front(front, network.trained, title, [found.last_change(point) for point in found.front.points])
+    show_front(front, network.trained, title, list(listed))
     print_status(
         f"{network.folder / SENSITIVITY} holds the sensitivity of every tensor and every point, {FRONT} beside it the "
         "points of the table with their scores on the test set"

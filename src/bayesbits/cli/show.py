@@ -73,8 +73,8 @@ def show_network(model: str, input_shape: str | None, overrides: Sequence[str]) 
     """The layers of a network, its channels that cannot be removed, what stays in float, and its costs."""
     network, example = build_model(model, options_from(overrides))
     if input_shape is not None or example is None:
-        example = torch.zeros(_shape(model, input_shape))
-    _check_runs(model, network.eval(), example)
+        example = torch.zeros(example_shape(model, input_shape))
+    check_runs(model, network.eval(), example)
     topology = trace(network, example)
     console = output_console()
     names = [layer.name for layer in topology.layers]
@@ -84,7 +84,7 @@ def show_network(model: str, input_shape: str | None, overrides: Sequence[str]) 
     console.print(_costs(topology))
 
 
-def _check_runs(model: str, network: nn.Module, example: Any) -> None:
+def check_runs(model: str, network: nn.Module, example: Any) -> None:
     """Raise an error that names the failing part of the network, unless it accepts the example."""
     shape = f" of shape {'x'.join(map(str, example.shape[1:]))}" if isinstance(example, torch.Tensor) else ""
     expected = f"; {model} was made for {'x'.join(map(str, models.input_shape(model)))}" if ":" not in model else ""
@@ -92,7 +92,7 @@ def _check_runs(model: str, network: nn.Module, example: Any) -> None:
         call_model(network, example)
 
 
-def _shape(model: str, text: str | None) -> tuple[int, ...]:
+def example_shape(model: str, text: str | None) -> tuple[int, ...]:
     """The shape of a batch of one example."""
     if text is None:
         if ":" in model:

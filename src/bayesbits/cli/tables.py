@@ -123,6 +123,10 @@ def result_table(result: Result) -> Table:
         "weights", format_bytes(result.float_weight_bytes), format_bytes(result.weight_bytes),
         format_reduction(result.float_weight_bytes, result.weight_bytes, "smaller"),
     )  # fmt: skip
+    if result.latency_ms is not None:
+        measured = result.measured_latency_ms
+        words = "predicted" if measured is None else f"predicted; {measured:.3g} ms measured"
+        table.add_row("latency", "-", f"{result.latency_ms:.3g} ms", words)
     return table
 
 

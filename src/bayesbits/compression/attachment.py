@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.compression.penalties import make_penalty
+from bayesbits.compression.penalty_base import Penalty
 from bayesbits.compression.search_space import SearchSpace, find_search_space
 from bayesbits.compression.spec import Spec
+from bayesbits.compression.table_files import as_table
 from bayesbits.cost import CostModel
 from bayesbits.cost.bops import FLOAT_BITS
 from bayesbits.nn import ChannelFollower, ChannelGate, GatedQuantizer
@@ -23,6 +25,7 @@ from bayesbits.nn.layer import AttachedLayer
 from bayesbits.nn.network_quantizers import NetworkQuantizers
 from bayesbits.nn.product import attached_products
 from bayesbits.nn.quantized_output import QuantizedOutput
+from bayesbits.records.latency_table import LatencyTable
 from bayesbits.records.topology import Topology
 from bayesbits.utils.batches import split_inputs
 from bayesbits.utils.torch_private import tree_map_only
@@ -46,14 +49,18 @@ class Attachment(NetworkQuantizers):
         """What other parts of the library remember with the live network, under keys of their own. Copies of the
         network have it too, and no state_dict has it."""
         self.cost_model = CostModel(topology)
-        self.penalty = self._penalty(spec.penalty)
+        self.penalty = self._penalty(spec.penalty, as_table(spec.latency_table, "Spec.latency_table"))
         self.expected_bops = self._penalty("expected_bops")
         self.expected_bytes = self._penalty("expected_bytes")
 
-    def _penalty(self, kind: str) -> nn.Module:
+    def expected_latency(self, table: LatencyTable) -> Penalty:
+        """The expected milliseconds by a table."""
+        return self._penalty("expected_latency", table)
+
+    def _penalty(self, kind: str, table: LatencyTable | None = None) -> Penalty:
         return make_penalty(
             self.topology, self.quantizers, self.channel_gates, kind,
-            num_examples=self.spec.num_examples, cost_model=self.cost_model,
+            num_examples=self.spec.num_examples, cost_model=self.cost_model, table=table,
         )  # fmt: skip
 
 

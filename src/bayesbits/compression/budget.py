@@ -1,27 +1,32 @@
-"""The `Budget`: limits on the cost of the final network, given as numbers or as text such as "0.5% bops" or "500 kB".
+"""The `Budget`: limits on the cost of the final network, given as numbers or as text such as "0.5% bops" or "2.5 ms".
 
-A limit has the name of the field of `Cost` that it bounds. To add one: a field here, a field in `Cost`, and in
-`training.budget_control` the expectation of that cost.
+A limit has the name of the field of `Cost` that it bounds; `counted` is what a plan comes to under each limit. To add
+one: a field here, a field in `Cost`, and in `training.budget_control` the expectation of that cost.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from bayesbits.cost import Cost
+from bayesbits.compression.table_files import as_table
+from bayesbits.cost import Cost, CostModel
+from bayesbits.records.latency_table import LatencyTable
+from bayesbits.records.plan import Plan
 from bayesbits.records.serialization import Record
 from bayesbits.utils.checks import is_number
 
-_WORDS = {"relative_bops": "% bops", "bops": " BOPs", "weight_bytes": " bytes"}
+_WORDS = {"relative_bops": "% bops", "bops": " BOPs", "weight_bytes": " bytes", "latency_ms": " ms"}
 _BOPS = {"bops": 1e0, "kbops": 1e3, "mbops": 1e6, "gbops": 1e9, "tbops": 1e12, "pbops": 1e15}
 _BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_MILLISECONDS = {"us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3}
 _SAME_UNIT = {"byte": "B", "bytes": "B", "KB": "kB"}
 _SEVERAL = re.compile(r"\s*(?:,\s|;|\band\b)\s*")
 _LIMIT = re.compile(r"([-+]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)?(?:\.\d+)?(?:[eE][-+]?\d+)?)\s*(.*)", re.DOTALL)
 _PERCENT = re.compile(r"%\s*(?:of\s+)?(?:the\s+)?(?:bops|bit operations)", re.IGNORECASE)
-_FORMS = '"0.5% bops" (of the float network), "1.2 GBOPs", "500 kB" or "2.1 MB"'
+_FORMS = '"0.5% bops" (of the float network), "1.2 GBOPs", "500 kB", "2.1 MB" or "2.5 ms"'
 
 
 @dataclass(frozen=True)
@@ -32,16 +37,18 @@ class Budget(Record):
         relative_bops: The most bit operations, in percent of those of the float network (32 x 32 bits).
         bops: The most bit operations.
         weight_bytes: The most bytes of packed weights, biases, and parameters that stay in float.
+        latency_ms: The most milliseconds of one call, as `table` predicts them.
+        table: The latency table of the network, or its file; `bayesbits measure` writes it.
         version: The version of the JSON form.
 
     Raises:
-        ValueError: There is no limit, or one is not a positive number.
+        ValueError: There is no limit, one is not a positive number, or there is no table for a limit in milliseconds.
 
     Example::
 
         >>> import bayesbits as bb
         >>> bb.Budget(relative_bops=0.5, weight_bytes=500_000)
-        Budget(relative_bops=0.5, bops=None, weight_bytes=500000, version=1)
+        Budget(relative_bops=0.5, bops=None, weight_bytes=500000, latency_ms=None, version=1)
         >>> print(bb.Budget.parse("0.5% bops, 500 kB"))
         0.5% bops, 500 kB
     """
@@ -54,6 +61,10 @@ class Budget(Record):
     """The most bit operations."""
     weight_bytes: float | None = None
     """The most bytes of packed weights, biases, and parameters that stay in float."""
+    latency_ms: float | None = None
+    """The most milliseconds of one call, as `table` predicts them."""
+    table: LatencyTable | None = field(default=None, repr=False)
+    """The latency table of the network; a file may be given, which is read."""
     version: int = VERSION
     """The version of the JSON form."""
 
@@ -69,15 +80,25 @@ class Budget(Record):
                 f"Budget.relative_bops is {self.relative_bops:g}; it is in percent of the float network's bit "
                 "operations, and at most 100. For a number of bit operations give bops"
             )
+        object.__setattr__(self, "table", as_table(self.table, "Budget.table"))
+        if self.latency_ms is not None and self.table is None:
+            raise ValueError(
+                f"a limit of {self.latency_ms:g} ms needs the latency table of the network on your machine: write it "
+                "by `bayesbits measure NETWORK --output table.json`, and give it as Budget(latency_ms=..., table=...), "
+                "or on the command line as --latency-table table.json"
+            )
+        if self.latency_ms is None and self.table is not None:
+            raise ValueError('there is a latency table, and no limit in milliseconds: give latency_ms, or "2.5 ms"')
         super().__post_init__()
 
     @classmethod
-    def parse(cls, text: str) -> Self:
+    def parse(cls, text: str, table: LatencyTable | str | Path | None = None) -> Self:
         """Read a budget from text: one limit with its unit, or several with commas between them.
 
         Args:
-            text: Such as "0.5% bops", "1.2 GBOPs", "500 kB", "2.1 MB" or "0.5% bops, 500 kB". A kB has 1000 bytes, a
-                KiB 1024.
+            text: Such as "0.5% bops", "1.2 GBOPs", "500 kB", "2.1 MB", "2.5 ms" or "0.5% bops, 500 kB". A kB has 1000
+                bytes, a KiB 1024.
+            table: The latency table, or its file, for a limit in milliseconds.
 
         Returns:
             The budget.
@@ -91,10 +112,11 @@ class Budget(Record):
         for part in _SEVERAL.split(text.strip()):
             name, value = _parse_limit(part, text)
             if name in limits:
-                words = "bytes" if name == "weight_bytes" else "bit operations"
+                words = {"weight_bytes": "bytes", "latency_ms": "latency"}.get(name, "bit operations")
                 raise ValueError(f"the budget {text!r} limits the {words} twice; give one of the two limits")
             limits[name] = value
-        return cls(limits.get("relative_bops"), limits.get("bops"), limits.get("weight_bytes"))
+        given: dict[str, Any] = {**limits, "table": as_table(table, "the latency table")}
+        return cls(**given)
 
     @property
     def limits(self) -> dict[str, float]:
@@ -105,39 +127,61 @@ class Budget(Record):
         """Whether a cost is within all limits.
 
         Args:
-            cost: What `Compressor.cost` returns.
+            cost: What `Compressor.cost` returns; for a limit in milliseconds with this budget's table.
         """
-        return all(getattr(cost, name) <= limit for name, limit in self.limits.items())
+        return all(_of(cost, name) <= limit for name, limit in self.limits.items())
 
     def used(self, cost: Cost) -> float:
         """The largest part of a limit that a cost takes; above 1 it is over the budget.
 
         Args:
-            cost: What `Compressor.cost` returns.
+            cost: What `Compressor.cost` returns; for a limit in milliseconds with this budget's table.
         """
-        return max(float(getattr(cost, name)) / limit for name, limit in self.limits.items())
+        return max(_of(cost, name) / limit for name, limit in self.limits.items())
 
     def describe(self, cost: Cost) -> str:
         """What a cost comes to, in the units of the limits.
 
         Args:
-            cost: What `Compressor.cost` returns.
+            cost: What `Compressor.cost` returns; for a limit in milliseconds with this budget's table.
         """
-        return ", ".join(_say(name, getattr(cost, name), exact=False) for name in self.limits)
+        words = {name: " predicted" if name == "latency_ms" else "" for name in self.limits}
+        return ", ".join(_say(name, _of(cost, name), exact=False) + word for name, word in words.items())
 
     def __str__(self) -> str:
         return ", ".join(_say(name, limit) for name, limit in self.limits.items())
 
 
-def as_budget(given: Any, what: str) -> Budget | None:
-    """A budget from what a user gives: a `Budget`, text, a dict with its fields, or None; `what` names the option."""
-    if given is None or isinstance(given, Budget):
-        return given
+def counted(budget: Budget, cost_model: CostModel, plan: Plan) -> dict[str, float]:
+    """What a plan costs under each limit of a budget, by the limit's name: the numbers that have to be within it."""
+    cost = cost_model.count(plan, budget.table)
+    return {name: _of(cost, name) for name in budget.limits}
+
+
+def _of(cost: Cost, limit: str) -> float:
+    """The part of a cost that a limit bounds."""
+    value = getattr(cost, limit)
+    if value is None:
+        raise ValueError(f"this cost has no {limit}: count it with the table, compressor.cost(plan, budget.table)")
+    return float(value)
+
+
+def as_budget(given: Any, what: str, table: LatencyTable | str | Path | None = None) -> Budget | None:
+    """A budget from what a user gives: a `Budget`, text, a dict with its fields, or None; `what` names the option.
+
+    `table` is the latency table that is given beside it, if there is one.
+    """
+    if given is None:
+        if table is not None:
+            raise ValueError(f'there is a latency table and no budget: give {what}, such as "2.5 ms"')
+        return None
     try:
+        if isinstance(given, Budget):
+            return given if table is None else replace(given, table=as_table(table, "the latency table"))
         if isinstance(given, str):
-            return Budget.parse(given)
+            return Budget.parse(given, table)
         if isinstance(given, dict):
-            return Budget(**given)
+            return Budget(**given) if table is None else Budget(**given, table=as_table(table, "the latency table"))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{what}: {error}") from None
     raise ValueError(f"{what} is {given!r}; it has a unit: a Budget, or text such as {_FORMS}")
@@ -163,6 +207,8 @@ def _unit(unit: str, text: str) -> tuple[str, float]:
         return "bops", _BOPS[unit.lower()]
     if (scale := _BYTES.get(_SAME_UNIT.get(unit, unit))) is not None:
         return "weight_bytes", scale
+    if unit in _MILLISECONDS:
+        return "latency_ms", _MILLISECONDS[unit]
     if unit in ("", "%"):
         raise ValueError(f"the budget {text!r} does not say of what: write a unit, such as {_FORMS}")
     raise ValueError(f"the budget {text!r} has the unit {unit!r}, which is not known; write {_FORMS}")
@@ -172,6 +218,8 @@ def _say(name: str, value: float, exact: bool = True) -> str:
     """A limit or a cost with its unit: `exact` is text that `parse` reads as the same number."""
     if name == "relative_bops":
         return f"{_shortest(value, exact)}% bops"
+    if name == "latency_ms":
+        return f"{_shortest(value, exact)} ms"
     units = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}
     if name == "bops":
         units = {"BOPs": 1e0, "kBOPs": 1e3, "MBOPs": 1e6, "GBOPs": 1e9, "TBOPs": 1e12}

@@ -7,7 +7,6 @@ changed. The methods are those of `compression.range_estimation`.
 
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -38,7 +37,7 @@ def calibrate(
     method: str,
     *,
     percentile: float,
-    reference_bits: int,
+    reference_bits: int | None,
     momentum: float,
     weight_bits: int | None = None,
 ) -> None:
@@ -93,7 +92,7 @@ def calibrate_activations(
     *,
     method: str = "minmax",
     percentile: float = 99.99,
-    reference_bits: int = 8,
+    reference_bits: int | None = 8,
     momentum: float = 0.9,
 ) -> None:
     """Set range and sign of the activation quantizers inside `model` from what the float network computes.
@@ -103,8 +102,10 @@ def calibrate_activations(
     quantizer learns, is fixed or off stays as it was. Batch norms that have never run take their statistics from these
     batches too: those they start with would mislead.
     """
-    options = RangeOptions(method, percentile, reference_bits, momentum)
-    observers = {name: RangeObserver(_at_own_width(options, quantizer)) for name, quantizer in quantizers.items()}
+    observers = {
+        name: RangeObserver(RangeOptions(method, percentile, _reference_width(quantizer, reference_bits), momentum))
+        for name, quantizer in quantizers.items()
+    }
     count = 0
     with (
         network_restored(model),
@@ -144,7 +145,7 @@ def _set_seen_range(quantizer: GatedQuantizer, observer: RangeObserver, seen: Se
 
 
 def calibrate_weights(
-    model: nn.Module, attachment: Attachment, method: str = "minmax", reference_bits: int = 8
+    model: nn.Module, attachment: Attachment, method: str = "minmax", reference_bits: int | None = 8
 ) -> None:
     """Set the ranges of all weights from the weights as they are deployed, batch norms folded."""
     for parameter, layers in attachment.topology.weight_tensors.items():
@@ -163,14 +164,14 @@ def calibrate_weight(
     name: str,
     *,
     method: str = "minmax",
-    reference_bits: int = 8,
+    reference_bits: int | None = 8,
     percentile: float = 99.99,
 ) -> None:
     """Set the range of a weight quantizer, or its ranges where it has one for each index of axis 0; always signed.
 
     `moving_average` is `minmax` here, as there is only one weight. A channel of zeros gets the range of the tensor.
     """
-    options = _at_own_width(RangeOptions(method, percentile, reference_bits), quantizer)
+    options = RangeOptions(method, percentile, _reference_width(quantizer, reference_bits))
     count = quantizer.log_beta.numel()
     if weight.numel() == 0 or (count > 1 and weight.shape[0] != count):
         raise ValueError(f"{name}: a weight of shape {tuple(weight.shape)} does not fit a quantizer of {count} ranges")
@@ -188,10 +189,10 @@ def calibrate_weight(
         warnings.warn(f"{name}: {problem}", stacklevel=2)
 
 
-def _at_own_width(options: RangeOptions, quantizer: GatedQuantizer) -> RangeOptions:
-    """The options for one quantizer: where its width is final, or the only one, its range is for that one."""
-    width = quantizer.bits[0] if len(quantizer.bits) == 1 else quantizer.fixed_bits
-    return options if not width else replace(options, reference_bits=width)
+def _reference_width(quantizer: GatedQuantizer, wanted: int | None) -> int:
+    """The width that a range is made for: the only one or the final one, else what is wanted, else the narrowest."""
+    own = quantizer.bits[0] if len(quantizer.bits) == 1 else quantizer.fixed_bits
+    return own or (quantizer.bits[0] if wanted is None else wanted)
 
 
 def _check_values(seen: Mapping[str, SeenValues]) -> None:

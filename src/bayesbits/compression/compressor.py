@@ -25,6 +25,7 @@ from bayesbits.compression.projection import adopt, project
 from bayesbits.compression.spec import Spec
 from bayesbits.cost import Cost
 from bayesbits.nn.network import NAME
+from bayesbits.records.latency_table import LatencyTable
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Topology
 
@@ -88,7 +89,7 @@ class Compressor:
         method: str = "minmax",
         *,
         percentile: float = 99.99,
-        reference_bits: int = 8,
+        reference_bits: int | None = 8,
         weight_bits: int | None = None,
         momentum: float = 0.9,
     ) -> None:
@@ -104,8 +105,8 @@ class Compressor:
                 "percentile" (of the magnitudes) or "mse" (the least squared error of rounding). Weights have "mse"
                 or "minmax".
             percentile: For "percentile": how much of the magnitudes lies inside the range, in percent.
-            reference_bits: For "mse": the width at which the error is smallest. A tensor whose width is not learned
-                has its own width instead.
+            reference_bits: For "mse": the width at which the error is smallest; None: the narrowest one that a tensor
+                may have. A tensor whose width is not learned has its own width instead.
             weight_bits: For "mse": the width at which the error of weights is smallest; None: `reference_bits`.
             momentum: For "moving_average": how much of the average each further batch keeps.
 
@@ -148,20 +149,24 @@ class Compressor:
         for name, learnable in self.attachment.learnable().items():
             _warn_of_frozen(name, learnable)
             groups[name] = [parameter for parameter in learnable.values() if parameter.requires_grad]
-        groups["ranges"] += self.attachment.idle_lower_ends()
+        groups["ranges"] = self.attachment.learning_ranges()
         return [{"name": name, "params": parameters} for name, parameters in groups.items() if parameters]
 
-    def cost(self, plan: Plan | None = None) -> Cost:
+    def cost(self, plan: Plan | None = None, table: LatencyTable | None = None) -> Cost:
         """What the network costs.
 
         Args:
             plan: The decision to count; the present one by default.
+            table: A latency table of this network, from which milliseconds are predicted.
 
         Returns:
-            MACs, bit operations and bytes, in all and by layer.
+            MACs, bit operations and bytes, in all and by layer; with a table, milliseconds too.
+
+        Raises:
+            ValueError: The plan does not fit the network, or the table is that of another one.
         """
         check_intact(self.model, self.attachment)
-        return self.attachment.cost_model.count(self.plan() if plan is None else plan)
+        return self.attachment.cost_model.count(self.plan() if plan is None else plan, table)
 
     def plan(self) -> Plan:
         """The present decision: gates thresholded, bits by tensor, channels by layer.

@@ -6,6 +6,8 @@
     expected_bops  the expected bit operations in percent of float, with the expected widths
                    sum_j (b_j - b_(j-1)) prod_(i<=j) q_ik,  b_0 = 0
     expected_bytes the expected bytes of weights and biases, with the same expected widths
+    expected_latency  the expected milliseconds by a latency table, from the probability that a tensor has more than
+                   8 bits, prod_(i<=j) q_ik with the first width b_j above 8
 
 `paper` is the paper's objective, `variational` its bound. q_jk = P(z_jk > 0) is the probability that the gate of width
 b_j of tensor k is on; `compression.penalty_base` says which gates and MACs those are. To add a penalty: write a
@@ -28,7 +30,10 @@ from bayesbits.cost import CostModel
 from bayesbits.cost.bops import FLOAT_BITS
 from bayesbits.functional.gates import HALF_LOGIT
 from bayesbits.nn import ChannelGate, GatedQuantizer
+from bayesbits.records.latency_table import NARROW_BITS, ROUNDED_BITS, LatencyTable
 from bayesbits.records.topology import Topology
+
+_LIMITS = (NARROW_BITS, ROUNDED_BITS)  # the widths above which a tensor's runtime changes
 
 
 class PaperPenalty(Penalty):
@@ -87,10 +92,14 @@ class ExpectedBopsPenalty(Penalty):
         for (name, (quantizer, _)), width in zip(self._tensors.items(), charges.unbind(), strict=True):
             bits = decided_bits(quantizer)
             widths[name] = width if bits is None else self.integers[bits]
+        return self.cost(widths, self.channels_on(on))
+
+    def channels_on(self, on: Tensor) -> dict[str, Tensor]:
+        """The probability that each channel is on, by the layer's name."""
         sizes = [gate.gates.logits.numel() for gate in self._channel_gates.values()]
         end = on.numel() - len(self._tensors) - 1
         channels = torch.split(on[end - sum(sizes) : end], sizes)
-        return self.cost(widths, dict(zip(self._channel_gates, channels, strict=True)))
+        return dict(zip(self._channel_gates, channels, strict=True))
 
     def cost(self, widths: Mapping[str, Tensor], on: Mapping[str, Tensor]) -> Tensor:
         """The cost, from the expected width of every tensor and the probability that each channel is on."""
@@ -104,10 +113,49 @@ class ExpectedBytesPenalty(ExpectedBopsPenalty):
         return self.cost_model.weight_bytes(widths, on)
 
 
+class ExpectedLatencyPenalty(ExpectedBopsPenalty):
+    """The expected milliseconds that a latency table predicts; equal to the predicted ones when all gates are 0 or 1.
+
+    A tensor is charged once with the probability that it has more than 8 bits, and once with that of more than 24.
+    """
+
+    _OVER, _WIDE = 1.0, 2.0
+
+    def __init__(self, topology: Topology, *arguments: Any, table: LatencyTable | None = None, **options: Any) -> None:
+        if table is None:
+            raise ValueError(
+                "the penalty 'expected_latency' needs a latency table: write one by `bayesbits measure`, and give it "
+                "as Spec.latency_table, or in a Budget(latency_ms=..., table=...)"
+            )
+        super().__init__(topology, *arguments, **options)
+        self.table = table
+        self.cost_model.latency_model(table)  # made here, and not in the first step
+
+    @staticmethod
+    def prices(widths: tuple[int, ...], mac_share: float) -> list[float]:
+        """For every width 1 if it is the first above 8 bits, plus 2 if it is the first above 24."""
+        over, wide = ([narrow <= limit < width for narrow, width in pairwise((0, *widths))] for limit in _LIMITS)
+        penalty = ExpectedLatencyPenalty
+        return [penalty._OVER * a + penalty._WIDE * b for a, b in zip(over, wide, strict=True)]
+
+    def forward(self, decided: bool = False) -> Tensor:
+        _, on = self.gates_on(decided)
+        maps = []
+        for starts, limit in zip((self.price % 2, (self.price >= self._WIDE).to(on)), _LIMITS, strict=True):
+            above = dict.fromkeys(self._bops_tensors, self.integers[1])
+            charges = self.tensor_charges(starts * on, on)
+            for (name, (quantizer, _)), probability in zip(self._tensors.items(), charges.unbind(), strict=True):
+                bits = decided_bits(quantizer)
+                above[name] = probability if bits is None else self.integers[int(bits > limit)]
+            maps.append(above)
+        return self.cost_model.latency_ms(self.table, maps[0], maps[1], self.channels_on(on))
+
+
 PENALTIES: dict[str, type[Penalty]] = {
     "paper": PaperPenalty,
     "expected_bops": ExpectedBopsPenalty,
     "expected_bytes": ExpectedBytesPenalty,
+    "expected_latency": ExpectedLatencyPenalty,
     "variational": VariationalPenalty,
 }
 
@@ -120,8 +168,11 @@ def make_penalty(
     *,
     num_examples: int | None = None,
     cost_model: CostModel | None = None,
+    table: LatencyTable | None = None,
 ) -> Penalty:
     """The penalty of this kind for the gates of a network."""
     if kind not in PENALTIES:
         raise ValueError(f"the kind of penalty is {kind!r}; it is one of {', '.join(PENALTIES)}")
-    return PENALTIES[kind](topology, quantizers, channel_gates, num_examples=num_examples, cost_model=cost_model)
+    return PENALTIES[kind](
+        topology, quantizers, channel_gates, num_examples=num_examples, cost_model=cost_model, table=table
+    )

@@ -30,6 +30,7 @@ from bayesbits.cost import CostModel
 from bayesbits.cost.bops import FLOAT_BITS
 from bayesbits.functional.gates import decide, probability_on
 from bayesbits.nn import ChannelGate, GatedQuantizer
+from bayesbits.records.latency_table import LatencyTable
 from bayesbits.records.topology import Layer, Topology
 
 _WIDTHS = (2, 4, 8, 16, 32)  # what the channels of a weight without a quantizer pay for
@@ -76,8 +77,9 @@ class Penalty(nn.Module):
         *,
         num_examples: int | None = None,
         cost_model: CostModel | None = None,
+        table: LatencyTable | None = None,
     ) -> None:
-        """`num_examples` and `cost_model` are for the penalties that need them."""
+        """`num_examples`, `cost_model` and `table` are for the penalties that need them."""
         super().__init__()
         # Plain containers: quantizers and channel gates are owned by the network's own modules.
         self._quantizers, self._channel_gates = dict(quantizers), dict(channel_gates)
@@ -115,13 +117,20 @@ class Penalty(nn.Module):
 
         `decided`: that of the gates' test-time decision, in which each is on or off, and which has no gradient.
         """
+        logits, on = self.gates_on(decided)
+        return self.total(self.tensor_charges(self.charge(logits, on), on), on)
+
+    def gates_on(self, decided: bool) -> tuple[Tensor, Tensor]:
+        """The logits of all gates, and the probability q of each; with `decided` 0 or 1."""
         logits = torch.cat([*self._logits(), self.decided[1:].expand(len(self._tensors) + 1)]).to(self.price.dtype)
-        on = decide(logits).to(logits.dtype) if decided else probability_on(logits)
-        charge = self.charge(logits, on)
+        return logits, decide(logits).to(logits.dtype) if decided else probability_on(logits)
+
+    def tensor_charges(self, charge: Tensor, on: Tensor) -> Tensor:
+        """The charge of every tensor: the sum over its gates in use, from the charges of all gates."""
         charges, in_use = self._first(charge), self._first(on)
         for row_charge, row_on in zip(self._higher(charge), self._higher(on), strict=True):
             charges, in_use = charges + row_charge * in_use, in_use * row_on
-        return self.total(charges, on)
+        return charges
 
     def _logits(self) -> Iterator[Tensor]:
         """The logits of all gates, 100 or -100 for those that are decided."""

@@ -11,8 +11,16 @@ from bayesbits.records.topology import ChannelGroup
 
 def read_plan(attachment: Attachment) -> Plan:
     """The present decision: gates thresholded, bits by tensor, channels by layer."""
-    bits = {name: q.effective_bits() for name, q in attachment.quantizers.items() if q.mode != "off"}
-    return make_plan(attachment, bits, kept_channels(attachment))
+    return make_plan(attachment, _present_bits(attachment), kept_channels(attachment))
+
+
+def read_widths(attachment: Attachment) -> dict[str, int]:
+    """The present widths of all tensors, for methods that remove no channel."""
+    return dict(make_plan(attachment, _present_bits(attachment), {}).bits)
+
+
+def _present_bits(attachment: Attachment) -> dict[str, int]:
+    return {name: q.effective_bits() for name, q in attachment.quantizers.items() if q.mode != "off"}
 
 
 def make_plan(attachment: Attachment, bits: Mapping[str, int], kept: Mapping[str, tuple[int, ...]]) -> Plan:
@@ -61,10 +69,12 @@ class DecidedGroup:
     """For every channel class the layers that make it, each with the index of its output channel."""
     strongest: Mapping[int, tuple[str, int]]
     """For every channel class the one of its makers with the largest logit."""
+    least: int = 1
+    """The number of channels that stay at least."""
 
     def allowed(self, count: int, multiple: int) -> int:
-        """The number of channels that stay where `count` of them were to stay: at least one, rounded to a multiple."""
-        return min(self.group.size, max(1, -(-count // multiple)) * multiple)
+        """The number of channels that stay where `count` of them were to stay: the least, rounded to a multiple."""
+        return min(self.group.size, -(-max(count, self.least) // multiple) * multiple)
 
 
 def decided_groups(attachment: Attachment, logits: Mapping[str, list[float]]) -> list[DecidedGroup]:
@@ -81,7 +91,8 @@ def decided_groups(attachment: Attachment, logits: Mapping[str, list[float]]) ->
                 if channel in makers:
                     makers[channel].append((layer.name, index))
         strongest = {channel: max(makers[channel], key=lambda at: logits[at[0]][at[1]]) for channel in group.channels}
-        groups.append(DecidedGroup(group, makers, strongest))
+        least = max(attachment.search_space.min_channels.get(name, 1) for name in group.producers)
+        groups.append(DecidedGroup(group, makers, strongest, least))
     return groups
 
 
@@ -105,8 +116,9 @@ def complete_groups(
 ) -> dict[str, tuple[int, ...]]:
     """The output channels that stay, of every layer that loses some, if `kept` says what the gates keep.
 
-    Of every group at least one channel stays, and at least the next multiple that the spec asks for: the channels with
-    the largest logits are taken back. Channels that are fixed are final; their number is not rounded up.
+    Of every group at least one channel stays, or as many as a rule says, and at least the next multiple that the spec
+    asks for: the channels with the largest logits are taken back. Channels that are fixed are final; their number is
+    not rounded up.
     """
     masks = {name: list(mask) for name, mask in kept.items()}
     for entry in groups:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from bayesbits.compression.attachment import Attachment
-from bayesbits.compression.budget import Budget
+from bayesbits.compression.budget import Budget, counted
 from bayesbits.compression.planning import (
     DecidedGroup,
     channel_logits,
@@ -28,8 +28,9 @@ from bayesbits.compression.planning import (
     decided_groups,
     make_plan,
 )
-from bayesbits.compression.smallest_plan import BudgetError, check_reachable
+from bayesbits.compression.smallest_plan import BudgetError, check_reachable, fastest_plan
 from bayesbits.functional.gates import HALF_LOGIT, THRESHOLD
+from bayesbits.nn import GatedQuantizer
 from bayesbits.records.plan import Plan
 
 _DECISION_LOGIT = HALF_LOGIT - math.log(THRESHOLD / (1 - THRESHOLD))  # a gate is open above it
@@ -37,17 +38,24 @@ _MARGIN = 1.0  # how far from there a gate's logit is put where the projection d
 _CERTAIN = 12.0  # noise changes a gate with this logit, or its negative, once in 30,000 draws
 
 
-def project(attachment: Attachment, budget: Budget) -> Plan:
+def project(attachment: Attachment, budget: Budget, *, most_bits: int | None = None) -> Plan:
     """The plan within the budget that is nearest to the gates' decision; the gates are left as they are.
 
-    A `BudgetError` where there is none.
+    With `most_bits` no width that learns is above it, where its tensor has another; and tensors that the budget does
+    not limit have the widest of the others, whatever their gates say. A `BudgetError` where there is no plan.
     """
     check_reachable(attachment, budget)
-    order = _GateOrder(attachment, budget)
+    order = _GateOrder(attachment, budget, most_bits)
     fits = _largest(len(order), lambda count: order.allows(order.plan(order.decision(count))))
-    if fits is None:
-        raise BudgetError(f"no plan within the budget of {budget} was found, though its smallest cost is within it")
-    return order.fill(order.decision(fits))
+    if fits is not None:
+        return order.fill(order.decision(fits))
+    if most_bits is not None and budget.table is not None:
+        return project(attachment, budget)  # wider tensors can be faster
+    if budget.table is not None:
+        fastest = order.decision_of(fastest_plan(attachment, budget.table))
+        if order.allows(order.plan(fastest)):
+            return order.fill(fastest)
+    raise BudgetError(f"no plan within the budget of {budget} was found, though its smallest cost is within it")
 
 
 @torch.no_grad()
@@ -160,17 +168,16 @@ class _Channels:
 class _GateOrder:
     """The learning gates that a budget depends on, in the order in which the projection keeps them."""
 
-    def __init__(self, attachment: Attachment, budget: Budget) -> None:
+    def __init__(self, attachment: Attachment, budget: Budget, most_bits: int | None = None) -> None:
         self.attachment, self.budget = attachment, budget
         quantizers, gates = attachment.quantizers, attachment.channel_gates
         self._logits, self._multiple = channel_logits(attachment), attachment.spec.channel_multiple
         self._groups = decided_groups(attachment, self._logits)
         self._bits = {name: q.effective_bits() for name, q in quantizers.items() if q.mode != "off"}
-        self._widths = [
-            _Width(name, quantizers[name].bits, quantizers[name].gates.logits.detach().tolist())
-            for name in _limited_tensors(attachment, budget)
-            if name in quantizers and quantizers[name].mode == "learning"
-        ]
+        learning = {name: _width_of(name, q, most_bits) for name, q in quantizers.items() if q.mode == "learning"}
+        if most_bits is not None:
+            self._bits |= {name: entry.widths[-1] for name, entry in learning.items()}
+        self._widths = [learning[name] for name in _limited_tensors(attachment, budget) if name in learning]
         self._kept = {name: (gate.kept() if gate.fixed else ~gate.may_close).tolist() for name, gate in gates.items()}
         self._learning = [name for name, gate in gates.items() if not gate.fixed]
         self._gates = sorted(self._all_gates())
@@ -202,6 +209,13 @@ class _GateOrder:
         }
         return _Decision(bits, kept)
 
+    def decision_of(self, plan: Plan) -> _Decision:
+        """The decision of a plan."""
+        kept = {name: set(plan.kept.get(name, range(len(mask)))) for name, mask in self._kept.items()}
+        masks = {name: [index in kept[name] for index in range(len(mask))] for name, mask in self._kept.items()}
+        limited = {entry.name: plan.bits[entry.name] for entry in self._widths}
+        return _Decision({**self._bits, **limited}, masks)
+
     def plan(self, decision: _Decision) -> Plan:
         """The plan of a decision, with as many channels in every group as the spec asks for."""
         kept = complete_groups(decision.kept, self._logits, self._groups, self._multiple)
@@ -209,15 +223,13 @@ class _GateOrder:
 
     def allows(self, plan: Plan) -> bool:
         """Whether the counted cost of a plan is within the budget."""
-        return self.budget.allows(self.attachment.cost_model.count(plan))
+        costs = counted(self.budget, self.attachment.cost_model, plan)
+        return all(costs[name] <= limit for name, limit in self.budget.limits.items())
 
     def fill(self, decision: _Decision) -> Plan:
         """Take back bits and channels one by one where they fit, those with the largest logits first."""
         plan = self.plan(decision)
-        kept = {name: set(plan.kept.get(name, range(len(mask)))) for name, mask in decision.kept.items()}
-        decision = _Decision(
-            decision.bits, {name: [i in kept[name] for i in range(len(mask))] for name, mask in decision.kept.items()}
-        )
+        decision = _Decision(decision.bits, self.decision_of(plan).kept)
         units: list[_Width | _Channels] = [*self._widths]
         units += [_Channels(entry, self._logits, self._multiple) for entry in self._groups]
         waiting = [(-gain, number) for number, unit in enumerate(units) if (gain := unit.gain(decision)) is not None]
@@ -234,11 +246,21 @@ class _GateOrder:
         return plan
 
 
+def _width_of(name: str, quantizer: GatedQuantizer, most_bits: int | None) -> _Width:
+    widths = tuple(bits for bits in quantizer.bits if most_bits is None or bits <= most_bits) or quantizer.bits[:1]
+    return _Width(name, widths, quantizer.gates.logits.detach().tolist()[: len(widths) - 1])
+
+
 def _limited_tensors(attachment: Attachment, budget: Budget) -> list[str]:
-    """The tensors whose widths a limit depends on: weights, and activations where bit operations are limited."""
-    topology = attachment.topology
-    activations = [activation.name for activation in topology.activations]
-    return [*topology.weight_tensors, *(activations if set(budget.limits) != {"weight_bytes"} else ())]
+    """The tensors whose widths a limit depends on: weights, activations where bit operations or milliseconds are
+    limited, and the operands of float operations where milliseconds are."""
+    topology, limits = attachment.topology, set(budget.limits)
+    names = list(topology.weight_tensors)
+    if limits != {"weight_bytes"}:
+        names += [activation.name for activation in topology.activations]
+    if "latency_ms" in limits:
+        names += topology.operand_tensors
+    return names
 
 
 def _largest(most: int, fits: Callable[[int], bool]) -> int | None:

@@ -24,6 +24,8 @@ from bayesbits.nn import GatedQuantizer
 
 METHODS = ("minmax", "moving_average", "percentile", "mse")
 """The methods that `Compressor.calibrate` takes; public as `bayesbits.CALIBRATION_METHODS`."""
+FINE_BITS = 8
+"""From this width on rounding costs so little that nothing need be clipped for it."""
 
 _PERCENTILE_SAMPLE = 4 * SAMPLE  # 26 values lie beyond a percentile of 99.99
 _VALUES_AT_ONCE = 2**17  # that are rounded by one operation: so many fit into a cache

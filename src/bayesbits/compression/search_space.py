@@ -30,6 +30,8 @@ class SearchSpace:
     """The layers with channels that may be removed; for a depthwise layer its producers decide, and it is not named."""
     skipped: frozenset[str]
     """The layers that are left in float entirely."""
+    min_channels: Mapping[str, int]
+    """For layers with such a rule: how many channels of every group that they make stay at least."""
 
     def fixed(self, tensor: str) -> int | None:
         """The tensor's width where there is no choice, otherwise None."""
@@ -49,7 +51,8 @@ def find_search_space(spec: Spec, topology: Topology) -> SearchSpace:
         if found and not (tensor in topology.operand_tensors and found == (MAX_BITS,)):
             widths[tensor] = found
     skipped = frozenset(name for name, rule in layers.items() if rule.skip)
-    return SearchSpace(widths, _prunable(spec, topology, layers) - skipped, skipped)
+    min_channels = {name: rule.min_channels for name, rule in layers.items() if rule.min_channels is not None}
+    return SearchSpace(widths, _prunable(spec, topology, layers) - skipped, skipped, min_channels)
 
 
 def _collect(
@@ -66,8 +69,8 @@ def _collect(
         if not matched and not named:
             close = get_close_matches(pattern, [*layers, *tensors], n=4, cutoff=0.0)
             raise ValueError(f"the rule for {pattern!r} matches no layer and no tensor; closest are {', '.join(close)}")
-        if named and rule.prune is not None:
-            raise ValueError(f"the rule for {pattern!r} speaks of pruning, but matches only tensors; name the layer")
+        if named and (rule.prune is not None or rule.min_channels is not None):
+            raise ValueError(f"the rule for {pattern!r} speaks of channels, but matches only tensors; name the layer")
         for name in matched:
             layers[name] = _override(layers[name], rule)
         for tensor, rules in tensors.items():
@@ -82,18 +85,21 @@ def _collect(
 def _override(earlier: Rule, later: Rule) -> Rule:
     """Both rules, the later one first: a fixed width, bounds, and being skipped exclude each other."""
     prune = earlier.prune if later.prune is None else later.prune
-    if later.skip or later.bits is not None:
-        return later if later.skip else replace(later, prune=prune)
+    min_channels = earlier.min_channels if later.min_channels is None else later.min_channels
+    if later.skip:
+        return later
+    if later.bits is not None:
+        return replace(later, prune=prune, min_channels=min_channels)
     if later.min_bits is None and later.max_bits is None:
-        return replace(earlier, skip=False, prune=prune)
+        return replace(earlier, skip=False, prune=prune, min_channels=min_channels)
     min_bits = earlier.min_bits if later.min_bits is None else later.min_bits
     max_bits = earlier.max_bits if later.max_bits is None else later.max_bits
-    return Rule(min_bits=min_bits, max_bits=max_bits, prune=prune)
+    return Rule(min_bits=min_bits, max_bits=max_bits, prune=prune, min_channels=min_channels)
 
 
 def _agreed(tensor: str, rules: Mapping[str, Rule]) -> Rule:
     """The one rule for a tensor, from those of the layers that share it; a layer without demands follows the others."""
-    demands = {owner: replace(rule, prune=None) for owner, rule in rules.items()}
+    demands = {owner: replace(rule, prune=None, min_channels=None) for owner, rule in rules.items()}
     first, agreed = next(((owner, rule) for owner, rule in demands.items() if rule != Rule()), ("", Rule()))
     for owner, demand in demands.items():
         if demand != agreed and (demand != Rule() or agreed.skip):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from bayesbits.compression.attachment import Attachment
 from bayesbits.compression.budget import Budget
 from bayesbits.compression.planning import channel_logits, decided_groups, make_plan
 from bayesbits.cost import Cost, LayerCost
 from bayesbits.cost.bops import FLOAT_BITS, FLOAT_BOPS
+from bayesbits.cost.latency import lacking
+from bayesbits.records.latency_table import LatencyTable, kind_of
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer
 
@@ -39,23 +44,79 @@ def smallest_plan(attachment: Attachment) -> Plan:
     return make_plan(attachment, bits, indices)
 
 
+def fastest_plan(attachment: Attachment, table: LatencyTable) -> Plan:
+    """The smallest plan, with wider tensors where a latency table says that these are faster.
+
+    Layers of a few channels can be faster in float, and a tensor in float is faster than one of 16 bits. One tensor
+    after the other is widened as long as that saves time.
+    """
+    plan, model = smallest_plan(attachment), attachment.cost_model
+    learned = {
+        name: {kind_of(width): width for width in reversed(attachment.search_space.widths[name])}
+        for name, quantizer in attachment.quantizers.items()
+        if quantizer.mode == "learning"
+    }
+    least, before = _milliseconds(model.count(plan, table)), math.inf
+    while least < before:
+        before = least
+        for name, widths in learned.items():
+            for width in widths.values():
+                candidate = replace(plan, bits={**plan.bits, name: width})
+                if plan.bits[name] and (found := _milliseconds(model.count(candidate, table))) < least:
+                    plan, least = candidate, found
+    return plan
+
+
+def _milliseconds(cost: Cost) -> float:
+    assert cost.latency_ms is not None
+    return cost.latency_ms
+
+
 def check_reachable(attachment: Attachment, budget: Budget) -> None:
     """Raise a `BudgetError` that names the smallest cost, and what holds it up, if the budget is below that."""
-    smallest = attachment.cost_model.count(smallest_plan(attachment))
+    check_table(attachment, budget)
+    plan = smallest_plan(attachment)
+    if budget.table is not None and not budget.allows(attachment.cost_model.count(plan, budget.table)):
+        plan = fastest_plan(attachment, budget.table)
+    _check_plan(attachment, budget, plan, "the narrowest widths and the fewest channels that the spec allows")
+
+
+def check_widths_reachable(attachment: Attachment, budget: Budget, narrowest: Plan) -> None:
+    """The same for methods that remove no channels: `narrowest` is their smallest plan."""
+    check_reachable(attachment, budget)
+    what = "the narrowest widths that are allowed, and all channels, as this method removes none"
+    _check_plan(attachment, budget, narrowest, what)
+
+
+def _check_plan(attachment: Attachment, budget: Budget, plan: Plan, what: str) -> None:
+    smallest = attachment.cost_model.count(plan, budget.table)
     if budget.allows(smallest):
         return
     broken = next(name for name, limit in budget.limits.items() if getattr(smallest, name) > limit)
     parts = _largest_parts(attachment, smallest, broken)
     raise BudgetError(
-        f"the budget of {budget} cannot be reached: with the narrowest widths and the fewest channels that the spec "
-        f"allows, the network costs {budget.describe(smallest)}. Most of it is {parts}. "
+        f"the budget of {budget} cannot be reached: with {what}, the network costs {budget.describe(smallest)}. Most "
+        f"of it is {parts}. "
         "Raise the budget, or allow narrower widths (Spec.bits, Spec.input_bits, rules) or fewer channels (Spec.prune)"
     )
 
 
+def check_table(attachment: Attachment, budget: Budget) -> None:
+    """Raise a ValueError where the budget's latency table is of another network, or lacks widths of the spec."""
+    if budget.table is None:
+        return
+    attachment.cost_model.latency_model(budget.table)  # checks that it is this network's
+    lacks = lacking(budget.table, attachment.search_space.widths, attachment.topology)
+    if lacks is not None:
+        raise ValueError(
+            f"the latency table does not have all widths of the spec: it has {lacks}. Measure with the same spec, or "
+            "leave such widths out (Spec.bits, rules)"
+        )
+
+
 def _largest_parts(attachment: Attachment, cost: Cost, limit: str) -> str:
     """The layers that cost most, with their part in percent and the reason; and what is outside of the layers."""
-    name = "weight_bytes" if limit == "weight_bytes" else "bops"
+    name = limit if limit in ("weight_bytes", "latency_ms") else "bops"
     total = getattr(cost, name)
     parts = [
         (getattr(layer, name) / total, f"{layer.name or 'the only layer'} ({{:.0f}}%: {_reason(attachment, layer)})")
@@ -64,7 +125,8 @@ def _largest_parts(attachment: Attachment, cost: Cost, limit: str) -> str:
     other = total - sum(getattr(layer, name) for layer in cost.layers)
     if name == "bops":
         other = cost.unsupported_macs * FLOAT_BOPS
-    parts.append((other / total, "what stays in float outside of the layers ({:.0f}%)"))
+    words = "what is outside of the layers" if name == "latency_ms" else "what stays in float outside of the layers"
+    parts.append((other / total, f"{words} ({{:.0f}}%)"))
     parts.sort(key=lambda part: -part[0])
     return ", ".join(text.format(100 * share) for share, text in parts[:_NAMED] if share > 0)
 
@@ -86,7 +148,8 @@ def _reason(attachment: Attachment, cost: LayerCost) -> str:
 
 def _why_kept(attachment: Attachment, layer: Layer) -> str:
     if layer.depthwise or layer.name in attachment.channel_gates:
-        return ""
+        least = attachment.search_space.min_channels.get(layer.name)
+        return "" if least is None else f", as a rule keeps {least}"
     reason = next((r for c in layer.out_channels if (r := attachment.topology.group_of(c).reason) is not None), None)
     if reason is None:
         reason = "Spec.prune is False" if not attachment.spec.prune else "a rule keeps them"

@@ -11,8 +11,10 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from bayesbits.compression.penalties import PENALTIES
+from bayesbits.compression.table_files import as_table
 from bayesbits.functional.gates import KINDS as GATE_KINDS
 from bayesbits.functional.grid import MAX_BITS, MIN_BITS
+from bayesbits.records.latency_table import LatencyTable
 from bayesbits.utils.checks import check_choice, check_flag, check_integer, is_integer
 
 BACKENDS = ("onnxruntime",)
@@ -27,6 +29,8 @@ class Rule:
         min_bits: The narrowest width that may be learned.
         max_bits: The widest width that may be learned.
         prune: False: all output channels stay. True: they may be removed, also where `Spec.prune` is False.
+        min_channels: How many channels stay at least in every group of channels that the layer makes; all of them where
+            there are fewer.
         skip: The layer is left in float entirely, and keeps its channels.
 
     Raises:
@@ -48,6 +52,8 @@ class Rule:
     """The widest width that may be learned."""
     prune: bool | None = None
     """False: all output channels stay. True: they may be removed, also where `Spec.prune` is False."""
+    min_channels: int | None = None
+    """How many channels stay at least in every group of channels that the layer makes."""
     skip: bool = False
     """The layer is left in float entirely, and keeps its channels."""
 
@@ -58,8 +64,10 @@ class Rule:
         if not isinstance(self.prune, bool | None):
             raise ValueError(f"Rule.prune is {self.prune!r}; it is True, False or None")
         check_flag(self, "skip")
-        others = (self.bits, self.min_bits, self.max_bits, self.prune)
-        if self.skip and others != (None, None, None, None):
+        if self.min_channels is not None:
+            check_integer(self, "min_channels", 1)
+        others = (self.bits, self.min_bits, self.max_bits, self.prune, self.min_channels)
+        if self.skip and any(value is not None for value in others):
             raise ValueError("Rule.skip leaves a layer in float with all of its channels; give nothing else beside it")
         if self.bits is not None and (self.min_bits is not None or self.max_bits is not None):
             raise ValueError(f"Rule.bits fixes the width at {self.bits}; give no min_bits or max_bits beside it")
@@ -75,7 +83,9 @@ class Spec:
         bits: The widths to learn between, increasing, from 2 to 32.
         prune: Whether output channels may be removed.
         gates: The kind of the gates: "hard_concrete" (with noise, as in the paper), "hard_sigmoid" or "sigmoid".
-        penalty: What the gates are charged for: "paper", "expected_bops", "expected_bytes" or "variational".
+        penalty: What the gates are charged for: "paper", "expected_bops", "expected_bytes", "expected_latency" or
+            "variational".
+        latency_table: The latency table of the network, or its file, which only the penalty "expected_latency" needs.
         num_examples: The number of training examples, which only the variational penalty needs.
         input_bits: The width of the network's input: fixed, where 32 leaves it in float, or "learned".
         residual_bits: The width of the operands of residual additions: fixed, "learned", or None for no quantizer.
@@ -94,7 +104,7 @@ class Spec:
         >>> import bayesbits as bb
         >>> spec = bb.Spec(bits=(2, 4, 8), rules={"layer1.*": {"min_bits": 4}, "fc": {"bits": 8, "prune": False}})
         >>> spec.rules["fc"]
-        Rule(bits=8, min_bits=None, max_bits=None, prune=False, skip=False)
+        Rule(bits=8, min_bits=None, max_bits=None, prune=False, min_channels=None, skip=False)
         >>> bb.Spec.paper().residual_bits is None
         True
     """
@@ -106,7 +116,8 @@ class Spec:
     gates: str = "hard_concrete"
     """The kind of the gates: "hard_concrete" (with noise, as in the paper), "hard_sigmoid" or "sigmoid"."""
     penalty: str = "paper"
-    """What the gates are charged for: "paper", "expected_bops", "expected_bytes" or "variational"."""
+    """What the gates are charged for: "paper", "expected_bops", "expected_bytes", "expected_latency" or "variational".
+    """
     num_examples: int | None = None
     """The number of training examples, which only the variational penalty needs."""
     input_bits: int | Literal["learned"] = 8
@@ -126,6 +137,8 @@ class Spec:
     [-beta, beta]. Activations without values below zero are unsigned in both cases, and weights are symmetric."""
     channel_multiple: int = 1
     """The number of kept channels of a group is rounded up to a multiple of this."""
+    latency_table: LatencyTable | str | None = None
+    """The latency table of the network, or its file, which only the penalty "expected_latency" needs."""
     rules: Mapping[str, Rule] = field(default_factory=dict)
     """Demands on single layers or tensors, by shell-style patterns of their names, as a `Rule` or a dict with its keys.
 
@@ -142,6 +155,13 @@ class Spec:
             raise ValueError("Spec.num_examples is None; the variational penalty needs the number of training examples")
         if self.num_examples is not None:
             check_integer(self, "num_examples", 1)
+        if (self.penalty == "expected_latency") != (self.latency_table is not None):
+            raise ValueError(
+                f"Spec.latency_table is {'None' if self.latency_table is None else 'given'} and Spec.penalty is "
+                f"{self.penalty!r}: the penalty 'expected_latency' needs a table, and others none. A budget in "
+                "milliseconds brings its own"
+            )
+        as_table(self.latency_table, "Spec.latency_table")
         check_flag(self, "prune")
         check_flag(self, "per_channel_weights")
         check_flag(self, "asymmetric_activations")

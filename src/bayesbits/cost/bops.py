@@ -14,6 +14,7 @@ by bundles.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -21,7 +22,9 @@ from torch import Tensor, nn
 
 from bayesbits.cost.cost import Cost, LayerCost
 from bayesbits.cost.indices import cost_indices
+from bayesbits.cost.latency import LatencyModel
 from bayesbits.cost.size import BIAS_BYTES, bias_elements, packed_bytes, weight_elements
+from bayesbits.records.latency_table import NARROW_BITS, ROUNDED_BITS, LatencyTable
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Topology
 
@@ -76,6 +79,8 @@ class CostModel(nn.Module):
         self._unsupported_bops = float(sum(entry.macs for entry in topology.unsupported) * FLOAT_BOPS)
         for name, values in cost_indices(topology).items():
             self.register_buffer(name, values, persistent=False)
+        # A plain container: times keep their precision where this module is moved to another one.
+        self._latency: tuple[LatencyModel, ...] = ()
 
     def relative_bops(
         self, widths: Mapping[str, Tensor], on: Mapping[str, Tensor], convention: Convention = "exact"
@@ -110,8 +115,23 @@ class CostModel(nn.Module):
         bits = (elements * weight_bits).sum() + 8 * BIAS_BYTES * (outputs * self.has_bias).sum()
         return bits / 8 + packed_bytes(self.topology.other_parameters, FLOAT_BITS)
 
-    def count(self, plan: Plan) -> Cost:
-        """The cost of a plan; a ValueError where it does not fit the network."""
+    def latency_ms(
+        self, table: LatencyTable, over: Mapping[str, Tensor], wide: Mapping[str, Tensor], on: Mapping[str, Tensor]
+    ) -> Tensor:
+        """The expected milliseconds by a table; `over` and `wide` as in `LatencyModel`, `on` as above."""
+        dtype = next(iter(over.values())).dtype
+        inputs, outputs, _ = self._channels(self._present(self._values(on, dtype)))
+        model = self.latency_model(table)
+        return model.total_ms(model.layer_ms(over, inputs, outputs), over, wide, inputs)
+
+    def latency_model(self, table: LatencyTable) -> LatencyModel:
+        """The times of a table as tensors; made once. A ValueError where the table is that of another network."""
+        if not self._latency or self._latency[0].table is not table:
+            self._latency = (LatencyModel(self.topology, table),)
+        return self._latency[0].to(self.macs.device)
+
+    def count(self, plan: Plan, table: LatencyTable | None = None) -> Cost:
+        """The cost of a plan; a ValueError where it does not fit the network. With a table, its latency too."""
         plan.check(self.topology)
         device, dtype = self.macs.device, torch.float64
         widths = {name: torch.tensor(float(bits), dtype=dtype, device=device) for name, bits in plan.bits.items()}
@@ -120,6 +140,9 @@ class CostModel(nn.Module):
             on[name][list(kept)] = 1.0
         inputs, outputs, _ = self._channels(self._present(self._values(on, dtype)))
         layers = self._count_layers(plan, inputs.tolist(), outputs.tolist(), self.layer_bops(widths, on).tolist())
+        latency = None
+        if table is not None:
+            layers, latency = self._count_latency(table, plan, layers, inputs, outputs)
         unsupported = sum(entry.macs for entry in self.topology.unsupported)
         other = self.topology.other_parameters
         return Cost(
@@ -130,11 +153,26 @@ class CostModel(nn.Module):
             weight_bytes=sum(layer.weight_bytes for layer in layers) + packed_bytes(other, FLOAT_BITS),
             parameters=sum(layer.parameters for layer in layers) + other,
             layers=layers,
+            latency_ms=latency,
         )
 
     def dense(self) -> Cost:
         """The cost of the whole network in float."""
         return self.count(Plan.uniform(self.topology, FLOAT_BITS, FLOAT_BITS, FLOAT_BITS, residual_bits=None))
+
+    def _count_latency(
+        self, table: LatencyTable, plan: Plan, layers: tuple[LayerCost, ...], inputs: Tensor, outputs: Tensor
+    ) -> tuple[tuple[LayerCost, ...], float]:
+        """The layers with their milliseconds, and those of the whole network; a layer that is gone takes none."""
+        model = self.latency_model(table)
+        over, wide = (
+            {name: inputs.new_tensor(float(bits > limit)) for name, bits in plan.bits.items()}
+            for limit in (NARROW_BITS, ROUNDED_BITS)
+        )
+        times = model.layer_ms(over, inputs, outputs)
+        times = times * times.new_tensor([float(layer.weight_bits > 0) for layer in layers])
+        timed = tuple(replace(layer, latency_ms=time) for time, layer in zip(times.tolist(), layers, strict=True))
+        return timed, model.total_ms(times, over, wide, inputs).item()
 
     def _values(self, on: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
         """One vector with P(on) of the output channels of all layers but depthwise ones, then a zero and a one."""

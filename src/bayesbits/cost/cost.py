@@ -31,6 +31,8 @@ class LayerCost:
     """Its packed weight and its bias; a tied weight counts at the first of its layers."""
     parameters: int
     """The elements of its weight and bias; a tied weight counts at the first of its layers."""
+    latency_ms: float | None = None
+    """Its predicted milliseconds, where a latency table is given."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Cost:
         parameters: The number of weights and biases that are left, batch norm folded, and of parameters that stay in
             float.
         layers: The cost of every layer, in running order.
+        latency_ms: The milliseconds of one call that a latency table predicts; None without a table.
 
     Example::
 
@@ -81,6 +84,8 @@ class Cost:
     """The elements of weights and biases that are left, batch norm folded, and of parameters that stay in float."""
     layers: tuple[LayerCost, ...]
     """The cost of every layer, in running order."""
+    latency_ms: float | None = None
+    """The milliseconds of one call that a latency table predicts; None without a table."""
 
     @property
     def unsupported_macs(self) -> int:
@@ -106,4 +111,6 @@ class Cost:
             f"{self.bops:,} BOPs, {self.relative_bops:.4g}% of 32 x 32 bits "
             f"({self.paper_relative_bops:.4g}% in the paper's convention)"
         )
+        if self.latency_ms is not None:
+            summary += f", {self.latency_ms:.4g} ms predicted"
         return f"{text_table(head, [*rows, total])}\n{summary}"

@@ -6,7 +6,7 @@
     rewrite/           the passes; `remove_channels.py` removes channels from the graph
     network.py         `DeployedNetwork`, which runs the result in torch by the modules of modules.py
     storage.py         `save` and `load`, with graph_json.py and packing.py
-    onnx/              `export_onnx`, and onnxruntime
+    onnx/              `export_onnx`, `measure`, and onnxruntime
     verification/      `verify`
 
 All code that runs after the passes reads the `IntegerNetwork` (records/integer_network.py) and the graph of torch's
@@ -21,9 +21,20 @@ arithmetic in modules.py.
 
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.onnx.export import export_onnx
+from bayesbits.deploy.onnx.measure import measure
 from bayesbits.deploy.pipeline import deploy
 from bayesbits.deploy.storage import load, save
 from bayesbits.deploy.verification.result import Verification, VerificationError
 from bayesbits.deploy.verification.verify import verify
 
-__all__ = ["DeployedNetwork", "Verification", "VerificationError", "deploy", "export_onnx", "load", "save", "verify"]
+__all__ = [
+    "DeployedNetwork",
+    "Verification",
+    "VerificationError",
+    "deploy",
+    "export_onnx",
+    "load",
+    "measure",
+    "save",
+    "verify",
+]

@@ -72,13 +72,20 @@ class NetworkQuantizers(nn.Module):
             "ranges": {name: q.log_beta for name, q in ranged.items()} | lower,
         }
 
-    def idle_lower_ends(self) -> list[nn.Parameter]:
-        """Lower ends of ranges that learn and have one end at present.
+    def learning_ranges(self) -> list[nn.Parameter]:
+        """The ends of ranges that learn, and lower ends that learn if a calibration makes a range asymmetric.
 
-        A calibration may give them two ends, and an optimizer that was made before it has to know both.
+        An optimizer may be made before the calibration and its state loaded after one, so that neither the number of
+        parameters nor their order depends on it.
         """
-        quantizers = [q for q in self.quantizers.values() if q.mode != "off" and q.log_beta.requires_grad]
-        return [q.log_alpha for q in quantizers if q.log_alpha is not None and not q.asymmetric]
+        ranged = [q for q in self.quantizers.values() if q.mode != "off" and q.learn_range]
+        upper = [q.log_beta for q in ranged if q.log_beta.requires_grad]
+        lower = [
+            q.log_alpha
+            for q in ranged
+            if q.log_alpha is not None and (q.log_alpha if q.asymmetric else q.log_beta).requires_grad
+        ]
+        return upper + lower
 
     @property
     def in_pass(self) -> bool:

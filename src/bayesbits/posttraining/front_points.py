@@ -14,13 +14,23 @@ def read_point(
 ) -> Point:
     """A point with the present ranges and a plan; without a plan, that which the gates decide on."""
     plan = compressor.plan() if plan is None else plan
-    ranges = {name: _read_range(quantizer) for name, quantizer in compressor.attachment.quantizers.items()}
+    ranges = {name: read_range(quantizer) for name, quantizer in compressor.attachment.quantizers.items()}
     return Point(plan, compressor.cost(plan).relative_bops, ranges, score, mu)
 
 
-def _read_range(quantizer: GatedQuantizer) -> Range:
+def read_range(quantizer: GatedQuantizer) -> Range:
+    """The present range of a quantizer."""
     log_beta, *lower = (end.detach().flatten().tolist() for end in quantizer.range_parameters())
     return Range(tuple(log_beta), quantizer.signed, lower[0][0] if lower else None)
+
+
+@torch.no_grad()
+def put_range(quantizer: GatedQuantizer, own: Range) -> None:
+    """Give a quantizer a range that `read_range` has read."""
+    quantizer.set_kind(own.kind)
+    quantizer.log_beta.copy_(quantizer.log_beta.new_tensor(own.log_beta).reshape(quantizer.log_beta.shape))
+    if own.log_alpha is not None and quantizer.log_alpha is not None:
+        quantizer.log_alpha.fill_(own.log_alpha)
 
 
 def restore(compressor: Compressor, point: Point) -> None:
@@ -67,11 +77,6 @@ def restore(compressor: Compressor, point: Point) -> None:
             )
     compressor.fix(point.plan)
     for name, quantizer in quantizers.items():
-        own = point.ranges[name]
-        quantizer.set_kind(own.kind)
-        with torch.no_grad():
-            quantizer.log_beta.copy_(quantizer.log_beta.new_tensor(own.log_beta).reshape(quantizer.log_beta.shape))
-            if own.log_alpha is not None and quantizer.log_alpha is not None:
-                quantizer.log_alpha.fill_(own.log_alpha)
+        put_range(quantizer, point.ranges[name])
     compressor.attachment.calibrated = True
     forget_sweep(compressor.attachment)

@@ -8,6 +8,7 @@ of loss and penalty are equal.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import nn
 
 from bayesbits.compression.budget import Budget, as_budget
 from bayesbits.compression.compressor import Compressor, check_compressor
+from bayesbits.compression.smallest_plan import check_reachable
 from bayesbits.posttraining.budget_points import BudgetPoints
 from bayesbits.posttraining.config import LEARN, PosttrainConfig
 from bayesbits.posttraining.examples import take_batches
@@ -63,7 +65,8 @@ def posttrain(
         progress: Called with a line of text for each point.
         keep: Called with the front so far after each point.
         budget: The most that a plan may cost, such as "2% bops" or "500 kB": the gates of every point are projected
-            onto it too, and the plan with the least loss on the examples is one more point, the last.
+            onto it too, and the plan with the least loss on the examples is one more point, the last. Its ranges are
+            those with the least loss: the point's own, or fitted to its widths and, with "gates+ranges", learned.
 
     Returns:
         A front with one point for each weight of the penalty, and with a budget one more, which is within it;
@@ -92,6 +95,8 @@ def posttrain(
     if loss_fn is not None and config.loss != "labels":
         raise ValueError(f"loss_fn compares with labels, and PosttrainConfig.loss is {config.loss!r}; give one of them")
     check_evaluation_mode(compressor.model, compressor.attachment)
+    if limit is not None:
+        check_reachable(compressor.attachment, limit)
     inputs, labels = take_batches(batches, labeled=config.loss == "labels")
     if not compressor.attachment.calibrated:
         compressor.calibrate(inputs, config.calibration)
@@ -99,7 +104,7 @@ def posttrain(
     order = torch.Generator().manual_seed(config.seed)
     compressor.attachment.bank.counter.copy_(torch.tensor([config.seed, 0]))
     points: list[Point] = []
-    within = None if limit is None else BudgetPoints(compressor, limit, loss, len(inputs))
+    within = None if limit is None else BudgetPoints(compressor, limit, loss, inputs)
     started: Ranges = {}
     mus = config.mus if config.mus is not None else default_weights(compressor, loss, len(inputs))
     shown = progress is None and keep is None  # those who are told of each point show them in their own way
@@ -110,14 +115,16 @@ def posttrain(
         ):
             started = started or reset_for_sweep(compressor.attachment)
             with only_learning(compressor, tuple(learn.split("+"))) as groups:
-                _learn_point(compressor, groups, loss, mu, config, _order(len(inputs), config.steps, order), advance)
+                _learn_point(
+                    compressor, groups, loss, mu, config, batch_order(len(inputs), config.steps, order), advance
+                )
             score = None
             if evaluate is not None:
                 with quantizers_restored(compressor.attachment):
                     compressor.fix()
                     score = float(evaluate(compressor.model))
             if within is not None:
-                within.add(mu, evaluate)
+                within.add(mu)
         remember_sweep(compressor.attachment, started)
         points.append(read_point(compressor, score=score, mu=mu))
         if progress is not None:
@@ -126,7 +133,10 @@ def posttrain(
         if keep is not None:
             keep(Front(tuple(points)))
     if within is not None:
-        points.append(within.best)
+        with progress_bar("post-training, ranges within the budget", config.steps, shown=shown) as advance:
+            indices = batch_order(len(inputs), config.steps, order)
+            ranges = partial(learn_ranges, compressor, loss, config, indices, advance)
+            points.append(within.settle(ranges if "ranges" in learn else None, evaluate))
         if keep is not None:
             keep(Front(tuple(points)))
     return Front(tuple(points))
@@ -141,12 +151,10 @@ def _learn_point(
     order: list[int],
     advance: Callable[[], None],
 ) -> None:
-    """Take a step of Adam for each batch in this order; learning rates fall to zero over the last third."""
+    """Take a step of Adam for each batch in this order."""
     if "gates" not in groups:
         raise ValueError("no gate of this network learns: every width and channel is fixed by rules or by a plan")
-    lrs = {"gates": config.gate_lr, "ranges": config.range_lr}
-    optimizer = torch.optim.Adam([{"params": groups[name], "lr": lrs[name]} for name in groups])
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, 3 * (1 - step / len(order))))
+    optimizer, schedule = _optimizer(groups, config, len(order))
     total = torch.zeros((), device=groups["gates"][0].device)
     for index in order:
         optimizer.zero_grad()
@@ -163,7 +171,30 @@ def _learn_point(
         )
 
 
-def _order(batches: int, steps: int, generator: torch.Generator) -> list[int]:
+def learn_ranges(
+    compressor: Compressor, loss: BatchLoss, config: PosttrainConfig, order: list[int], advance: Callable[[], None]
+) -> None:
+    """The same for the ranges of a network with a final plan, without a penalty."""
+    with only_learning(compressor, ("ranges",)) as groups:
+        optimizer, schedule = _optimizer(groups, config, len(order))
+        for index in order:
+            optimizer.zero_grad()
+            loss(index).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            schedule.step()
+            advance()
+
+
+def _optimizer(
+    groups: dict[str, list[nn.Parameter]], config: PosttrainConfig, steps: int
+) -> tuple[torch.optim.Adam, torch.optim.lr_scheduler.LambdaLR]:
+    """Adam for these groups; learning rates fall to zero over the last third of the steps."""
+    lrs = {"gates": config.gate_lr, "ranges": config.range_lr}
+    optimizer = torch.optim.Adam([{"params": groups[name], "lr": lrs[name]} for name in groups])
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, 3 * (1 - step / steps)))
+
+
+def batch_order(batches: int, steps: int, generator: torch.Generator) -> list[int]:
     """The indices of the batches for so many steps; every pass over the batches has a new order."""
     order: list[int] = []
     while len(order) < steps:

@@ -23,6 +23,7 @@ from bayesbits.training.execution import Execution, executions_in
 from bayesbits.training.metrics import read_metrics
 
 POSTTRAINING = "posttraining"
+_MEASURED = "; measured: "
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,10 @@ class Result:
         advice: What to change where almost nothing was compressed; otherwise empty.
         verdict: One sentence about cost and metric, and whether they are within the budget.
         executions: How each stage of training ran at its end, by the name of the stage.
+        latency_ms: The milliseconds of one call that the latency table of the budget predicts; None without one.
+        measured_latency_ms: The milliseconds of one call of fast.onnx, measured where the file was written; None
+            where that was not done, or where there is no latency table.
+        latency_threads: The number of threads of both.
     """
 
     recipe: str
@@ -95,6 +100,18 @@ class Result:
     """One sentence about cost and metric, and whether they are within the budget; empty in earlier files."""
     executions: Mapping[str, Execution] = field(default_factory=dict)
     """How each stage of training ran at its end, by the name of the stage."""
+    latency_ms: float | None = None
+    """The milliseconds of one call that the latency table of the budget predicts; None without one."""
+    measured_latency_ms: float | None = None
+    """The milliseconds of one call of fast.onnx, measured where the file was written; None where that was not done."""
+    latency_threads: int | None = None
+    """The number of threads of both."""
+
+    def with_measured_latency(self, milliseconds: float, machine: str) -> Result:
+        """The result with the latency that was measured, also in its verdict; an earlier one is replaced."""
+        start = self.verdict.partition(_MEASURED)[0]
+        verdict = f"{start}{_MEASURED}{milliseconds:.4g} ms on {machine}"
+        return replace(self, measured_latency_ms=milliseconds, verdict=verdict)
 
     @property
     def scores(self) -> tuple[Score, ...]:
@@ -153,14 +170,16 @@ def result_of_run(
     lines = read_metrics(folder / METRICS) if process.first and (folder / METRICS).exists() else []
     for line in lines:
         seconds[line["phase"]] = line.get("seconds", seconds.get(line["phase"], 0.0))
-    cost = compressor.cost(plan)
+    table = None if budget is None else budget.table
+    cost = compressor.cost(plan, table)
     result = make_result(
         recipe, cost, compressor.cost(float_plan), topology,
         scores=scores, seconds=sum(seconds.values()), device=process.description, versions=versions(), advice=advice,
         executions=executions_in(lines),
     )  # fmt: skip
     mu = recipe.search.mu if recipe.search.mu is not None else _last_mu(lines)
-    return replace(result, mu=mu, verdict=verdict_of(compressor, plan, cost, scores, budget))
+    result = replace(result, mu=mu, verdict=verdict_of(compressor, plan, cost, scores, budget))
+    return replace(result, latency_ms=cost.latency_ms, latency_threads=None if table is None else table.threads)
 
 
 def _last_mu(lines: Iterable[Mapping[str, Any]]) -> float:

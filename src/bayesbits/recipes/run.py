@@ -71,7 +71,7 @@ def run(
     stages = Stages(recipe, folder, process, loaders, progress, say)
     model = stages.new_model()
     check_fits(stages.task, model, loaders)
-    stages.check_budget(model)
+    stages.check_budget(model, recipe.search.budget)
     if process.first:  # not earlier: a run that cannot start leaves no files
         run_folder.prepare(folder, recipe)
     float_values = stages.float_network(model)
@@ -116,8 +116,9 @@ class TrainedNetwork:
 
 
 def trained_network(
-    recipe: Recipe, folder: str | Path, *, labeled: bool = True, device: str | None = None, say: Say = print
-) -> TrainedNetwork:
+    recipe: Recipe, folder: str | Path, *, labeled: bool = True, device: str | None = None, say: Say = print,
+    budget: Budget | None = None,
+) -> TrainedNetwork:  # fmt: skip
     """The float network of a recipe: loaded from its checkpoint, or trained as the recipe says.
 
     Args:
@@ -126,11 +127,13 @@ def trained_network(
         labeled: Whether training batches must have labels; float training always needs them.
         device: The device, such as "cuda:0" or "cpu". By default a GPU if there is one.
         say: The function that is called with every message.
+        budget: What the network is to be compressed to later, if there is such a limit.
 
     Returns:
         The network with its data and its metrics on the test set.
 
     Raises:
+        bayesbits.BudgetError: If the budget is below the smallest cost under the spec; nothing is trained then.
         ValueError: If the recipe has neither a checkpoint nor a `[float]` table, or the folder holds another run.
     """
     folder, process = Path(folder), current_process(device)
@@ -145,6 +148,7 @@ def trained_network(
         )
     model = stages.new_model()
     check_fits(stages.task, model, loaders, labeled=labeled)
+    stages.check_budget(model, budget)
     if recipe.float_training is not None:  # its checkpoints are written to the folder
         run_folder.prepare(folder, recipe)
     values = stages.float_network(model)

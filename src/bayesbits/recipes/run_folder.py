@@ -9,6 +9,7 @@ result.json          the metrics and the cost of the final network
 metrics.jsonl        losses and evaluations during training, one JSON object per line
 verification.json    the result of verifying the deployed network, where it was verified
 report.html          a page about the run
+latency_table.json   the latency table of a budget in milliseconds
 front.json           the points of post-training
 posttrain.json       the settings that these points were learned with
 *.checkpoint         the state of each stage, to resume from
@@ -27,7 +28,7 @@ from safetensors.torch import save as bytes_from_tensors
 from torch import nn
 
 from bayesbits.recipes.recipe import Recipe
-from bayesbits.recipes.toml import load, to_table, to_toml
+from bayesbits.recipes.toml import TABLE_FILE, load, to_table, to_toml
 from bayesbits.training import TrainingError
 from bayesbits.utils.files import write_atomically
 
@@ -40,6 +41,7 @@ RESULT = "result.json"
 METRICS = "metrics.jsonl"
 VERIFICATION = "verification.json"
 REPORT = "report.html"
+LATENCY_TABLE = TABLE_FILE
 FRONT = "front.json"
 POSTTRAIN = "posttrain.json"
 CHECKPOINTS = ("float.checkpoint", "search.checkpoint", "finetune.checkpoint")
@@ -47,6 +49,7 @@ CHECKPOINTS = ("float.checkpoint", "search.checkpoint", "finetune.checkpoint")
 # Settings that do not change what a run computes: they may differ when it is resumed.
 _MAY_DIFFER = {"folder", "workers", "checkpoint_seconds", "log_steps", "evaluate_epochs", "compile", "cuda_graph"}
 _MAY_DIFFER |= {"description", "source"}
+_MAY_DIFFER |= {"latency_table"}  # a checkpoint compares what is in it
 
 
 def check(folder: Path, recipe: Recipe, *, resume: bool) -> None:
@@ -83,6 +86,9 @@ def load_recipe(folder: Path) -> Recipe:
 def prepare(folder: Path, recipe: Recipe) -> None:
     """Make the folder and write the recipe into it, which marks it as the folder of this run."""
     folder.mkdir(parents=True, exist_ok=True)
+    budget = recipe.search.budget
+    if budget is not None and budget.table is not None:
+        budget.table.save(folder / LATENCY_TABLE)
     write(folder / RECIPE, to_toml(recipe))
 
 
@@ -124,7 +130,19 @@ def write(path: Path, content: str | bytes) -> None:
 
 def clear(folder: Path) -> None:
     """Remove the files of a search, and nothing else."""
-    for name in (RESULT, RECIPE, FLOAT, PLAN, TOPOLOGY, MODEL, METRICS, VERIFICATION, REPORT, *CHECKPOINTS):
+    for name in (
+        RESULT,
+        RECIPE,
+        FLOAT,
+        PLAN,
+        TOPOLOGY,
+        MODEL,
+        METRICS,
+        VERIFICATION,
+        REPORT,
+        LATENCY_TABLE,
+        *CHECKPOINTS,
+    ):
         (folder / name).unlink(missing_ok=True)
 
 

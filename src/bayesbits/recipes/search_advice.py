@@ -39,8 +39,8 @@ def after(relative_bops: float, open_bops: float, config: SearchConfig, steps: i
     if reason is None:
         reason = (
             f"most gates are still open, so the penalty was too small or the search too short: try a larger search.mu "
-            f"(now {mu:g}, such as --set search.mu={10 * mu:g}), a higher search.gates.lr (now "
-            f"{config.gates.lr:g}) or more search.epochs (now {config.epochs})"
+            f"(now {mu:g}, such as --set search.mu={10 * mu:g}){_higher_rate(config)} or more search.epochs (now "
+            f"{config.epochs})"
         )
     return (
         f"Almost nothing was compressed: {relative_bops:.3g}% of the bit operations are left, and with every gate open "
@@ -48,22 +48,28 @@ def after(relative_bops: float, open_bops: float, config: SearchConfig, steps: i
     )
 
 
+def _higher_rate(config: SearchConfig) -> str:
+    """The advice to raise a learning rate that was given."""
+    return "" if config.gates is None else f", a higher search.gates.lr (now {config.gates.lr:g})"
+
+
 def _too_short(config: SearchConfig, steps: int | None) -> str | None:
     """Why no gate can close; None where one can, or where `steps` is unknown."""
-    if steps is None or config.gates.optimizer != "adam" or config.gates.lr == 0:
+    if steps is None:
         return None
-    if config.budget is not None and gate_optimizer(config, steps) != config.gates:
-        return None  # the learning rate follows from the number of steps
-    mean_lr = sum(scheduled_lr(config.gates, (part + 0.5) / _PARTS) for part in range(_PARTS)) / _PARTS
+    gates = gate_optimizer(config, steps)
+    if gates.optimizer != "adam" or gates.lr == 0:
+        return None
+    mean_lr = sum(scheduled_lr(gates, (part + 0.5) / _PARTS) for part in range(_PARTS)) / _PARTS
     reach = steps * mean_lr
     if reach >= _SAFETY * _DISTANCE:
         return None
-    needed = 2 * config.gates.lr * _DISTANCE / reach if reach else _LARGEST_LR
+    needed = 2 * gates.lr * _DISTANCE / reach if reach else _LARGEST_LR
     rate = min(_LARGEST_LR, _one_digit(needed))
-    ways = [f"--set search.gates.lr={rate:g}"] if rate > config.gates.lr else []
+    ways = [f"--set search.gates.lr={rate:g}"] if rate > gates.lr else []
     ways += [f"more search.epochs (now {config.epochs})"] if needed > _LARGEST_LR or not ways else []
     return (
-        f"gates cannot close: {steps:,} steps at search.gates.lr = {config.gates.lr:g} move one by about "
+        f"gates cannot close: {steps:,} steps at search.gates.lr = {gates.lr:g} move one by about "
         f"{reach:.2g} at most, and from open to closed it has {_DISTANCE:g} to go. Try {' and '.join(ways)}"
     )
 

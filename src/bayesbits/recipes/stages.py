@@ -12,6 +12,7 @@ from pathlib import Path
 from torch import nn
 
 from bayesbits.compression.attach import attach
+from bayesbits.compression.budget import Budget
 from bayesbits.compression.compressor import Compressor
 from bayesbits.compression.smallest_plan import check_reachable
 from bayesbits.compression.spec import Spec
@@ -56,11 +57,11 @@ class Stages:
             load_checkpoint(model, config.checkpoint)
         return model.to(self.process.device)
 
-    def check_budget(self, model: nn.Module) -> None:
+    def check_budget(self, model: nn.Module, budget: Budget | None) -> None:
         """Raise a `BudgetError` before any training where the network cannot be made as small as the budget asks."""
-        if self.recipe.search.budget is not None:
+        if budget is not None:
             compressor = attach(copy.deepcopy(model), self.loaders.example, self.recipe.spec)
-            check_reachable(compressor.attachment, self.recipe.search.budget)
+            check_reachable(compressor.attachment, budget)
 
     def float_network(self, model: nn.Module) -> dict[str, float] | None:
         """Train the float network if the recipe says so; returns its metrics, or None for a search from scratch."""

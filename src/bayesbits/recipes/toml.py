@@ -26,6 +26,9 @@ Part = TypeVar("Part")
 
 PRESETS = {"paper": Spec.paper(), "onnxruntime": Spec.for_backend("onnxruntime")}
 
+TABLE_FILE = "latency_table.json"
+"""The latency table in the folder of a run: beside a recipe it takes the place of the one that the recipe names."""
+
 _NONE = "none"  # TOML has no null
 _TEXTS = ("name", "description", "source")
 _TABLES = ("data", "model", "task", "spec", "float", "search", "finetune")
@@ -74,6 +77,7 @@ def names() -> tuple[str, ...]:
 def load(
     recipe: str | Path | None, overrides: Iterable[str] = (), *, model: str | None = None, data: str | None = None,
     task: str | None = None, loss: str | None = None, metric: str | None = None, budget: str | None = None,
+    latency_table: str | Path | None = None,
 ) -> Recipe:  # fmt: skip
     """Read a recipe from the package or from a file, and change it.
 
@@ -89,6 +93,7 @@ def load(
         budget: The most that the final network may cost, such as "0.5% bops" or "500 kB". It replaces the recipe's
             `search.mu`, `search.gates` and `search.budget`: the weight of the penalty and the rate of the gates follow
             from it.
+        latency_table: The file with the latency table of the network, for a budget such as "2.5 ms".
 
     Returns:
         The recipe, with every setting checked.
@@ -118,6 +123,11 @@ def load(
         search = table.get("search", {})
         kept = {key: value for key, value in search.items() if key not in ("mu", "gates")}
         table["search"] = {**kept, "budget": budget} if isinstance(search, dict) else search
+    if latency_table is not None:
+        _merge(table, {"search": {"latency_table": str(Path(latency_table).absolute())}})
+    elif recipe is not None and "latency_table" in table.get("search", {}):
+        beside = Path(recipe).parent / TABLE_FILE
+        _merge(table, {"search": {"latency_table": str(beside.absolute())}} if beside.is_file() else {})
     _merge(table, options_from(overrides))
     _check_keys(table, source)
     try:
@@ -168,6 +178,8 @@ def to_table(recipe: Recipe) -> dict[str, Any]:
             table[part] = {key: value for key, value in table[part].items() if key not in left_out}
     if recipe.search.budget is not None:
         table["search"]["budget"] = str(recipe.search.budget)
+        if recipe.search.budget.table is not None and recipe.search.latency_table is None:
+            table["search"]["latency_table"] = TABLE_FILE  # in the folder of the run
     table["spec"]["residual_bits"] = table["spec"]["residual_bits"] or _NONE
     kept: dict[str, Any] = _without_none(table)
     return kept
@@ -279,7 +291,7 @@ def _recipe(table: Table, name: str) -> Recipe:
         data=_part("data", DataConfig, table["data"]),
         model=_part("model", ModelConfig, table["model"]),
         task=_part("task", TaskConfig, table.get("task", {})),
-        spec=_spec(table.get("spec", {})),
+        spec=read_spec(table.get("spec", {})),
         float_training=_stage("float", FloatConfig, table["float"], seed) if "float" in table else None,
         search=_stage("search", SearchConfig, table.get("search", {}), seed),
         finetune=_stage("finetune", FinetuneConfig, table["finetune"], seed) if "finetune" in table else None,
@@ -299,14 +311,15 @@ def _stage(key: str, cls: Callable[..., Part], table: Table, seed: int) -> Part:
     """The configuration of a stage; options of an optimizer that are not given have the stage's own defaults."""
     default = cls()
     optimizers = {
-        group: _part(f"{key}.{group}", partial(replace, getattr(default, group)), table[group])
+        group: _part(f"{key}.{group}", partial(replace, getattr(default, group) or OptimizerConfig()), table[group])
         for group in _GROUPS
         if isinstance(table.get(group), dict)
     }
     return _part(key, cls, table | optimizers | {"seed": seed})
 
 
-def _spec(table: Table) -> Spec:
+def read_spec(table: Table) -> Spec:
+    """The spec of a table `[spec]`."""
     options = {key: None if value == _NONE else value for key, value in table.items()}
     preset = options.pop("preset", None)
     if preset is not None and preset not in PRESETS:

@@ -70,6 +70,7 @@ class BudgetControl(nn.Module):
         self.names, self.gain, self._interval = tuple(limits), GAIN / max(1, steps), max(1, steps // COUNTS)
         # A plain container: these modules are owned by the network.
         self._compressor = (compressor,)
+        self.expected_latency = None if budget.table is None else compressor.attachment.expected_latency(budget.table)
         device = next(compressor.model.parameters()).device
         log_limit = torch.tensor([math.log(limit) for limit in limits.values()], device=device)
         with torch.no_grad():
@@ -97,9 +98,9 @@ class BudgetControl(nn.Module):
 
     @torch.no_grad()
     def _count(self) -> None:
-        cost = self._compressor[0].cost()
-        counted = torch.tensor([max(LEAST_COST, float(getattr(cost, name))) for name in self.names])
-        self.taken_back.copy_(counted.log().to(self.taken_back.device) - self.measure()[1])
+        cost = self._compressor[0].cost(table=self.budget.table)
+        counts = torch.tensor([max(LEAST_COST, float(getattr(cost, name))) for name in self.names])
+        self.taken_back.copy_(counts.log().to(self.taken_back.device) - self.measure()[1])
 
     @property
     def settled(self) -> bool:
@@ -116,10 +117,11 @@ class BudgetControl(nn.Module):
         """The logarithms of the expected and of the decided costs, [2, limits]; the first are differentiable."""
         attachment = self._compressor[0].attachment
         modules = {"relative_bops": attachment.expected_bops, "weight_bytes": attachment.expected_bytes}
-        expected = torch.stack([modules[name]() for name in self.names])
+        modules |= {} if self.expected_latency is None else {"latency_ms": self.expected_latency}
+        expected = torch.stack([modules[name]().float() for name in self.names])
         with torch.no_grad():
-            decided = torch.stack([modules[name](decided=True) for name in self.names])
-        return torch.stack([expected, decided]).float().clamp_min(LEAST_COST).log()
+            decided = torch.stack([modules[name](decided=True).float() for name in self.names])
+        return torch.stack([expected, decided]).clamp_min(LEAST_COST).log()
 
     def penalty(self, log_costs: Tensor) -> Tensor:
         """What is added to the loss; `log_costs` are those of `measure`."""
@@ -169,7 +171,7 @@ def start_gates(compressor: Compressor) -> None:
 
 
 def limits_of(compressor: Compressor, budget: Budget) -> dict[str, float]:
-    """The limits whose expectation is known: bit operations in percent, the lower one of two limits, and bytes."""
+    """The limits whose expectation is known: bit operations in percent (the lower one of two), bytes, milliseconds."""
     limits = budget.limits
     if (bops := limits.pop("bops", None)) is not None:
         relative = 100 * bops / compressor.attachment.cost_model.dense().bops

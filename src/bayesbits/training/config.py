@@ -1,7 +1,8 @@
 """The configurations of training: `SearchConfig`, `FinetuneConfig` and `OptimizerConfig`.
 
 `SearchConfig` is for learning bits and channels, `FinetuneConfig` for the training that follows with both of them
-fixed. Every default is the paper's where the paper has one. A configuration is checked when it is made.
+fixed. Every default is the paper's where the paper has one, but for the learning rate of gates and the calibration of
+ranges; `gates={}` and `calibration="minmax"` are the paper's. A configuration is checked when it is made.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ SCHEDULES = ("constant", "linear", "steps", "cosine")
 PRECISIONS = ("float32", "bfloat16")
 DEFAULT_MU = 0.01  # the paper's
 
-_GATE_DISTANCE = 4.0  # with a budget: from the logit at which a gate starts, 3, to that of a closed one, about -0.9
-_GATE_PART = 0.15  # the part of a search with a budget in which a gate can close
+_GATE_DISTANCE = 7.0  # from the logit at which a gate starts, 6, to that of a closed one, about -0.9
+_GATE_PART = 0.3  # the part of a search in which a gate can close
+_BUDGET_GATE_DISTANCE, _BUDGET_GATE_PART = 4.0, 0.15  # with a budget, where gates start at 3 and follow a schedule
 _MOST_GATE_LR = 0.5
 
 
@@ -126,7 +128,7 @@ class _TrainingConfig:
         for name in ("channels_last", "compile", "cuda_graph"):
             check_flag(self, name)
         for name in ("weights", "gates", "ranges"):
-            if hasattr(self, name):
+            if getattr(self, name, None) is not None:
                 object.__setattr__(self, name, _optimizer(self, name))
 
 
@@ -156,15 +158,18 @@ class SearchConfig(_TrainingConfig):
         mu: The weight of the penalty in the loss: a larger one gives fewer bits. None: 0.01, or what the budget needs.
         budget: The most that the final network may cost: a `Budget`, or text such as "0.5% bops" or "500 kB". The
             weight of the penalty is then controlled, and `search` ends with a plan within the budget.
-        gates: Optimizer and schedule of the gates. With a budget, and left at the default, the learning rate is one at
-            which a gate can close in the first third of the search; see `gate_optimizer`.
+        latency_table: For a budget as text with a limit such as "2.5 ms": the file with the latency table.
+        gates: Optimizer and schedule of the gates. None: Adam with a learning rate that follows from the number of
+            steps, so that a gate can close in the first third of any search, and at least the paper's. The paper's
+            optimizer is `gates={}`: 1e-3 for any number of steps.
         frozen_statistics: The last part of training, from 0 to 1, in which batch norm statistics are frozen: the plan
             is read with these.
         calibration: The method by which ranges are calibrated before the first step, where they are not known; see
             `Compressor.calibrate`.
         calibration_batches: The number of batches of the loader that are used for calibration.
-        calibration_bits: The width at which calibration="mse" measures the squared error; 2 starts gates from ranges
-            made for few bits.
+        calibration_bits: The width at which calibration="mse" measures the squared error; None: the narrowest one that
+            a tensor may have. In a range that is made for many bits few bits look worse than they are, and their gates
+            stay open.
 
     Raises:
         ValueError: A value is not allowed; the message names the field.
@@ -172,7 +177,7 @@ class SearchConfig(_TrainingConfig):
     Example::
 
         >>> import bayesbits as bb
-        >>> config = bb.SearchConfig(epochs=30, mu=0.05, gates={"lr": 1e-2}, calibration="mse", calibration_bits=2)
+        >>> config = bb.SearchConfig(epochs=30, mu=0.05, gates={"lr": 1e-2}, calibration="minmax")
         >>> config.gates.lr
         0.01
     """
@@ -181,23 +186,24 @@ class SearchConfig(_TrainingConfig):
     """The weight of the penalty in the loss: a larger one gives fewer bits. None: 0.01, or what the budget needs."""
     budget: Budget | None = None
     """The most that the final network may cost: a `Budget`, or text such as "0.5% bops" or "500 kB"."""
-    gates: OptimizerConfig = field(default_factory=OptimizerConfig)
-    """Optimizer and schedule of the gates. With a budget, and left at the default, the learning rate is one at which a
-    gate can close in the first third of the search."""
+    latency_table: str | None = None
+    """For a budget as text with a limit such as "2.5 ms": the file with the latency table."""
+    gates: OptimizerConfig | None = None
+    """Optimizer and schedule of the gates. None: Adam with a learning rate that follows from the number of steps."""
     frozen_statistics: float = 0.05
     """The last part of training, from 0 to 1, in which batch norm statistics are frozen: the plan is read with these.
     """
-    calibration: str = "minmax"
+    calibration: str = "mse"
     """The method by which ranges are calibrated before the first step, where they are not known; see
     `Compressor.calibrate`."""
     calibration_batches: int = 8
     """The number of batches of the loader that are used for calibration."""
-    calibration_bits: int = 8
-    """The width at which calibration="mse" measures the squared error; 2 starts gates from ranges made for few bits."""
+    calibration_bits: int | None = None
+    """The width at which calibration="mse" measures the squared error; None: the narrowest one of each tensor."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "budget", as_budget(self.budget, "SearchConfig.budget"))
+        object.__setattr__(self, "budget", as_budget(self.budget, "SearchConfig.budget", self.latency_table))
         if self.budget is not None and self.mu is not None:
             raise ValueError(
                 f"SearchConfig.mu is {self.mu!r} and SearchConfig.budget is {self.budget}: the budget decides what the "
@@ -209,7 +215,8 @@ class SearchConfig(_TrainingConfig):
         check_number(self, "frozen_statistics", 0.0, 1.0)
         check_choice(self, "calibration", METHODS)
         check_integer(self, "calibration_batches", 1)
-        check_integer(self, "calibration_bits", 1)
+        if self.calibration_bits is not None:
+            check_integer(self, "calibration_bits", 1)
 
 
 @dataclass(frozen=True)
@@ -266,14 +273,17 @@ class FinetuneConfig(_TrainingConfig):
 def gate_optimizer(config: SearchConfig, steps: int) -> OptimizerConfig:
     """How gates learn in a search of so many steps.
 
-    A step of Adam moves a logit by about the learning rate. The default one, the paper's, is for tens of thousands of
-    steps. With a budget and fewer steps it is larger, so that a gate can close in a seventh of the search, whatever the
-    number of steps.
+    A step of Adam moves a logit by about the learning rate. The paper's is for tens of thousands of steps. With fewer
+    steps the default is larger, so that a gate can close in the first third of any search.
     """
-    if config.budget is None or config.gates != OptimizerConfig():
+    if config.gates is not None:
         return config.gates
-    lr = _GATE_DISTANCE / (_GATE_PART * max(1, steps))
-    return replace(config.gates, lr=min(_MOST_GATE_LR, max(config.gates.lr, lr)))
+    paper = OptimizerConfig()
+    if config.budget is None:
+        lr = _GATE_DISTANCE / (_GATE_PART * max(1, steps))
+    else:
+        lr = _BUDGET_GATE_DISTANCE / (_BUDGET_GATE_PART * max(1, steps))
+    return replace(paper, lr=min(_MOST_GATE_LR, max(paper.lr, lr)))
 
 
 def _optimizer(config: _TrainingConfig, name: str) -> OptimizerConfig:

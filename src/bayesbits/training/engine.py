@@ -219,10 +219,10 @@ class Run:
 
     def _settle(self, control: BudgetControl) -> None:
         """Project the gates onto the budget; from now on weights and ranges learn alone."""
-        before = self.compressor.cost()
+        before = self.compressor.cost(table=control.budget.table)
         control.settle()
         self.optimizers.stop("gates", True)
-        after = self.compressor.cost()
+        after = self.compressor.cost(table=control.budget.table)
         where = {"epoch": self.position.epoch, "step": self.position.step}
         costs = {name: (getattr(before, name), getattr(after, name)) for name in control.budget.limits}
         self.metrics.write("projection", where | {name: list(both) for name, both in costs.items()})

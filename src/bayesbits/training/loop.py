@@ -81,8 +81,9 @@ def search(
     config = SearchConfig() if config is None else config
     where = None if folder is None else Path(folder)
     run(Phase("search", compressor, loader, loss_fn, config, None, where, resume, evaluate, teacher, progress))
-    if config.budget is not None and not config.budget.allows(compressor.cost()):  # too few steps to have settled
-        compressor.project(config.budget, certain=True)
+    budget = config.budget
+    if budget is not None and not budget.allows(compressor.cost(table=budget.table)):  # too few steps to have settled
+        compressor.project(budget, certain=True)
     plan = compressor.plan()
     if where is not None and is_first():
         _save_plan(plan, where / "plan.json")

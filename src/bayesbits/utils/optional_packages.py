@@ -11,6 +11,7 @@ from importlib.util import find_spec
 EXTRAS = {
     "onnx": {"onnx": "onnx", "onnxscript": "onnxscript", "onnxruntime": "onnxruntime"},
     "data": {"sklearn": "scikit-learn", "PIL": "pillow"},
+    "solver": {"scipy": "scipy"},
 }
 """By extra, as in pyproject.toml: the modules that its packages install, and the name of each package."""
 

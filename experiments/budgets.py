@@ -1,0 +1,137 @@
+"""Post-training of the pre-trained CIFAR-10 ResNets within budgets: the learned plan beside the solver's, and 8/8.
+
+    python -m experiments.budgets --data FOLDER --model resnet20
+
+FOLDER is that of `experiments.posttrain`, and so are most options. The budgets are 6.25, 4, 2.5 and 1.5% of the bit
+operations, and half and a third of the bytes of the network at 8/8. One sweep serves for all budgets: after each of its
+points the gates are projected onto each of them, as `bayesbits.posttrain(budget=...)` does for one. Nothing is chosen
+by the test images. The result is written after each part, to `results/budgets-MODEL.json`.
+"""
+
+import json
+import platform
+import sys
+import time
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import bayesbits as bb
+from bayesbits.baselines.solver import point_of
+from bayesbits.baselines.solver_program import WidthProgram
+from bayesbits.baselines.solver_scores import gradient_scores
+from bayesbits.functional import implementation
+from bayesbits.posttraining.budget_points import BudgetPoints
+from bayesbits.posttraining.front_points import read_point
+from bayesbits.posttraining.losses import BatchLoss, batch_loss
+from bayesbits.posttraining.quantizer_state import quantizers_restored
+from bayesbits.posttraining.sweep import batch_order, learn_ranges
+from bayesbits.records.front import Point
+from experiments.posttrain import Bench, as_typed, attached, parse, say
+
+RELATIVE_BOPS = (6.25, 4.0, 2.5, 1.5)
+SIZES = {"half of the 8/8 size": 2, "a third of the 8/8 size": 3}
+
+
+def budgets_of(compressor: bb.Compressor) -> dict[str, bb.Budget]:
+    """The budgets of a network, by what they are called in the result."""
+    whole = compressor.cost(eight_bits(compressor)).weight_bytes
+    limits = {f"{percent:g}% bops": bb.Budget(relative_bops=percent) for percent in RELATIVE_BOPS}
+    return limits | {name: bb.Budget(weight_bytes=whole // part) for name, part in SIZES.items()}
+
+
+def eight_bits(compressor: bb.Compressor) -> bb.Plan:
+    return bb.Plan.uniform(compressor.topology, 8, 8, residual_bits=None)
+
+
+class Table:
+    """The rows of the result, each tested and written when it is known."""
+
+    def __init__(self, bench: Bench, compressor: bb.Compressor, loss: BatchLoss, batches: int, path: Path) -> None:
+        self.bench, self.compressor, self.path = bench, compressor, path
+        self._loss, self._batches = loss, batches
+        self.result: dict[str, Any] = {}
+        self.rows: list[dict[str, Any]] = []
+
+    def add(self, method: str, name: str, budget: bb.Budget | None, point: Point, seconds: float) -> None:
+        """Test a point, and write the result so far."""
+        compressor = self.compressor
+        with quantizers_restored(compressor.attachment), torch.no_grad():
+            bb.restore(compressor, point)
+            loss = sum(float(self._loss(index)) for index in range(self._batches)) / self._batches
+            accuracy, cost = self.bench.accuracy(compressor.model), compressor.cost()
+        assert budget is None or budget.allows(cost), f"{method} is not within {budget}"
+        row = {"method": method, "budget": name, "relative_bops": cost.relative_bops, "weight_bytes": cost.weight_bytes}
+        row |= {"used": None if budget is None else budget.used(cost), "loss": loss, "accuracy": accuracy}
+        row |= {"mu": point.mu, "seconds": seconds, "bits": dict(sorted(point.plan.bits.items()))}
+        self.rows.append(row)
+        costs = f"{cost.relative_bops:.3f}% and {cost.weight_bytes} bytes"
+        say(f"{method}, {name}: {accuracy:.2f}% at {costs}, loss {loss:.5f}, {seconds:.0f} s")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps({**self.result, "rows": self.rows}, indent=1) + "\n", encoding="utf-8")
+
+
+def run(bench: Bench, path: Path, command: str) -> None:
+    """All rows of one network."""
+    options = bench.options
+    images, _ = bench.examples(0)
+    compressor, inputs = attached(bench, images), list(images.split(options.batch))
+    compressor.calibrate(inputs, "mse")
+    loss = batch_loss(compressor, options.loss, inputs, [])
+    table = Table(bench, compressor, loss, len(inputs), path)
+    table.result = {
+        "command": command, "torch": torch.__version__, "device": platform.machine(), "model": options.model,
+        "tested_on": "held-out training images" if options.held_out else "test images", "images": len(bench.test),
+        "float_accuracy": bench.accuracy(bench.network()),
+    }  # fmt: skip
+    say(f"float: {table.result['float_accuracy']:.2f}%")
+    table.add("8/8", "6.25% bops", None, read_point(compressor, eight_bits(compressor)), 0.0)
+    budgets = budgets_of(compressor)
+    start = time.perf_counter()
+    scores = gradient_scores(compressor, inputs, [], options.loss, None)
+    seconds = time.perf_counter() - start
+    for name, budget in budgets.items():
+        start = time.perf_counter()
+        point = point_of(compressor, WidthProgram(compressor.attachment, budget), scores)
+        table.add("solver", name, budget, point, seconds + time.perf_counter() - start)
+    learned(compressor, inputs, loss, table, budgets)
+
+
+def learned(
+    compressor: bb.Compressor, inputs: list[Tensor], loss: BatchLoss, table: Table, budgets: dict[str, bb.Budget]
+) -> None:
+    """The rows of post-training: one sweep, and the gates of each of its points projected onto each budget."""
+    options = table.bench.options
+    config = bb.PosttrainConfig(
+        mus=options.mus, loss=options.loss, steps=options.steps, gate_lr=options.gate_lr, range_lr=options.range_lr
+    )
+    found = {name: BudgetPoints(compressor, budget, loss, inputs) for name, budget in budgets.items()}
+
+    def project(line: str) -> None:
+        say(line)
+        for points in found.values():
+            points.add(float(line.split()[1].rstrip(":")))
+
+    start = time.perf_counter()
+    bb.posttrain(compressor, inputs, "gates+ranges", config, progress=project)
+    seconds = time.perf_counter() - start
+    order = batch_order(len(inputs), config.steps, torch.Generator().manual_seed(0))
+    for name, points in found.items():
+        start = time.perf_counter()
+        point = points.settle(partial(learn_ranges, compressor, loss, config, order, lambda: None), None)
+        table.add("learned", name, budgets[name], point, seconds + time.perf_counter() - start)
+
+
+def main(arguments: list[str]) -> None:
+    options = parse(arguments)
+    path = options.out or Path(__file__).parent / "results" / f"budgets-{options.model}.json"
+    with implementation("eager") if options.device == "cpu" else nullcontext():
+        run(Bench(options), path, f"python -m experiments.budgets {as_typed(arguments)}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

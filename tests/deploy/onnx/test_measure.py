@@ -1,0 +1,166 @@
+"""Measuring a network: which rows there are, resuming, and the overheads of whole networks; no clock is used."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import bayesbits as bb
+from bayesbits.deploy.onnx import measure as implementation
+from bayesbits.deploy.onnx.measure import MeasuredNetwork, measure, network_ms
+from bayesbits.deploy.onnx.runtime import Session
+from bayesbits.records.latency_table import LatencyTable
+
+EXAMPLE = torch.zeros(1, 2, 8, 8)
+NARROW = bb.Spec(bits=(4, 8))
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 40, 3, padding=1), nn.Conv2d(40, 40, 3, padding=1)
+        self.third, self.depthwise = nn.Conv2d(40, 40, 3, padding=1), nn.Conv2d(40, 40, 3, groups=40)
+        self.head = nn.Linear(40, 3)
+
+    def forward(self, x):
+        x = self.third(self.second(self.first(x).relu()).relu()).relu()
+        return self.head(self.depthwise(x).relu().amax((2, 3)))
+
+
+def network():
+    torch.manual_seed(0)
+    return Network().eval()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Every session takes a time that depends on its size alone; the list holds what was timed."""
+    timed = []
+
+    def fastest(self, feeds, rounds):
+        elements = sum(array.size for array in feeds.values())
+        timed.append(elements)
+        return 1e-3 + 1e-9 * elements
+
+    monkeypatch.setattr(Session, "fastest", fastest)
+    return timed
+
+
+def test_layers_of_the_same_shape_share_their_rows_and_are_timed_once(clock, tmp_path):
+    table = measure(network(), EXAMPLE, NARROW, path=tmp_path / "table.json")
+    first, second, third, depthwise, head = table.layers
+    assert [layer.name for layer in table.layers] == ["first", "second", "third", "depthwise", "head"]
+    assert second.kernel == third.kernel != first.kernel
+    assert second.in_counts == second.out_counts
+    assert second.in_counts[0] == 1
+    assert second.in_counts[-1] == 40
+    assert all(count % 8 == 0 for count in second.in_counts[1:])
+    assert first.in_counts == (2,)  # the input of the network cannot be pruned
+    assert depthwise.in_counts == ()
+    assert head.out_counts == (3,)
+    assert [layer.forms for layer in table.layers] == [("codes",)] * 4 + [("numbers",)]
+    assert first.emits == "second.input"
+    assert head.emits is None
+    assert (first.in_elements, first.out_elements) == (2 * 64, 40 * 64)
+    assert not table.missing()
+    assert len(table.rows) == len(set(itertools.chain(*(layer.rows() for layer in table.layers))))
+    assert LatencyTable.load(tmp_path / "table.json") == table
+    assert {one.bits for one in table.overheads} == {8}
+    assert table.overheads[0].share == pytest.approx(1.0)
+    assert 0.4 < table.overheads[1].share < 0.7
+
+
+def test_the_time_of_a_call_is_not_a_layers(clock):
+    table = measure(network(), EXAMPLE, NARROW)
+    row = table.layers[0].row("codes", 2, 40)
+    assert table.rows[row] == pytest.approx(1e3 * (1e-9 * 2 * 64 - 1e-9), rel=1e-6)
+
+
+def test_whole_networks_that_were_measured_are_predicted_exactly(clock):
+    spec = bb.Spec()
+    table = measure(network(), EXAMPLE, spec)
+    assert table.kinds() == (8, 16, 32)
+    assert {layer.forms for layer in table.layers[:4]} == {("codes", "numbers", "float")}
+    measured = MeasuredNetwork(network(), EXAMPLE, spec, 1)
+    compressor = bb.attach(network(), EXAMPLE, spec)
+    plans = measured.plans()
+    assert [(kind, part) for kind, part, _ in plans] == [(k, p) for k in (8, 16, 32) for p in (1.0, 0.5)]
+    for (kind, _, plan), overhead in zip(plans, table.overheads, strict=True):
+        assert compressor.cost(plan, table).latency_ms == pytest.approx(overhead.network_ms)
+        widths = {plan.bits[activation.name] for activation in compressor.topology.activations[1:]}
+        assert widths <= {8: {2, 8}, 16: {16}, 32: {32}}[kind]
+    assert {plans[0][2].bits[a.name] for a in compressor.topology.activations[1:]} == {2, 8}
+
+
+def test_without_pruning_there_is_one_number_of_channels(clock):
+    table = measure(network(), EXAMPLE, replace(NARROW, prune=False))
+    assert [layer.out_counts for layer in table.layers] == [(40,)] * 4 + [(3,)]
+    assert [one.share for one in table.overheads] == [pytest.approx(1.0)]
+
+
+def test_measuring_that_is_stopped_goes_on_where_it_was(clock, tmp_path, monkeypatch):
+    path, fastest = tmp_path / "table.json", Session.fastest
+    whole = measure(network(), EXAMPLE, NARROW)
+    clock.clear()
+
+    def stopping(self, feeds, rounds):
+        if len(clock) == 20:
+            raise KeyboardInterrupt
+        return fastest(self, feeds, rounds)
+
+    monkeypatch.setattr(Session, "fastest", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        measure(network(), EXAMPLE, NARROW, path=path)
+    part = LatencyTable.load(path)
+    assert 5 < len(part.rows) < len(whole.rows)
+    assert all(whole.rows[name] == ms for name, ms in part.rows.items())
+    with pytest.raises(ValueError, match="not finished"):
+        part.check(bb.trace(network(), EXAMPLE))
+    monkeypatch.setattr(Session, "fastest", fastest)
+    clock.clear()
+    assert measure(network(), EXAMPLE, NARROW, path=path) == whole
+    rows = len(whole.rows) - len(part.rows)
+    assert len(clock) <= 2 * rows + 1 + 2 * len(whole.overheads)
+    clock.clear()
+    assert measure(network(), EXAMPLE, NARROW, path=path) == whole
+    assert clock == []
+
+
+def test_a_kill_loses_a_few_seconds_at_most(clock, tmp_path, monkeypatch):
+    saved = []
+    monkeypatch.setattr(implementation, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(LatencyTable, "save", lambda self, path: saved.append(len(self.rows)))
+    table = measure(network(), EXAMPLE, NARROW, path=tmp_path / "table.json")
+    assert saved[: len(table.rows)] == list(range(1, len(table.rows) + 1))
+
+
+def test_a_table_of_another_machine_or_network_is_not_continued(clock, tmp_path):
+    path = tmp_path / "table.json"
+    table = measure(network(), EXAMPLE, NARROW, path=path)
+    with pytest.raises(ValueError, match=r"was measured on another machine: .* 1 thread; this is .* 2 threads"):
+        measure(network(), EXAMPLE, NARROW, path=path, threads=2)
+    with pytest.raises(ValueError, match="was measured for another network or spec"):
+        measure(network(), EXAMPLE, path=path)
+    assert LatencyTable.load(path) == table
+
+
+def test_a_real_clock_gives_times_of_every_row():
+    model = nn.Sequential(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6, 3)).eval()
+    example = torch.randn(1, 2, 8)
+    table = measure(model, example, rounds=1)
+    table.check(bb.trace(model, example))
+    assert all(ms >= 0 for ms in table.rows.values())
+    assert all(one.network_ms > 0 for one in table.overheads)
+    compressor = bb.attach(model, example)
+    compressor.calibrate([example])
+    compressor.fix(bb.Plan.uniform(compressor.topology))
+    small = bb.deploy(compressor)
+    assert network_ms(implementation.to_onnx(small, example, "fast"), small, example, threads=1, rounds=1) > 0
+
+
+def test_wrong_options_are_named():
+    for options in ({"threads": 0}, {"rounds": 1.5}):
+        with pytest.raises(ValueError, match="it is an integer of at least 1"):
+            measure(network(), EXAMPLE, NARROW, **options)
