@@ -14,6 +14,9 @@ from tests.compression.gated import FIRST, SECOND, Gated, close, mean, topology,
 from tests.graph.networks import ROWS, Tied
 from tests.networks import traced_once, zoo
 
+BY_FORMULA = [kind for kind in PENALTIES if kind != "expected_latency"]
+"""Latencies come from a table; their expectation is held by tests/cost/test_latency.py."""
+
 
 def only(gated: Gated, name: str) -> float:
     """The paper's penalty of one tensor: all others are fixed, and the channels of all layers but its own."""
@@ -79,7 +82,7 @@ def test_with_widths_decided_it_is_the_expected_number_of_channels_that_stay(sta
         assert all(quantizer.gates.logits.grad is None for quantizer in gated.quantizers.values())
 
 
-@pytest.mark.parametrize("kind", PENALTIES)
+@pytest.mark.parametrize("kind", BY_FORMULA)
 def test_what_is_decided_multiplies_what_is_not_and_costs_nothing_itself(kind: str) -> None:
     gated = Gated(two_layers())
     gated.channels["0"].fix([True, False, True, True])
@@ -140,7 +143,7 @@ def test_half_precision_gates_are_charged_in_single_precision() -> None:
     assert gated.penalty()().item() == pytest.approx(exact.penalty()().item(), rel=1e-6)
 
 
-@pytest.mark.parametrize("kind", PENALTIES)
+@pytest.mark.parametrize("kind", BY_FORMULA)
 def test_a_network_without_gates_costs_nothing_but_its_bits(kind: str) -> None:
     expected = {"expected_bops": 100.0, "expected_bytes": 4.0 * (12 + 4 + 8 + 2)}.get(kind, 0.0)
     assert make_penalty(two_layers(), {}, {}, kind, num_examples=10)().item() == expected

@@ -3,9 +3,14 @@
 from types import SimpleNamespace
 
 import numpy as np
+import onnx
 import pytest
+import torch
+import torch.nn.functional as F
 from onnx import ModelProto, NodeProto, TensorProto, helper
+from torch import Tensor, nn
 
+import bayesbits as bb
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
 from bayesbits.deploy.onnx.replace_custom_nodes import replace_custom_nodes
 from bayesbits.deploy.onnx.runtime import Session, _optimized
@@ -104,3 +109,38 @@ def test_float_codes_become_uint8_codes_and_numbers_again():
         custom("ToUint8", "b", "in", "1"), custom("ToFloat", "b", "1", "2"), custom("Scale", "b", "2", "out")
     )
     assert Session(model).run({"x": np.array([-7, 0, 3, 7], np.float32)})["y"].tolist() == [-1.75, 0.0, 0.75, 1.75]
+
+
+class Depthwise(nn.Module):
+    """A depthwise convolution behind a layer that emits its codes, and one behind a float operation."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.stem, self.wide = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, channels, 1)
+        self.first = nn.Conv2d(channels, channels, 3, padding=1, groups=channels)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1, groups=channels)
+        self.last = nn.Conv2d(channels, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(F.relu(self.wide(F.hardswish(self.stem(x)))))
+        x = self.second(F.hardswish(x))
+        return self.last(F.hardswish(x).mean((2, 3), keepdim=True)).flatten(1)
+
+
+@pytest.mark.parametrize(("form", "bits"), [("fast", 8), ("compact", 4)])
+def test_depthwise_convolutions_of_whole_blocks_are_verified(tmp_path, form, bits):
+    torch.manual_seed(0)
+    network, inputs = Depthwise(30).eval(), torch.randn(4, 3, 12, 12)
+    compressor = bb.attach(network, inputs, bb.Spec.for_backend("onnxruntime"))
+    compressor.calibrate([inputs])
+    plan = bb.Plan.uniform(compressor.topology, bits, 8, residual_bits=8)
+    compressor.fix(bb.Plan(plan.bits | {"stem.weight": 8, "first.input": bits}))
+    small, path = bb.deploy(compressor), tmp_path / "network.onnx"
+    bb.export_onnx(small, inputs, path, form=form)
+    assert bb.verify(compressor, small, path, inputs).integer_layers == ("stem", "wide", "first", "second", "last")
+    nodes = onnx.load(str(path)).graph.node
+    groups = [attribute.i for node in nodes for attribute in node.attribute if attribute.name == "group"]
+    assert sorted(groups) == [1, 1, 32, 32]  # the last layer is a matrix product
+    padded = {node.output[0] for node in nodes if node.op_type == "Pad"}
+    assert "second/input/padded" in padded
+    assert "first/input/padded" not in padded

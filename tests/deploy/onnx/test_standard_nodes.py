@@ -11,7 +11,7 @@ from torch import nn
 
 import bayesbits as bb
 from bayesbits.deploy.onnx.runtime import Session
-from bayesbits.deploy.onnx.standard_nodes import NodeWriter, _packed, storage_type
+from bayesbits.deploy.onnx.standard_nodes import NodeWriter, _packed, missing_channels, pads_depthwise, storage_type
 from bayesbits.records.integer_network import Grid, IntegerLayer
 
 
@@ -44,13 +44,13 @@ NETWORK = SimpleNamespace(tensors=TENSORS, grid={"in": INPUT, "out": OUTPUT}.__g
 UINT8, FLOAT = TensorProto.UINT8, TensorProto.FLOAT
 
 
-def run(writer: NodeWriter, x: np.ndarray, taken: int, returned: int) -> np.ndarray:
+def run(writer: NodeWriter, x: np.ndarray, taken: int, returned: int, output: str = "y") -> np.ndarray:
     """The model of a writer's nodes, from x to y."""
-    values = [helper.make_tensor_value_info("x", taken, x.shape), helper.make_tensor_value_info("y", returned, None)]
+    values = [helper.make_tensor_value_info("x", taken, x.shape), helper.make_tensor_value_info(output, returned, None)]
     graph = helper.make_graph(writer.nodes, "graph", values[:1], values[1:], list(writer.constants.values()))
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
     model.ir_version = 10
-    return Session(model).run({"x": x})["y"]
+    return Session(model).run({"x": x})[output]
 
 
 @pytest.mark.parametrize("compact", [False, True])
@@ -68,6 +68,120 @@ def test_a_linear_layer_that_emits_numbers():
     writer.layer(replace(LAYER, output=None), "x", "y", "fc", [None, 2])
     assert [node.op_type for node in writer.nodes] == ["Transpose", "MatMulInteger", "Add", "Cast", "Mul"]
     assert run(writer, np.array([[6, 1]], np.uint8), UINT8, FLOAT).tolist() == [[14 * 0.25, 19 * 0.25]]
+
+
+POINT = {"kind": "conv", "weight_shape": (2, 2, 1, 1), "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
+
+
+def convolution(writer, codes, shape, **changes):
+    """A convolution with these codes of its weight, written in front of y; returns its nodes."""
+    writer.network = SimpleNamespace(tensors=TENSORS | {"fc.codes": codes}, grid=NETWORK.grid)
+    writer.layer(replace(LAYER, **(POINT | {"weight_shape": tuple(codes.shape)} | changes)), "x", "y", "fc", shape)
+    return [node.op_type for node in writer.nodes]
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_a_convolution_of_one_position_that_emits_numbers_is_a_matrix_product(compact):
+    writer = NodeWriter(NETWORK, compact)
+    kinds = convolution(writer, TENSORS["fc.codes"].reshape(2, 2, 1, 1), [None, 2, 1, 1], output=None)
+    assert "MatMulInteger" in kinds
+    assert "ConvInteger" not in kinds
+    numbers = run(writer, np.array([[6, 1], [0, 1]], np.uint8).reshape(2, 2, 1, 1), UINT8, FLOAT)
+    assert numbers.shape == (2, 2, 1, 1)
+    assert numbers.reshape(2, 2).tolist() == [[14 * 0.25, 19 * 0.25], [8 * 0.25, 1 * 0.25]]
+
+
+@pytest.mark.parametrize(
+    ("size", "changes"), [(2, {"stride": (2, 2)}), (3, {}), (1, {"padding": (1, 1)}), (1, {"groups": 2})]
+)
+def test_other_convolutions_that_emit_numbers_stay_convolutions(size, changes):
+    groups = changes.get("groups", 1)
+    codes = TENSORS["fc.codes"][:, : 2 // groups].reshape(2, 2 // groups, 1, 1)
+    stride, padding = changes.get("stride", (1, 1))[0], changes.get("padding", (0, 0))[0]
+    output = (size + 2 * padding - 1) // stride + 1
+    assert "ConvInteger" in convolution(
+        NodeWriter(NETWORK, False), codes, [None, 2, output, output], output=None, **changes
+    )
+
+
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize(("channels", "groups"), [(1, 1), (2, 1), (3, 1), (4, 1), (6, 2)])
+def test_channels_of_zeros_are_added_to_two_and_three(channels, groups, compact):
+    torch.manual_seed(0)
+    writer = NodeWriter(NETWORK, compact)
+    codes = torch.randint(-7, 8, (2, channels // groups, 3, 3), dtype=torch.int8)
+    kinds = convolution(writer, codes, [None, 2, 5, 5], padding=(1, 1), groups=groups)
+    assert kinds.count("Pad") == (2 if channels in (2, 3) else 0)
+    x = torch.randint(0, 9, (1, channels, 5, 5))
+    sums = nn.functional.conv2d(x.float(), codes.float(), TENSORS["fc.bias"].float(), 1, 1, 1, groups)
+    expected = (sums * 0.125).round().clamp(-7, 7) + 128
+    assert run(writer, x.numpy().astype(np.uint8), UINT8, UINT8).tolist() == expected.to(torch.uint8).tolist()
+
+
+DEPTHWISE = {"padding": (1, 1), "output_low": -5, "output_high": 6}
+
+
+def steps_of(layers, per_channel):
+    """Tensors of layers by name: random codes, and steps for each channel or one."""
+    torch.manual_seed(0)
+    tensors = {}
+    for name, shape in layers.items():
+        tensors[f"{name}.codes"] = torch.randint(-7, 8, shape, dtype=torch.int8)
+        tensors[f"{name}.bias"] = torch.randint(-20, 20, shape[:1], dtype=torch.int32)
+        tensors[f"{name}.steps"] = torch.tensor([0.25, 0.5]).repeat(shape[0])[: shape[0] if per_channel else 1]
+    return tensors
+
+
+def expected_codes(tensors, name, x, scale, groups, padding, low, high):
+    sums = nn.functional.conv2d(
+        x, tensors[f"{name}.codes"].float(), tensors[f"{name}.bias"].float(), 1, padding, 1, groups
+    )
+    return (sums * (scale * tensors[f"{name}.steps"].reshape(-1, 1, 1))).round().clamp(low, high)
+
+
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("per_channel", [False, True])
+@pytest.mark.parametrize(("channels", "padded"), [(12, True), (16, False), (24, False), (72, True)])
+def test_a_depthwise_convolution_computes_whole_blocks_of_channels(channels, padded, per_channel, compact):
+    """The convolution in front emits the channels of zeros, and its own channels for other readers."""
+    tensors = steps_of({"fc": (channels, 3, 1, 1), "dw": (channels, 1, 3, 3)}, per_channel)
+    writer = NodeWriter(SimpleNamespace(tensors=tensors, grid=NETWORK.grid), compact)
+    first = replace(LAYER, **POINT | {"weight_shape": (channels, 3, 1, 1)})
+    second = replace(
+        LAYER,
+        **POINT | DEPTHWISE | {"name": "dw", "weight_shape": (channels, 1, 3, 3), "input": "out", "groups": channels},
+    )
+    shape = [None, channels, 12, 12]
+    assert pads_depthwise(second, shape) == padded
+    writer.more_channels = {"fc": missing_channels(second, shape)}
+    writer.layer(first, "x", "u", "fc", shape)
+    writer.layer(second, "u", "y", "dw", shape)
+    x = torch.randint(0, 9, (2, 3, 12, 12))
+    middle = expected_codes(tensors, "fc", x.float(), 0.25, 1, 0, -7, 7)
+    last = expected_codes(tensors, "dw", middle, 1.0, channels, 1, -5, 6)
+    for name, codes in (("u", middle), ("y", last)):
+        found = run(writer, x.numpy().astype(np.uint8), UINT8, UINT8, name)
+        assert found.tolist() == (codes + 128).to(torch.uint8).tolist()
+    assert "dw/input/padded" not in [node.output[0] for node in writer.nodes]
+    groups = [attribute.i for node in writer.nodes for attribute in node.attribute if attribute.name == "group"]
+    assert groups == [1, -(-channels // 16) * 16 if padded else channels]
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_depthwise_convolution_pads_its_input_where_nothing_in_front_does(stride):
+    tensors = steps_of({"dw": (12, 1, 3, 3)}, True)
+    writer = NodeWriter(SimpleNamespace(tensors=tensors, grid=NETWORK.grid), False)
+    layer = replace(
+        LAYER,
+        **POINT | DEPTHWISE | {"name": "dw", "weight_shape": (12, 1, 3, 3), "groups": 12, "stride": (stride,) * 2},
+    )
+    size = 24 // stride
+    writer.layer(layer, "x", "y", "dw", [None, 12, size, size])
+    assert ("Slice" in [node.op_type for node in writer.nodes]) == (stride == 1)
+    x = torch.randint(0, 9, (2, 12, 24, 24))
+    found = run(writer, x.numpy().astype(np.uint8), UINT8, UINT8)
+    every = expected_codes(tensors, "dw", x.float(), 0.25, 12, 1, -5, 6)[..., ::stride, ::stride]
+    assert found.tolist() == (every + 128).to(torch.uint8).tolist()
 
 
 def test_a_float_layer_has_code_times_step():

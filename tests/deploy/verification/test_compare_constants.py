@@ -4,9 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import bayesbits as bb
-from bayesbits.deploy.verification.compare_constants import check_deployed_constants, check_simulated_constants
+from bayesbits.deploy.verification.compare_constants import (
+    _check_close,
+    check_deployed_constants,
+    check_simulated_constants,
+)
 from bayesbits.deploy.verification.derived_constants import LayerConstants, derive_grids, derive_layers
 from bayesbits.deploy.verification.result import ConstantCounts
 from bayesbits.records.integer_network import Grid
@@ -25,6 +30,13 @@ def check(compressor: bb.Compressor, constants: dict[str, LayerConstants], grids
 def test_equal_constants_are_counted(linear, derived):
     check_simulated_constants(linear, derived[0])
     assert check(linear, *derived) == ConstantCounts(weights=4, biases=2, grids=1)
+
+
+def test_numbers_below_the_smallest_normal_one_may_be_lost():
+    zero = torch.zeros(1, dtype=torch.float64)
+    _check_close("0", "bias", zero, zero + 1e-39, torch.zeros(()))
+    with pytest.raises(bb.VerificationError, match="1 of 1 numbers of the bias"):
+        _check_close("0", "bias", zero, zero + 1e-37, torch.zeros(()))
 
 
 @pytest.mark.parametrize("field", ["weight", "bias"])

@@ -87,10 +87,11 @@ def to_onnx(small: DeployedNetwork, example_inputs: Any, form: str) -> ModelProt
 def export_float_onnx(model: nn.Module, example_inputs: Any, path: str | Path) -> None:
     """Write a float network to an ONNX file as torch exports it, for batches of any size where it takes them.
 
-    Batch norms are not folded: the runtime folds them itself.
+    Batch norms are not folded: the runtime folds them itself. Padding in front of a max-pooling is kept apart from it.
     """
     require_extras("export_float_onnx", "onnx")
     from bayesbits.deploy.onnx.tensor_names import name_inputs_and_outputs
+    from bayesbits.deploy.onnx.zero_padding import keep_zero_padding
 
     args, kwargs = split_inputs(example_inputs)
     kwargs = sort_keyword_inputs(model, args, kwargs)
@@ -101,6 +102,7 @@ def export_float_onnx(model: nn.Module, example_inputs: Any, path: str | Path) -
         translated = torch.onnx.export(exported, dynamo=True, opset_version=OPSET, verbose=False)
     assert translated is not None
     proto = translated.model_proto  # torch builds a new one at every access
+    keep_zero_padding(proto)
     name_inputs_and_outputs(proto.graph, *name_tensors(read_arguments(model, args, kwargs), returns))
     _write(proto, path)
 

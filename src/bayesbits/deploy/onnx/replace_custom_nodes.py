@@ -11,9 +11,16 @@ from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
 
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
 from bayesbits.deploy.onnx.fast_forms import write_fast_forms
-from bayesbits.deploy.onnx.standard_nodes import Array, NodeWriter, auxiliary_node
+from bayesbits.deploy.onnx.standard_nodes import (
+    Array,
+    NodeWriter,
+    auxiliary_node,
+    missing_channels,
+    pads_depthwise,
+)
 from bayesbits.deploy.onnx.tensor_names import MappedTensor, name_inputs_and_outputs, write_tensor_map
-from bayesbits.records.integer_network import IntegerNetwork
+from bayesbits.deploy.onnx.zero_padding import keep_zero_padding
+from bayesbits.records.integer_network import IntegerLayer, IntegerNetwork
 
 FUSED = frozenset(
     ("AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "MatMul", "Mul", "Sigmoid", "Softmax", "Where")
@@ -26,6 +33,7 @@ SUFFIX = {"Layer": "numbers", "Quantize": "quantized", "Dequantize": "dequantize
 def replace_custom_nodes(model: ModelProto, network: IntegerNetwork, *, compact: bool) -> None:
     """Replace the custom nodes in place, name inputs and outputs, and store the map of tensors in the model."""
     write_fast_forms(model)
+    keep_zero_padding(model)
     replacement = _Replacement(model.graph, network, compact)
     for node in model.graph.node:
         replacement.visit(node)
@@ -114,6 +122,7 @@ class _Replacement:
         writer = self.writer
         if node.op_type == "Layer":
             shape, name = self._shapes[node.output[0]], self._numbered("", of)
+            self._emit_for_depthwise(node, self.network.layer(of))
             source, padding = self._paddings.get(node.input[0], (x, ()))
             writer.layer(self.network.layer(of), self._names.get(source, source), output, name, shape, padding)
             return
@@ -128,6 +137,16 @@ class _Replacement:
             writer.to_float_codes(grid, x, output)
         else:
             writer.to_uint8_codes(grid, x, output)
+
+    def _emit_for_depthwise(self, node: NodeProto, layer: IntegerLayer) -> None:
+        """Let a convolution emit the channels of zeros that a depthwise convolution behind it reads."""
+        if layer.kind != "conv" or layer.groups != 1 or layer.output is None:
+            return
+        for reader in self._readers.get(node.output[0], []):
+            if reader.op_type == "Layer":
+                behind, shape = self.network.layer(_attribute(reader, "of")), self._shapes[reader.output[0]]
+                if pads_depthwise(behind, shape):
+                    self.writer.more_channels[layer.name] = missing_channels(behind, shape)
 
     def _may_dequantize_at_once(self, node: NodeProto) -> bool:
         """Whether DequantizeLinear can be written without changing the result; additions behind it become Sum."""

@@ -7,6 +7,10 @@ in integers, and its result is known bit by bit. Another runtime that fuses othe
   QLinearConv or QGemm. A float Clip in front of QuantizeLinear would prevent the fusion.
 - A layer that emits numbers is ConvInteger or MatMulInteger, an Add of the bias, a Cast and a Mul by the scale. As Conv
   or Gemm, followed by a float function, it would become a float kernel.
+- A convolution of an image with one position that emits numbers is written as a linear layer: the runtime's ConvInteger
+  takes ten times as long.
+- A convolution that reads two or three channels is given channels of zeros up to four, and a depthwise one up to a
+  multiple of 16, which halves the time of either. A layer in front of a depthwise one emits these channels itself.
 - Codes that float operations read are dequantized by DequantizeLinear. Between it and QuantizeLinear the runtime would
   fuse some operations to QLinearMul and the like, whose rounding depends on the CPU: in front of those, codes are
   dequantized by Cast, Sub and Mul. Additions are written as Sum, which the runtime does not fuse.
@@ -20,6 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
@@ -32,6 +37,14 @@ from bayesbits.records.topology import output_axis
 
 Array = NDArray[Any]
 
+FEW_CHANNELS, PADDED_CHANNELS = (2, 3), 4
+"""The runtime copies the channels of a window position by position, four bytes twice as fast as two or three."""
+DEPTHWISE_BLOCK, DEPTHWISE_PART = 16, 8
+"""The channels that the runtime's depthwise kernel computes at once, and those that it can still do at the end. Others
+follow one by one."""
+MANY_CHANNELS, MANY_POSITIONS = 56, 144
+"""Where the time that whole blocks save is more than what padding and slicing take."""
+
 
 class NodeWriter:
     """Collects the nodes and constants that replace custom nodes."""
@@ -40,6 +53,10 @@ class NodeWriter:
         self.network, self.compact = network, compact
         self.nodes: list[NodeProto] = []
         self.constants: dict[str, TensorProto] = {}
+        self.more_channels: dict[str, int] = {}
+        """How many channels of zeros layers emit behind their own, by the name of the layer."""
+        self.padded: dict[str, str] = {}
+        """The tensors that hold such channels as well, by the name of the tensor without them."""
 
     def add(
         self, operation: str, inputs: Sequence[str], output: str, name: str | None = None, **attributes: Any
@@ -115,8 +132,10 @@ class NodeWriter:
             self._float_layer(layer, x, output, name, shape)
         elif layer.kind == "conv_transpose":
             self._transposed_convolution(layer, x, output, name)
+        elif layer.output is None and _multiplies_one_position(layer, shape):
+            self._matrix_product(layer, x, output, name)
         elif layer.output is None:
-            self._integer_sum(layer, x, output, name)
+            self._integer_sum(layer, x, self._weight(layer), output, name)
         else:
             self._fused_layer(layer, x, output, name, shape, padding)
 
@@ -134,25 +153,68 @@ class NodeWriter:
         if flat:
             rows = self.constant(f"{layer.name}.rows", np.array([-1, layer.weight_shape[1]]))
             x = self.add("Reshape", [x, rows], f"{name}/rows")
-        grid = self._input(layer)
-        operands = [self.add("DequantizeLinear", [x, *self._grid(grid)], f"{name}/input")]
-        operands.append(self._dequantized(layer, "weight", self._weight(layer), f"{name}/weight", self._steps(layer)))
+        depthwise = pads_depthwise(layer, shape)
+        more_in = missing_channels(layer, shape)
+        if depthwise and x not in self.padded and max(layer.stride) > 1:  # padding its large input takes as long
+            depthwise, more_in = False, 0
+        more_out = more_in if depthwise else self.more_channels.get(layer.name, 0)
+        x = self._padded_input(layer, x, name, more_in) if more_in else x
+        weight = self._padded(layer, "weight", self._weight(layer), name, [more_out, 0 if depthwise else more_in])
+        operands = [self.add("DequantizeLinear", [x, *self._grid(self._input(layer))], f"{name}/input")]
+        operands.append(self._dequantized(layer, "weight", weight, name, self._steps(layer), more_out))
         if layer.bias:
             bias = self.constant(f"{layer.name}.bias", self._tensor(layer, "bias"))
-            operands.append(self._dequantized(layer, "bias", bias, f"{name}/bias", self._accumulator_steps(layer)))
+            bias = self._padded(layer, "bias", bias, name, [more_out])
+            operands.append(self._dequantized(layer, "bias", bias, name, self._accumulator_steps(layer), more_out))
         operation, attributes = ("Conv", _window(layer, padding)) if layer.kind == "conv" else ("Gemm", {"transB": 1})
+        if depthwise:
+            attributes["group"] += more_out
         result = self.add(operation, operands, f"{name}/sum", name=name, **attributes)
         assert layer.output is not None
-        target = f"{name}/codes" if flat else output
+        target = f"{name}/codes" if flat else f"{output}/padded" if more_out else output
         grid = self.network.grid(layer.output)
         self._quantize_linear(grid, result, target, layer.output_low, layer.output_high, f"{layer.name}.codes")
         if flat:
             sizes = np.array([-1 if size is None else size for size in shape])
             self.add("Reshape", [target, self.constant(f"{layer.name}.shape", sizes)], output)
+        elif more_out:
+            self.padded[output] = target
+            ends = self.constant(f"{layer.name}.end", np.array([layer.weight_shape[0]]))
+            first, axis = self.constant("first axis", np.array([0])), self.constant("channel axis", np.array([1]))
+            self.add("Slice", [target, first, ends, axis], output)
 
-    def _integer_sum(self, layer: IntegerLayer, x: str, output: str, name: str) -> None:
+    def _padded_input(self, layer: IntegerLayer, x: str, name: str, more: int) -> str:
+        """The codes that a layer reads, with channels of zeros behind them; the layer in front may emit those, too."""
+        if x in self.padded:
+            return self.padded[x]
+        ends = [0, more] + [0] * (len(layer.weight_shape) - 2)
+        amounts = self.constant(f"{layer.name}.input.channels", np.array([0] * len(ends) + ends))
+        return self.add("Pad", [x, amounts, self._grid(self._input(layer))[1]], f"{name}/input/padded")
+
+    def _padded(
+        self, layer: IntegerLayer, what: str, constant: str, name: str, more: Sequence[int], value: str = ""
+    ) -> str:
+        """A constant of a layer with more entries at the ends of its first axes, which the runtime adds once."""
+        if not any(more):
+            return constant
+        ends = [*more, *[0] * (len(layer.weight_shape) - len(more))] if what == "weight" else list(more)
+        amounts = self.constant(f"{layer.name}.{what}.channels", np.array([0] * len(ends) + ends))
+        return self.add("Pad", [constant, amounts, value] if value else [constant, amounts], f"{name}/{what}/padded")
+
+    def _matrix_product(self, layer: IntegerLayer, x: str, output: str, name: str) -> None:
+        """A convolution of an image with one position that emits numbers: a product with the matrix of its weight."""
+        outputs, inputs = layer.weight_shape[:2]
+        rows = self.constant(f"{layer.name}.rows", np.array([-1, inputs]))
+        sizes = self.constant(f"{layer.name}.shape", np.array([-1, outputs] + [1] * (len(layer.weight_shape) - 2)))
+        x = self.add("Reshape", [x, rows], f"{name}/rows")
+        weight = self.add("Reshape", [self._weight(layer), rows], f"{name}/matrix")
+        linear = replace(layer, kind="linear", weight_shape=layer.weight_shape[:2])
+        self._integer_sum(linear, x, weight, f"{name}/numbers", name)
+        self.add("Reshape", [f"{name}/numbers", sizes], output)
+
+    def _integer_sum(self, layer: IntegerLayer, x: str, weight: str, output: str, name: str) -> None:
         """A layer that emits numbers: the integer sum of products, converted to float and scaled."""
-        operands = [x, self._weight(layer), self._grid(self._input(layer))[1]]
+        operands = [x, weight, self._grid(self._input(layer))[1]]
         if layer.kind == "conv":
             total = self.add("ConvInteger", operands, f"{name}/sum", name=name, **_window(layer))
         else:
@@ -249,11 +311,16 @@ class NodeWriter:
         """The step of the accumulator, multiplied in float32 as the runtime does."""
         return np.asarray(np.float32(self._input(layer).step) * self._steps(layer), dtype=np.float32)
 
-    def _dequantized(self, layer: IntegerLayer, what: str, codes: str, output: str, steps: Array) -> str:
+    def _dequantized(self, layer: IntegerLayer, what: str, codes: str, name: str, steps: Array, more: int) -> str:
+        """The numbers of a weight or bias; `more` channels of zeros at its end have a step of one."""
         step = self.constant(f"{layer.name}.{what}.step", steps)
         zeros = np.zeros(steps.shape, np.int8 if what == "weight" else np.int32)
         zero = self.constant(f"{layer.name}.{what}.zero_point", zeros)
-        return self.add("DequantizeLinear", [codes, step, zero], output, axis=0)
+        if more and steps.ndim:
+            one = self.constant("one", np.float32(1)) if what == "weight" else self._grid(self._input(layer))[0]
+            step = self._padded(layer, f"{what}.step", step, name, [more], one)
+            zero = self._padded(layer, f"{what}.zero_point", zero, name, [more])
+        return self.add("DequantizeLinear", [codes, step, zero], f"{name}/{what}", axis=0)
 
     def _weight(self, layer: IntegerLayer) -> str:
         """The codes of a weight as int8 or int16; the compact form stores narrower types and casts them."""
@@ -286,6 +353,29 @@ def _packed(name: str, codes: Array, stored: int) -> TensorProto:
     fields = np.pad(fields, (0, math.ceil(fields.size / each) * each - fields.size)).reshape(-1, each)
     packed = np.bitwise_or.reduce(fields << (width * np.arange(each, dtype=np.uint8)), axis=1).astype(np.uint8)
     return helper.make_tensor(name, stored, codes.shape, packed.tobytes(), raw=True)
+
+
+def missing_channels(layer: IntegerLayer, shape: Sequence[int | None]) -> int:
+    """How many channels of zeros are added behind the input of a convolution that emits codes of this shape."""
+    if pads_depthwise(layer, shape):
+        return -layer.groups % DEPTHWISE_BLOCK
+    few = layer.kind == "conv" and layer.groups == 1 and layer.weight_shape[1] in FEW_CHANNELS
+    return PADDED_CHANNELS - layer.weight_shape[1] if few else 0
+
+
+def pads_depthwise(layer: IntegerLayer, shape: Sequence[int | None]) -> bool:
+    """Whether a layer is a depthwise convolution that takes less time with whole blocks of channels."""
+    if layer.kind != "conv" or layer.output is None or not 1 < layer.groups == layer.weight_shape[0]:
+        return False
+    left = layer.groups % DEPTHWISE_BLOCK
+    slow = left % DEPTHWISE_PART != 0 or (left != 0 and layer.groups >= MANY_CHANNELS)
+    return slow and layer.weight_shape[1] == 1 and math.prod(size or 1 for size in shape[2:]) >= MANY_POSITIONS
+
+
+def _multiplies_one_position(layer: IntegerLayer, shape: Sequence[int | None]) -> bool:
+    """Whether a convolution with an output of this shape reads a single position of an image with no other."""
+    numbers = (*shape[2:], *layer.weight_shape[2:], *layer.stride, layer.groups)
+    return layer.kind == "conv" and all(number == 1 for number in numbers) and not any(layer.padding)
 
 
 def _window(layer: IntegerLayer, padding: Sequence[int] = ()) -> dict[str, Any]:

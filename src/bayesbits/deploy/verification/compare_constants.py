@@ -35,6 +35,8 @@ Array = NDArray[Any]
 
 FOLDING_ROUNDOFF = 2.0**-20
 """The relative error of folding a batch norm into a weight and out again in float32."""
+SMALLEST = torch.finfo(torch.float32).tiny
+"""Below the smallest normal number float32 has fewer digits, and at last none."""
 _WHOSE = "is this the compressor that was deployed?"
 _DEPLOYED = ArrayComparison("in the deployed network", "from plan and weights", f"; {_WHOSE}")
 
@@ -81,7 +83,7 @@ def _check_simulated_layer(
 
 
 def _check_close(layer: str, what: str, simulated: Tensor, derived: Tensor, tolerance: Tensor) -> None:
-    wrong = ~((simulated - derived).abs() <= FOLDING_ROUNDOFF * derived.abs() + tolerance)
+    wrong = ~((simulated - derived).abs() <= FOLDING_ROUNDOFF * derived.abs() + tolerance + SMALLEST)
     if bool(wrong.any()):
         raise VerificationError(
             f"{layer}: {int(wrong.sum())} of {wrong.numel()} numbers of the {what} that it was trained with are not "

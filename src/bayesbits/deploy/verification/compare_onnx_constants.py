@@ -24,6 +24,11 @@ Array = NDArray[Any]
 
 _FILE = ArrayComparison("in the ONNX file", "in the deployed network")
 _UINT8_BOUNDS = (0, 255)
+_PADDED = ("weight", "weight.step", "weight.zero_point", "bias", "bias.step", "bias.zero_point")
+_SHAPES = frozenset(("rows", "shape", "end", *(f"{what}.channels" for what in _PADDED)))
+"""The constants of a layer that hold sizes: a mistake in them shows when the file runs."""
+_SHARED = frozenset(("first axis", "channel axis", "one"))
+"""The constants of all layers: axes, and the step of channels of zeros."""
 
 
 def check_onnx_constants(model: ModelProto, network: IntegerNetwork) -> ConstantCounts:
@@ -101,8 +106,8 @@ def _check_constants_read(model: ModelProto, network: IntegerNetwork) -> None:
     for tensor in tensors:
         if tensor.kind == "Layer" and tensor.of in layers:
             layer = layers[tensor.of]
-            shapes = {f"{layer.name}.rows", f"{layer.name}.shape", "first axis"}
-            read = set(_read_by_layer(tensor.value, layer, producers, values - {tensor.value})) - shapes
+            read = set(_read_by_layer(tensor.value, layer, producers, values - {tensor.value}))
+            read -= {f"{layer.name}.{what}" for what in _SHAPES} | _SHARED
             _check_same_constants(tensor, read, _constants_of_layer(layer, network))
         elif tensor.kind == "Quantize" and tensor.of in grids:
             read = set(_read_by_quantizer(tensor.value, producers))

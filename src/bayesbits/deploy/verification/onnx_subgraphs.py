@@ -29,6 +29,7 @@ EXACT = MOVES | frozenset((
     "Add", "Clip", "Div", "DequantizeLinear", "Max", "Min", "Mul", "Neg", "QuantizeLinear", "Relu", "Round", "Sum",
 ))
 # fmt: on
+WHOLE = MOVES | frozenset(("ReduceSum",))
 NORMALIZATIONS = frozenset({"GroupNormalization", "InstanceNormalization", "LayerNormalization"})
 AVERAGES = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"})
 
@@ -64,11 +65,11 @@ class Subgraph:
         """
         producers = {name: node for node in self.nodes for name in node.output}
 
-        def holds_codes(name: str) -> bool:
+        def holds_codes(name: str) -> bool:  # or sums of them, which are whole numbers as well
             node = producers.get(name)
             if node is None:
                 return name in self.code_inputs or name not in self.inputs
-            return node.op_type in MOVES and all(map(holds_codes, node.input))
+            return node.op_type in WHOLE and all(map(holds_codes, node.input))
 
         return all(
             node.op_type in EXACT
