@@ -108,7 +108,7 @@ def efficientnet() -> str:
             if name != "float"
             else "",
             "decisions as float's": f"{row['decisions_equal_to_float']:.1f}%" if name != "float" else "",
-            "times as fast": f"{row['speed over float']:.2f}",
+            "times as fast": f"{row['speed over float']:.2f}" if "speed over float" in row else "",
             "MB": f"{row['megabytes']:.1f}",
         }
         for name, row in result["networks"].items()

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bayesbits as bb
-from bayesbits.baselines import ReconstructionConfig, adaround, reconstruct, sensitivity, uniform
+from bayesbits.baselines import AdaRoundConfig, ReconstructionConfig, adaround, reconstruct, sensitivity, uniform
 from bayesbits.deploy.onnx.export import export_float_onnx
 from bayesbits.deploy.onnx.latency import measure_latencies
 from bayesbits.deploy.onnx.runtime import Session, machine
@@ -192,7 +192,8 @@ STEPS = 64
 COSTS = (5.0, 4.0, 3.2, 2.2, 2.0)
 IMPROVEMENTS: dict[str, Callable[[bb.Compressor, Batches], object]] = {
     "adaround": partial(adaround, progress=show),
-    "layers": partial(reconstruct, config=ReconstructionConfig(blocks=False), progress=show),
+    "short adaround": partial(adaround, config=AdaRoundConfig(steps=300), progress=show),
+    "layers": partial(reconstruct, config=ReconstructionConfig(blocks=False, steps=500), progress=show),
     "reconstruct": partial(reconstruct, progress=show),
 }
 PLANS: dict[str, Learn] = {

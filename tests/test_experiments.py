@@ -2,15 +2,21 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torch import nn
 
-from bayesbits.records.front import Point
+import bayesbits as bb
+from bayesbits.records.front import Front, Point
 from bayesbits.records.plan import Plan
 from bayesbits.zoo import data
 from experiments import cifar10_mosaics
+from experiments.efficientnet_lite0 import between
+from experiments.front_picture import draw_fronts
 from experiments.fronts import compare
 from experiments.posttrain import as_typed, parse, thinned, to_round
 from tests.zoo.data_files import Bytes, cifar_arrays, refused
@@ -122,3 +128,38 @@ def test_wrong_mosaics_are_named_with_what_is_wrong(tmp_path):
     with refused(FileNotFoundError, "data_batch_2.webp", "part1 and part2"):
         cifar10_mosaics.convert(tmp_path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_picture_has_a_line_for_each_front_and_a_square_for_a_single_network(tmp_path):
+    path = tmp_path / "fronts.svg"
+    fronts = {"learned": [(4.0, 76.0), (2.0, 70.0)], "8/8 & more": [(6.25, 76.5)], "too low": [(3.0, 1.0)]}
+    draw_fronts(
+        path, fronts, level=("float", 76.6), costs=(1.0, 7.0), accuracies=(60.0, 78.0), labels=("cost", "accuracy")
+    )
+    root = ElementTree.parse(path).getroot()
+    names = [one.tag.rpartition("}")[2] for one in root.iter()]
+    assert names.count("polyline") == 2
+    assert names.count("circle") == 3  # two points, and one in the key
+    line = next(one for one in root.iter() if one.tag.endswith("polyline") and one.get("points"))
+    (left, low), (right, high) = (map(float, point.split(",")) for point in line.get("points", "").split())
+    assert left < right
+    assert low > high  # the cheaper point first, and further down
+    assert "8/8 & more" in [one.text for one in root.iter()]
+
+
+def test_between_two_points_single_widths_are_lowered_until_the_cost_is_met():
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    compressor = bb.attach(model, torch.randn(4, 8), bb.Spec(prune=False))
+    points = []
+    for bits in (8, 4):
+        plan = bb.Plan.uniform(compressor.topology, bits, 8)
+        ranges = dict.fromkeys(plan.bits, bits)
+        points.append(Point(plan, compressor.cost(plan).relative_bops, ranges))
+    cost = points[0].relative_bops - 0.01
+    found = between(compressor, Front(tuple(points)), cost)
+    lowered = [name for name, bits in found.plan.bits.items() if bits < points[0].plan.bits[name]]
+    assert lowered == ["4.weight"]  # the smallest of the three is enough
+    assert found.relative_bops == compressor.cost(found.plan).relative_bops <= cost
+    assert {name for name, of in found.ranges.items() if of == 4} == {"4.weight"}
+    half = between(compressor, Front(tuple(points)), points[1].relative_bops + 0.3)
+    assert [half.plan.bits[name] for name in ("0.weight", "2.weight", "4.weight")] == [4, 4, 8]

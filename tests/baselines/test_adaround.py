@@ -82,7 +82,7 @@ def test_it_finds_better_codes_than_the_nearest_as_exhaustive_search_does(seed):
     assert nearest.tolist() == [[0, 0, 0, 0, -1, -1]]
     assert error(best) < 0.5 * error(nearest.float())
     # Six weights are few beside their error: their regularizer needs more weight than that of a layer of thousands.
-    report = adaround(compressor, [x[:128], x[128:]], AdaRoundConfig(steps=400, batch_size=64, strength=0.3))
+    report = adaround(compressor, [x[:128], x[128:]], AdaRoundConfig(steps=400, batch_size=64))
     assert torch.equal(codes(compressor, "0").float(), best)
     assert report.layers[0].nearest_error == pytest.approx(error(nearest.float()), rel=1e-4)
     assert report.layers[0].error == pytest.approx(error(best), rel=1e-4)
@@ -256,7 +256,7 @@ def test_a_failure_leaves_the_weights_as_they_were():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        adaround(compressor, [x], AdaRoundConfig(steps=400, strength=0.3), progress=stop)
+        adaround(compressor, [x], AdaRoundConfig(steps=400), progress=stop)
     assert torch.equal(weight, before)
 
 
@@ -316,3 +316,27 @@ def test_a_weight_that_a_function_multiplies_is_rounded_and_a_computed_one_is_sk
     assert [(layer.name, layer.reason) for layer in report.skipped] == [
         ("4", "its weight is computed from parameters, so that no codes can be written into it")
     ]
+
+
+def test_rounding_of_filters_comes_close_to_the_best_of_all_whatever_their_size():
+    torch.manual_seed(0)
+    conv = nn.Conv2d(16, 16, 3, padding=1, groups=16)
+    with torch.no_grad():
+        conv.weight *= torch.logspace(-1, 1.3, 16).reshape(-1, 1, 1, 1)
+        conv.weight -= conv.weight.mean((2, 3), keepdim=True)  # one weight rounded alone shifts the output by far
+        conv.bias.fill_(3.0)
+    x = 2 + 3 * torch.rand(64, 16, 8, 8)
+    wanted = F.relu6(conv(x)).detach().flatten(2)
+    compressor = bb.attach(nn.Sequential(conv, nn.ReLU6()).eval(), x, bb.Spec(prune=False, per_channel_weights=True))
+    compressor.fix(bb.baselines.uniform(compressor, [x], 4, 8))
+    layer = compressor.model[0]
+    grid, quantized = RoundingGrid.of(layer), layer.parts.input(x).detach()
+    rows = F.unfold(quantized, 3, padding=1).reshape(64, 16, 9, -1)
+    up = torch.tensor(list(itertools.product((0.0, 1.0), repeat=9)))
+    best = 0.0
+    for channel in range(16):
+        codes = torch.clamp(grid.below[channel].flatten() + up, *grid.bounds) * grid.step[channel].flatten()
+        outputs = F.relu6(torch.einsum("nkp,ck->cnp", rows[:, channel], codes) + layer.bias[channel].detach())
+        best += (outputs - wanted[:, channel]).square().mean((1, 2)).min().item()
+    (learned,) = adaround(compressor, [x], AdaRoundConfig(steps=400)).layers
+    assert learned.nearest_error - learned.error > 0.9 * (learned.nearest_error - best)

@@ -89,7 +89,7 @@ def test_the_schedule_of_the_regularizer():
     config = AdaRoundConfig(steps=101, warm_up=0.0)
     assert [config.regularization(step)[1] for step in (0, 50, 100)] == pytest.approx([20.0, 11.0, 2.0])
     assert AdaRoundConfig(steps=100).regularization(19) == (0.0, 20.0)
-    assert AdaRoundConfig(steps=100).regularization(20) == pytest.approx((0.01, 20.0))
+    assert AdaRoundConfig(steps=100).regularization(20) == pytest.approx((30.0, 20.0))
 
 
 def test_options_that_are_out_of_range_are_named():

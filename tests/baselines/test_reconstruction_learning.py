@@ -7,7 +7,7 @@ from torch import nn
 import bayesbits as bb
 from bayesbits.baselines import AdaRoundConfig
 from bayesbits.baselines.adaround_rounding import RoundingGrid
-from bayesbits.baselines.reconstruction_learning import _draw, learn, mean_error, mixed
+from bayesbits.baselines.reconstruction_learning import _draw, channel_curvatures, learn, mean_error, mixed
 from bayesbits.baselines.reconstruction_run import layer_unit
 from bayesbits.baselines.reconstruction_units import Examples, LayerUnit
 
@@ -77,3 +77,28 @@ def test_examples_of_all_parts_are_drawn_by_their_size():
     assert [one.shape for one in rows] == [(1000, 4), (1000, 4)]
     assert [one.min().item() for one in rows] == [0, 0]
     assert [one.max().item() for one in rows] == [9, 89]
+
+
+@pytest.mark.parametrize("scale", [1.0, 100.0])
+def test_the_curvature_is_that_of_the_squared_inputs_and_steps(scale):
+    torch.manual_seed(0)
+    x = scale * torch.randn(64, 6)
+    model = nn.Sequential(nn.Linear(6, 64)).eval()
+    with torch.no_grad():
+        model[0].weight[32:] *= 10
+        model[0].weight[5] = 0
+    compressor = bb.attach(model, x, bb.Spec(prune=False, per_channel_weights=True))
+    compressor.fix(bb.baselines.uniform(compressor, [x], 3, 8))
+    unit = layer_unit(compressor, compressor.topology.layers[0], None)
+    grid, part = RoundingGrid.of(unit.module), Examples([x.unsqueeze(1)], [], x @ model[0].weight.detach().T, True)
+    with torch.no_grad():
+        grid.step[5] = 0.0  # no output depends on it
+    (found,) = channel_curvatures(unit, [grid], part, AdaRoundConfig())
+    wanted = x.square().mean() * grid.step.square()
+    assert found.shape == grid.step.shape
+    alive = torch.arange(64) != 5
+    ratio = (found / wanted)[alive]
+    assert 0.9 < ratio.mean().item() < 1.1  # an estimate from a few draws
+    assert ratio.min().item() > 0.3
+    assert ratio.max().item() < 3
+    assert found[5].item() == pytest.approx(1e-3 * found.mean().item(), rel=0.01)

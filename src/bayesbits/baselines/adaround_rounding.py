@@ -21,13 +21,14 @@ ZETA, GAMMA = 1.1, -0.1  # the sigmoid is stretched to this interval, so that 0 
 
 @dataclass(frozen=True)
 class AdaRoundConfig:
-    """The options of `adaround`. The defaults are those of the paper, except for `steps`.
+    """The options of `adaround`. The defaults are those of the paper, except for `steps` and `strength`.
 
     Args:
         steps: The number of steps for each layer. The paper takes 10,000.
         batch_size: The number of examples in a step.
         lr: The learning rate of Adam.
-        strength: The weight of the regularizer beside the squared error.
+        strength: The weight of the regularizer, as a multiple of the curvature of the squared error, channel by
+            channel. The paper's regularizer has the same weight everywhere.
         warm_up: The part of the steps, at the beginning, without the regularizer.
         exponents: The exponent of the regularizer after the warm-up and at the end; it falls linearly.
         after_activation: Whether the error is measured after the activation function (such as ReLU) that follows the
@@ -54,8 +55,8 @@ class AdaRoundConfig:
     """The number of examples in a step."""
     lr: float = 1e-2
     """The learning rate of Adam."""
-    strength: float = 0.01
-    """The weight of the regularizer beside the squared error."""
+    strength: float = 30.0
+    """The weight of the regularizer, as a multiple of the curvature of the squared error, channel by channel."""
     warm_up: float = 0.2
     """The part of the steps, at the beginning, without the regularizer."""
     exponents: tuple[float, float] = (20.0, 2.0)

@@ -28,7 +28,8 @@ class ReconstructionConfig(AdaRoundConfig):
         steps: The number of steps for each block or layer.
         batch_size: The number of examples in a step.
         lr: The learning rate of Adam.
-        strength: The weight of the regularizer beside the squared error.
+        strength: The weight of the regularizer, as a multiple of the curvature of the squared error, channel by
+            channel.
         warm_up: The part of the steps, at the beginning, without the regularizer.
         exponents: The exponent of the regularizer after the warm-up and at the end; it falls linearly.
         after_activation: Whether the error is measured after the activation function (such as ReLU) that follows the

@@ -1,6 +1,12 @@
 """Learning the rounding of weights, and the ranges of activations, of one unit.
 
-    min over V, beta of  E || f(x~; W(V), beta) - f_float(x) ||^2  +  strength * sum of 1 - |2 h(V) - 1|^b
+    min over V, beta of  E || f(x~; W(V), beta) - f_float(x) ||^2  +  sum of strength * c * (1 - |2 h(V) - 1|^b)
+
+c is the curvature of the error along h, the mean of the squared derivatives of f over the weights of an output channel.
+With exponent b = 2 the regularizer bends down as much as the error bends up where strength * c is a quarter of the
+curvature of one weight. A regularizer that is much weaker leaves h between 0 and 1, and to round it then is little
+better than rounding the weight to its nearest code. The curvature is that of the square of the layer's inputs, and
+differs by five orders of magnitude between the layers of a network, so that no single number would do.
 
 W(V) are the softly rounded weights of `adaround_rounding`, and x~ is the input with quantization dropped at random:
 each element is that of the quantized network with probability 1 - drop, and that of the float network otherwise. In the
@@ -26,6 +32,9 @@ from bayesbits.baselines.reconstruction_units import Examples, Unit
 from bayesbits.nn import GatedQuantizer
 from bayesbits.utils.cuda_graph import Recorder
 from bayesbits.utils.modes import gradient_flags_restored
+
+_CURVATURE_DRAWS = 8  # of examples and of signs
+_SMALLEST_CURVATURE = 1e-3  # of a channel, as a part of the layer's mean: channels that never change are decided too
 
 
 @dataclass(frozen=True)
@@ -70,6 +79,7 @@ def learn(
     optimizer = torch.optim.Adam(learning, fused=True, capturable=device.type == "cuda")
     schedule = torch.tensor([config.regularization(step) for step in range(config.steps)]).to(device)
     parts, rows = _draw(data, config)
+    curvatures = channel_curvatures(unit, grids, data[0], config)
     taken = torch.zeros(1, dtype=torch.int64, device=device)  # steps so far, counted on the device
 
     def update(part: Examples, rows: Tensor) -> None:
@@ -78,7 +88,10 @@ def learn(
         inputs = [one[row] for one in part.inputs]
         if drop:
             inputs = [mixed(here, free[row], drop) for here, free in zip(inputs, part.float_inputs, strict=True)]
-        weights = [soft_weight(grid, one, strength, exponent) for one, grid in zip(logits, grids, strict=True)]
+        weights = [
+            soft_weight(grid, one, strength * curvature, exponent)
+            for one, grid, curvature in zip(logits, grids, curvatures, strict=True)
+        ]
         loss = unit.error(unit.output(inputs, weights, part), part.targets[row], part)
         learned = [*logits, *ranges]
         for parameter, gradient in zip(learned, torch.autograd.grad(loss, learned, allow_unused=True), strict=True):
@@ -101,6 +114,33 @@ def learn(
         [(rectified_sigmoid(one.detach()) >= 0.5).to(one.dtype) for one in logits],
         [parameter.detach().clone() for parameter in ranges],
     )
+
+
+def channel_curvatures(
+    unit: Unit, grids: Sequence[RoundingGrid], data: Examples, config: AdaRoundConfig
+) -> list[Tensor]:
+    """For every layer the mean of (d output / d h)^2 over the weights that share a step, in the form of the step.
+
+    Half of the second derivative of the error, without that of the unit: sums of squared derivatives over all outputs
+    are the expectation of the squared derivative of the outputs' sum with random signs.
+    """
+    device, generator = data.targets.device, torch.Generator().manual_seed(config.seed)
+    weights = [grid.weight(grid.fraction).requires_grad_() for grid in grids]
+    totals = [torch.zeros_like(grid.step) for grid in grids]
+    for _ in range(_CURVATURE_DRAWS):
+        row = torch.randint(len(data), (data.batch(config.batch_size),), generator=generator).to(device)
+        with torch.enable_grad():
+            output = unit.output([one[row] for one in data.inputs], weights, data)
+            signs = torch.randint(0, 2, output.shape, generator=generator).to(output) * 2 - 1
+            channels = unit.error(torch.ones_like(signs), torch.zeros_like(signs), data)
+            gradients = torch.autograd.grad(
+                (output * signs).sum() * (channels / output.numel()).sqrt(), weights, allow_unused=True
+            )
+        for total, grid, gradient in zip(totals, grids, gradients, strict=True):
+            if gradient is not None:
+                square = (gradient * grid.step).square()
+                total += square.sum_to_size(grid.step.shape) * (grid.step.numel() / square.numel() / _CURVATURE_DRAWS)
+    return [total.clamp_min(_SMALLEST_CURVATURE * total.mean()) for total in totals]
 
 
 def _closed(update: Any, part: Examples, rows: Tensor) -> Any:
