@@ -279,7 +279,9 @@ def test_convolutions_pad_their_codes_themselves(tmp_path):
     case = exported(Padded(), torch.zeros(1, 3, 9, 9), spec=spec, drop=0.0, count=8)
     path = case.write(tmp_path / "network.onnx", "fast")
     nodes = {node.name: node for node in onnx.load(str(path)).graph.node}
-    assert not any(node.op_type == "Pad" for node in nodes.values())
+    constants = {c.name: onnx.numpy_helper.to_array(c) for c in onnx.load(str(path)).graph.initializer}
+    borders = [constants[node.input[1]] for node in nodes.values() if node.op_type == "Pad"]
+    assert not any(border.reshape(2, -1)[:, 2:].any() for border in borders)  # channels may be added, but no positions
     pads = [
         next(list(a.ints) for a in nodes[name].attribute if a.name == "pads") for name in ("first", "second", "third")
     ]
