@@ -1,8 +1,8 @@
 """The configurations of training: `SearchConfig`, `FinetuneConfig` and `OptimizerConfig`.
 
 `SearchConfig` is for learning bits and channels, `FinetuneConfig` for the training that follows with both of them
-fixed. Every default is the paper's where the paper has one, but for the learning rate of gates and the calibration of
-ranges; `gates={}` and `calibration="minmax"` are the paper's. A configuration is checked when it is made.
+fixed. Every default is the paper's where the paper has one, but for the learning rate of gates; `gates={}`
+is the paper's. A configuration is checked when it is made.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class SearchConfig(_TrainingConfig):
     Example::
 
         >>> import bayesbits as bb
-        >>> config = bb.SearchConfig(epochs=30, mu=0.05, gates={"lr": 1e-2}, calibration="minmax")
+        >>> config = bb.SearchConfig(epochs=30, mu=0.05, gates={"lr": 1e-2}, calibration="mse")
         >>> config.gates.lr
         0.01
     """
@@ -193,7 +193,7 @@ class SearchConfig(_TrainingConfig):
     frozen_statistics: float = 0.05
     """The last part of training, from 0 to 1, in which batch norm statistics are frozen: the plan is read with these.
     """
-    calibration: str = "mse"
+    calibration: str = "minmax"
     """The method by which ranges are calibrated before the first step, where they are not known; see
     `Compressor.calibrate`."""
     calibration_batches: int = 8
