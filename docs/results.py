@@ -108,6 +108,8 @@ def efficientnet() -> str:
             if name != "float"
             else "",
             "decisions as float's": f"{row['decisions_equal_to_float']:.1f}%" if name != "float" else "",
+            "images learned from": "" if name == "float" else row.get("examples", 1000),
+            "images verified": "" if name == "float" else row.get("verified_images", "none yet"),
             "times as fast": f"{row['speed over float']:.2f}" if "speed over float" in row else "",
             "MB": f"{row['megabytes']:.1f}",
         }

@@ -258,7 +258,12 @@ def test(options: argparse.Namespace) -> None:
         bb.export_onnx(small, inputs_of(images[:1]), file)
         row = {key: saved[key] for key in ("relative_bops", "seconds", "device", "examples") if key in saved}
         row |= compared(decide(file, images), float_decisions, labels)
-        row |= {"megabytes": file.stat().st_size / 1e6, "machine": str(machine()), "torch": torch.__version__}
+        here = machine()
+        row |= {
+            "megabytes": file.stat().st_size / 1e6,
+            "machine": f"{here.cpu}, {here.runtime}",
+            "torch": torch.__version__,
+        }
         print(f"{name}: {row}", flush=True)
         row |= _verified(compressor, small, file, inputs_of(images[: options.verified]))
         print(row["verification"], flush=True)

@@ -17,7 +17,6 @@ from bayesbits.compression.search_space import SearchSpace, find_search_space
 from bayesbits.compression.spec import Spec
 from bayesbits.compression.table_files import as_table
 from bayesbits.cost import CostModel
-from bayesbits.cost.bops import FLOAT_BITS
 from bayesbits.nn import ChannelFollower, ChannelGate, GatedQuantizer
 from bayesbits.nn.batch_norm import AttachedBatchNorm
 from bayesbits.nn.class_exchange import check_restorable, restore_class
@@ -26,6 +25,7 @@ from bayesbits.nn.network_quantizers import NetworkQuantizers
 from bayesbits.nn.product import attached_products
 from bayesbits.nn.quantized_output import QuantizedOutput
 from bayesbits.records.latency_table import LatencyTable
+from bayesbits.records.plan import FLOAT_BITS
 from bayesbits.records.topology import Topology
 from bayesbits.utils.batches import split_inputs
 from bayesbits.utils.torch_private import tree_map_only

@@ -27,10 +27,10 @@ from torch.nn import functional as F
 
 from bayesbits.compression.penalty_base import Penalty, decided_bits
 from bayesbits.cost import CostModel
-from bayesbits.cost.bops import FLOAT_BITS
 from bayesbits.functional.gates import HALF_LOGIT
 from bayesbits.nn import ChannelGate, GatedQuantizer
 from bayesbits.records.latency_table import NARROW_BITS, ROUNDED_BITS, LatencyTable
+from bayesbits.records.plan import FLOAT_BITS
 from bayesbits.records.topology import Topology
 
 _LIMITS = (NARROW_BITS, ROUNDED_BITS)  # the widths above which a tensor's runtime changes

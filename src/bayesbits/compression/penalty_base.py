@@ -27,10 +27,10 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.cost import CostModel
-from bayesbits.cost.bops import FLOAT_BITS
 from bayesbits.functional.gates import decide, probability_on
 from bayesbits.nn import ChannelGate, GatedQuantizer
 from bayesbits.records.latency_table import LatencyTable
+from bayesbits.records.plan import FLOAT_BITS
 from bayesbits.records.topology import Layer, Topology
 
 _WIDTHS = (2, 4, 8, 16, 32)  # what the channels of a weight without a quantizer pay for

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from bayesbits.compression.attachment import Attachment
-from bayesbits.cost.bops import FLOAT_BITS
-from bayesbits.records.plan import Plan
+from bayesbits.records.plan import FLOAT_BITS, Plan
 from bayesbits.records.topology import ChannelGroup
 
 

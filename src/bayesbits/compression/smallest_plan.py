@@ -9,10 +9,10 @@ from bayesbits.compression.attachment import Attachment
 from bayesbits.compression.budget import Budget
 from bayesbits.compression.planning import channel_logits, decided_groups, make_plan
 from bayesbits.cost import Cost, LayerCost
-from bayesbits.cost.bops import FLOAT_BITS, FLOAT_BOPS
+from bayesbits.cost.bops import FLOAT_BOPS
 from bayesbits.cost.latency import lacking
 from bayesbits.records.latency_table import LatencyTable, kind_of
-from bayesbits.records.plan import Plan
+from bayesbits.records.plan import FLOAT_BITS, Plan
 from bayesbits.records.topology import Layer
 
 _NAMED = 3  # layers in an error

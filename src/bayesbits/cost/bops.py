@@ -25,10 +25,9 @@ from bayesbits.cost.indices import cost_indices
 from bayesbits.cost.latency import LatencyModel
 from bayesbits.cost.size import BIAS_BYTES, bias_elements, packed_bytes, weight_elements
 from bayesbits.records.latency_table import NARROW_BITS, ROUNDED_BITS, LatencyTable
-from bayesbits.records.plan import Plan
+from bayesbits.records.plan import FLOAT_BITS, Plan
 from bayesbits.records.topology import Topology
 
-FLOAT_BITS = 32
 FLOAT_BOPS = FLOAT_BITS * FLOAT_BITS
 Convention = Literal["exact", "paper"]
 

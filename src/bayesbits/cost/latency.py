@@ -29,9 +29,9 @@ from bayesbits.records.latency_table import (
     conversion_row,
     kind_of,
 )
+from bayesbits.records.plan import FLOAT_BITS
 from bayesbits.records.topology import Layer, Topology
 
-FLOAT_BITS = 32
 _MOST_SAVED = 0.5  # the part of the layers' time by which a network may be faster than the sum of its layers
 _WORDS = {CODES: "integers that emits codes", NUMBERS: "integers that emits numbers", FLOAT: "float"}
 

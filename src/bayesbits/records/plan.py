@@ -17,6 +17,9 @@ from bayesbits.records.serialization import Record
 from bayesbits.records.topology import POOLED_BITS, Layer, Topology
 from bayesbits.utils.checks import is_integer
 
+FLOAT_BITS = 32
+"""The width of a tensor that is left in float."""
+
 WIDTHS = (0, *range(2, 33))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from bayesbits.cost.bops import FLOAT_BITS
+from bayesbits.records.plan import FLOAT_BITS
 from bayesbits.report.formatting import format_part
 from bayesbits.report.svg import EMPTY, WIDTH, element, figure, horizontal_line, label
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bayesbits.cost import Cost
-from bayesbits.cost.bops import FLOAT_BITS
 from bayesbits.deploy.verification.result import RuntimeTensor, Verification
 from bayesbits.recipes.result import POSTTRAINING
+from bayesbits.records.plan import FLOAT_BITS
 from bayesbits.report.formatting import format_bytes, format_count, format_duration, format_part, format_reduction
 from bayesbits.report.layer_figure import LayerBars
 from bayesbits.report.run_data import Run

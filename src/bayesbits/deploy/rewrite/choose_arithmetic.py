@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bayesbits.cost.bops import FLOAT_BITS
 from bayesbits.deploy.layer_weights import LayerWeights
 from bayesbits.deploy.rewrite.program import RewrittenProgram
 from bayesbits.functional.grid import INTEGER_BITS
 from bayesbits.records.integer_network import Grid
+from bayesbits.records.plan import FLOAT_BITS
 from bayesbits.records.topology import Layer
 
 LARGEST_BIAS = 2**31 - 1
