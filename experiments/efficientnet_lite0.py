@@ -64,6 +64,23 @@ def read_images(path: Path, part: str) -> tuple[Tensor, Tensor]:
     return images, torch.tensor([int(name.split("/")[1]) for name in names])
 
 
+def views_of(images: Tensor, views: int) -> Tensor:
+    """Every image so many times: as it is, and then crops of at least half of its area, mirrored at random."""
+    choose, (height, width) = torch.Generator().manual_seed(0), images.shape[2:]
+    parts = [images]
+    for _ in range(views - 1):
+        part = torch.empty_like(images)
+        for number, image in enumerate(images):
+            scale, top, left, mirror = torch.rand(4, generator=choose).tolist()
+            rows, columns = (round(size * math.sqrt(0.5 + 0.5 * scale)) for size in (height, width))
+            top, left = int(top * (height - rows + 1)), int(left * (width - columns + 1))
+            crop = image[:, top : top + rows, left : left + columns].float()[None]
+            crop = F.interpolate(crop, (height, width), mode="bicubic", antialias=True).clamp(0, 255).round()
+            part[number] = (crop.flip(3) if mirror < 0.5 else crop)[0].to(images.dtype)
+        parts.append(part)
+    return torch.cat(parts)
+
+
 def inputs_of(images: Tensor) -> Tensor:
     """Bytes as the network was trained to see them."""
     return (images.float() - 127) / 128
@@ -216,6 +233,7 @@ def learn(options: argparse.Namespace) -> None:
     images, _ = read_images(options.images, "learn")
     if options.examples is not None:
         images = images[torch.arange(options.examples) * len(images) // options.examples]
+    images = views_of(images, options.views)
     batches = list(inputs_of(images).to(options.device).split(BATCH))
     options.runs.mkdir(parents=True, exist_ok=True)
     for name in options.networks or NETWORKS:
@@ -229,7 +247,7 @@ def learn(options: argparse.Namespace) -> None:
         point = read_point(compressor)
         state = {"name": name, "state": compressor.model.state_dict(), "plan": point.plan.to_json()}
         state |= {"relative_bops": point.relative_bops, "seconds": seconds, "device": options.device}
-        state["examples"] = len(images)
+        state |= {"examples": len(images), "views": options.views}
         torch.save(state, path.with_suffix(".tmp"))
         path.with_suffix(".tmp").rename(path)
         print(f"{name}: {point.relative_bops:.2f}% of the bit operations, {seconds:.0f} s", flush=True)
@@ -256,7 +274,7 @@ def test(options: argparse.Namespace) -> None:
         compressor = restored(saved)
         small, file = bb.deploy(compressor), path.with_suffix(".onnx")
         bb.export_onnx(small, inputs_of(images[:1]), file)
-        row = {key: saved[key] for key in ("relative_bops", "seconds", "device", "examples") if key in saved}
+        row = {key: saved[key] for key in ("relative_bops", "seconds", "device", "examples", "views") if key in saved}
         row |= compared(decide(file, images), float_decisions, labels)
         here = machine()
         row |= {
@@ -367,6 +385,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, help="only these")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--examples", type=int, help="learn from so many images, evenly spaced; all by default")
+    parser.add_argument("--views", type=int, default=1, help="learn from so many views of every image, crops of it")
     parser.add_argument("--quick-test", action="store_true", help="test the simulation after learning, too")
     parser.add_argument("--verified", type=int, default=VERIFIED, help="verify on so many images")
     parser.add_argument("--out", type=Path, default=RESULT)
