@@ -62,6 +62,22 @@ def test_mu_grows_above_the_target_and_shrinks_below():
         assert (mus[0] < mus[1] < mus[2]) if sign > 0 else (mus[0] > mus[1] > mus[2])
 
 
+def test_mu_does_not_shrink_while_the_target_falls():
+    handle = control(steps=100)
+    mus = {}
+    for part in (0.2, 0.44, 0.46):
+        handle.set_progress(part, step=1)
+        for _ in range(20):
+            handle.update(costs(handle, 0.4, 0.4))
+        mus[part] = handle.values()["mu_relative_bops"]
+    assert mus[0.2] == mus[0.44] == pytest.approx(INITIAL_MU)
+    assert mus[0.46] < 0.5 * INITIAL_MU
+    within = control(bb.Budget(relative_bops=100), steps=100)
+    within.set_progress(0.2, step=1)
+    within.update(costs(within, 50.0, 50.0))
+    assert within.values()["mu_relative_bops"] < 0.5 * INITIAL_MU
+
+
 def test_the_expected_cost_counts_at_the_start_and_errors_are_limited():
     handle = control(steps=100)
     handle.set_progress(0.0, step=1)

@@ -9,6 +9,9 @@ step mu grows where the cost is above the target, and shrinks where it is below:
     error  = log(cost / target), limited to -1 and 1
     log mu = the sum of all errors, times a gain, + a multiple of this error
 
+While the target falls, mu stays at its first value or above: the widest widths are given up at once, long before the
+target asks for it, and a mu that had shrunk meanwhile would come too late for the narrow ones.
+
 The cost is at first the expected one, which gates move before any of them closes, and towards the end of the schedule
 that of the gates' decision, which is the one that has to fit. Every step computes the cost of that decision without the
 channels that groups take back; what these add is counted a hundred times in a search. Logarithms make all of it
@@ -32,9 +35,9 @@ from bayesbits.functional.gates import INITIAL_LOGIT as OPEN_LOGIT
 SCHEDULE = (0.05, 0.45)  # the parts of the search between which the target falls
 SETTLE = 0.6  # the part after which the gates are projected, and learn no more
 INITIAL_LOGIT = 3.0  # gates start nearer to the decision than in a search by mu, so that costs follow mu without delay
-INITIAL_MU = 1e-2
+INITIAL_MU = 1e-2  # and the least while the target falls
 LEAST_MU, MOST_MU = 1e-6, 1e3
-GAIN = 15.0  # how much log mu grows in a whole search with an error of 1
+GAIN = 30.0  # how much log mu grows in a whole search with an error of 1
 PROPORTIONAL = 4.0  # how much of log mu is due to the present error
 COUNTS = 100  # how often the cost is counted in a search
 LEAST_COST = 1e-12  # for the logarithm of a cost
@@ -133,9 +136,11 @@ class BudgetControl(nn.Module):
         scheduled = self._scheduled()
         cost = torch.lerp(log_costs[0], log_costs[1] + self.taken_back, scheduled)
         error = (cost - self._log_target(scheduled)).clamp(-1.0, 1.0)
-        bounds = math.log(LEAST_MU), math.log(MOST_MU)
-        self.total.copy_((self.total + self.gain * error).clamp(*bounds))
-        self.log_mu.copy_((self.total + PROPORTIONAL * error).clamp(*bounds))
+        falls = (scheduled < 1) & (self.log_start > self.log_limit)
+        least = torch.where(falls, math.log(INITIAL_MU), math.log(LEAST_MU))
+        most = torch.full_like(least, math.log(MOST_MU))
+        self.total.copy_((self.total + self.gain * error).clamp(least, most))
+        self.log_mu.copy_((self.total + PROPORTIONAL * error).clamp(least, most))
         self.log_costs.copy_(log_costs)
 
     def values(self) -> dict[str, float]:
