@@ -86,9 +86,10 @@ def inputs_of(images: Tensor) -> Tensor:
     return (images.float() - 127) / 128
 
 
-def attached(model: nn.Module, device: str) -> bb.Compressor:
-    """The network with quantizers for onnxruntime; all channels stay."""
-    spec = replace(bb.Spec.for_backend("onnxruntime"), gates="hard_sigmoid", prune=False)
+def attached(model: nn.Module, device: str, name: str = "") -> bb.Compressor:
+    """The network with quantizers for onnxruntime; all channels stay. "ends" have weights of 8 bits in any plan."""
+    rules = {f"{layer}.weight": bb.Rule(bits=8) for layer in ("_conv_stem", "_fc")} if "8-bit ends" in name else {}
+    spec = replace(bb.Spec.for_backend("onnxruntime"), gates="hard_sigmoid", prune=False, rules=rules)
     return bb.attach(model.to(device), torch.zeros(1, 3, 224, 224, device=device), spec)
 
 
@@ -103,7 +104,7 @@ def show(name: str, number: int, count: int) -> None:
 Learn = Callable[[bb.Compressor, Batches, Path], object]
 
 
-def fixed(weights: int, activations: int, method: str = "mse") -> Learn:
+def fixed(weights: int, activations: int, method: str | None = None) -> Learn:
     """One width for all weights and one for all activations."""
     return lambda compressor, batches, _: compressor.fix(
         uniform(compressor, batches, weights, activations, method=method)
@@ -209,14 +210,16 @@ STEPS = 64
 COSTS = (5.0, 4.0, 3.2, 2.2, 2.0)
 IMPROVEMENTS: dict[str, Callable[[bb.Compressor, Batches], object]] = {
     "adaround": partial(adaround, progress=show),
+    "long adaround": partial(adaround, config=AdaRoundConfig(steps=8000), progress=show),
     "short adaround": partial(adaround, config=AdaRoundConfig(steps=300), progress=show),
     "layers": partial(reconstruct, config=ReconstructionConfig(blocks=False, steps=500), progress=show),
     "reconstruct": partial(reconstruct, progress=show),
 }
 PLANS: dict[str, Learn] = {
     "8/8 minmax": fixed(8, 8, "minmax"),
-    "8/8": fixed(8, 8),
+    "8/8": fixed(8, 8, "mse"),
     "4/8": fixed(4, 8),
+    "4/8, 8-bit ends": fixed(4, 8),
     **{f"learned {cost}%": learned(cost) for cost in COSTS},
     "learned 2.65%": learned_between(2.65),
     **{f"sensitivity {cost}%": from_sensitivity(cost) for cost in (*COSTS, 3.13, 2.65)},
@@ -241,7 +244,7 @@ def learn(options: argparse.Namespace) -> None:
         if path.exists():
             continue
         start = time.perf_counter()
-        compressor = attached(network(), options.device)
+        compressor = attached(network(), options.device, name)
         NETWORKS[name](compressor, batches, options.runs)
         seconds = time.perf_counter() - start
         point = read_point(compressor)
@@ -311,12 +314,12 @@ def saved_networks(options: argparse.Namespace) -> dict[str, Path]:
 
 def file_name(name: str) -> str:
     """The name of a network as that of a file."""
-    return name.replace("/", "-").replace(" ", "_")
+    return name.replace("/", "-").replace(",", "").replace(" ", "_")
 
 
 def restored(saved: Mapping[str, Any]) -> bb.Compressor:
     """A network as it was saved."""
-    compressor = attached(network(), "cpu")
+    compressor = attached(network(), "cpu", saved["name"])
     compressor.model.load_state_dict(saved["state"])
     return compressor
 

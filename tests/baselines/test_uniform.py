@@ -28,6 +28,15 @@ def test_what_the_spec_fixes_stays():
     compressor.fix(plan)
 
 
+def test_what_a_rule_fixes_stays():
+    compressor = attached(bb.Spec(rules={"hidden.weight": {"bits": 8}}))
+    plan = uniform(compressor, [examples()[0]], 3, 5)
+    assert (plan.bits["hidden.weight"], plan.bits["stem.weight"], plan.bits["hidden.input"]) == (8, 3, 5)
+    compressor.fix(plan)
+    narrow = attached(bb.Spec(bits=(8,)))
+    assert uniform(narrow, [examples()[0]], 3, 5).bits["hidden.weight"] == 3, "no rule fixes it"
+
+
 def test_an_input_and_operands_that_are_learned_are_like_other_activations():
     compressor = attached(bb.Spec(input_bits="learned", residual_bits="learned"))
     plan = uniform(compressor, [examples()[0]], 3, 5)

@@ -19,8 +19,8 @@ def uniform(
 ) -> Plan:
     """Calibrate the ranges on data and return a plan with one width for all weights and one for all activations.
 
-    Where the spec fixes the width of the network's input or of operands of residual additions, they keep it. Tensors
-    that were left in float stay in float.
+    Where the spec or one of its rules fixes the width of a tensor, such as that of the network's input, it keeps that
+    width. Tensors that were left in float stay in float.
 
     Args:
         compressor: The compressor of the network.
@@ -55,8 +55,11 @@ def uniform(
     if method is None and _default(weights) != of_activations:
         calibrate_weights(compressor.model, compressor.attachment, _default(weights), weights)
     topology, quantizers = compressor.topology, compressor.attachment.quantizers
+    # With a spec of a single width, only the input and operands have a field of their own that can fix theirs.
     special = {activation.name for activation in topology.activations if activation.network_input}
     special |= set(topology.operand_tensors)
+    if len(compressor.spec.bits) > 1:
+        special |= set(quantizers)
     bits = dict(compressor.plan().bits)
     for name in bits:
         if name in quantizers and not (name in special and len(quantizers[name].bits) == 1):
