@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bayesbits.compression.attachment import Attachment
 from bayesbits.compression.budget import Budget
-from bayesbits.compression.penalties import Penalty
+from bayesbits.compression.penalty_base import Penalty
 
 
 class ExpectedCosts(nn.Module):

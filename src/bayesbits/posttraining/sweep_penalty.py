@@ -31,6 +31,7 @@ def sweep_penalty(compressor: Compressor, budget: Budget | None) -> Callable[[],
     limits = torch.tensor(list(costs.limits.values()), device=device)
 
     def penalty() -> Tensor:
-        return (costs() / limits).sum()
+        total: Tensor = (costs() / limits).sum()
+        return total
 
     return penalty
