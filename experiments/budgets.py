@@ -3,11 +3,14 @@
     python -m experiments.budgets --data FOLDER --model resnet20
 
 FOLDER is that of `experiments.posttrain`, and so are most options. The budgets are 6.25, 4, 2.5 and 1.5% of the bit
-operations, and half and a third of the bytes of the network at 8/8. One sweep serves for all budgets: after each of its
-points the gates are projected onto each of them, as `bayesbits.posttrain(budget=...)` does for one. Nothing is chosen
-by the test images. The result is written after each part, to `results/budgets-MODEL.json`.
+operations, half and a third of the bytes of the network at 8/8, and with `--latency-table` milliseconds at which a half
+and nine tenths of what 8/8 saves are saved. One sweep serves for all budgets that limit the same cost: after each of
+its points the gates are projected onto each of them, as `bayesbits.posttrain(budget=...)` does for one. `--mus` are the
+weights of the penalty where bit operations are limited; for other costs the defaults are taken. Nothing is chosen by
+the test images. The result is written after each part, to `results/budgets-MODEL.json`.
 """
 
+import argparse
 import json
 import platform
 import sys
@@ -35,13 +38,24 @@ from experiments.posttrain import Bench, as_typed, attached, parse, say
 
 RELATIVE_BOPS = (6.25, 4.0, 2.5, 1.5)
 SIZES = {"half of the 8/8 size": 2, "a third of the 8/8 size": 3}
+KINDS = ("bops", "bytes", "latency")
+WAYS = (0.5, 0.9)  # how much of the milliseconds that 8/8 saves
 
 
-def budgets_of(compressor: bb.Compressor) -> dict[str, bb.Budget]:
-    """The budgets of a network, by what they are called in the result."""
+def budgets_of(compressor: bb.Compressor, table: bb.LatencyTable | None) -> dict[str, dict[str, bb.Budget]]:
+    """The budgets of a network, by the kind of cost and by what they are called in the result."""
     whole = compressor.cost(eight_bits(compressor)).weight_bytes
-    limits = {f"{percent:g}% bops": bb.Budget(relative_bops=percent) for percent in RELATIVE_BOPS}
-    return limits | {name: bb.Budget(weight_bytes=whole // part) for name, part in SIZES.items()}
+    found = {
+        "bops": {f"{percent:g}% bops": bb.Budget(relative_bops=percent) for percent in RELATIVE_BOPS},
+        "bytes": {name: bb.Budget(weight_bytes=whole // part) for name, part in SIZES.items()},
+    }
+    if table is not None:
+        slow, fast = (compressor.cost(plan, table).latency_ms for plan in (None, eight_bits(compressor)))
+        assert slow is not None
+        assert fast is not None
+        limits = {f"{100 * part:g}% of the way to 8/8": slow + part * (fast - slow) for part in WAYS}
+        found["latency"] = {name: bb.Budget(latency_ms=limit, table=table) for name, limit in limits.items()}
+    return found
 
 
 def eight_bits(compressor: bb.Compressor) -> bb.Plan:
@@ -63,9 +77,11 @@ class Table:
         with quantizers_restored(compressor.attachment), torch.no_grad():
             bb.restore(compressor, point)
             loss = sum(float(self._loss(index)) for index in range(self._batches)) / self._batches
-            accuracy, cost = self.bench.accuracy(compressor.model), compressor.cost()
+            accuracy = self.bench.accuracy(compressor.model)
+            cost = compressor.cost(table=None if budget is None else budget.table)
         assert budget is None or budget.allows(cost), f"{method} is not within {budget}"
         row = {"method": method, "budget": name, "relative_bops": cost.relative_bops, "weight_bytes": cost.weight_bytes}
+        row |= {} if cost.latency_ms is None else {"latency_ms": cost.latency_ms}
         row |= {"used": None if budget is None else budget.used(cost), "loss": loss, "accuracy": accuracy}
         row |= {"mu": point.mu, "seconds": seconds, "bits": dict(sorted(point.plan.bits.items()))}
         self.rows.append(row)
@@ -75,7 +91,7 @@ class Table:
         self.path.write_text(json.dumps({**self.result, "rows": self.rows}, indent=1) + "\n", encoding="utf-8")
 
 
-def run(bench: Bench, path: Path, command: str) -> None:
+def run(bench: Bench, own: argparse.Namespace, path: Path, command: str) -> None:
     """All rows of one network."""
     options = bench.options
     images, _ = bench.examples(0)
@@ -90,26 +106,31 @@ def run(bench: Bench, path: Path, command: str) -> None:
     }  # fmt: skip
     say(f"float: {table.result['float_accuracy']:.2f}%")
     table.add("8/8", "6.25% bops", None, read_point(compressor, eight_bits(compressor)), 0.0)
-    budgets = budgets_of(compressor)
+    kinds = budgets_of(compressor, own.latency_table and bb.LatencyTable.load(own.latency_table))
+    kinds = {kind: budgets for kind, budgets in kinds.items() if kind in own.kinds}
     start = time.perf_counter()
     scores = gradient_scores(compressor, inputs, [], options.loss, None)
     seconds = time.perf_counter() - start
-    for name, budget in budgets.items():
+    for name, budget in (entry for budgets in kinds.values() for entry in budgets.items()):
         start = time.perf_counter()
         point = point_of(compressor, WidthProgram(compressor.attachment, budget), scores)
         table.add("solver", name, budget, point, seconds + time.perf_counter() - start)
-    learned(compressor, inputs, loss, table, budgets)
+    for kind, budgets in kinds.items():
+        with quantizers_restored(compressor.attachment):
+            learned(compressor, inputs, loss, table, budgets, options.mus if kind == "bops" else None)
 
 
 def learned(
-    compressor: bb.Compressor, inputs: list[Tensor], loss: BatchLoss, table: Table, budgets: dict[str, bb.Budget]
-) -> None:
+    compressor: bb.Compressor, inputs: list[Tensor], loss: BatchLoss, table: Table, budgets: dict[str, bb.Budget],
+    mus: list[float] | None,
+) -> None:  # fmt: skip
     """The rows of post-training: one sweep, and the gates of each of its points projected onto each budget."""
     options = table.bench.options
     config = bb.PosttrainConfig(
-        mus=options.mus, loss=options.loss, steps=options.steps, gate_lr=options.gate_lr, range_lr=options.range_lr
+        mus=mus, loss=options.loss, steps=options.steps, gate_lr=options.gate_lr, range_lr=options.range_lr
     )
-    found = {name: BudgetPoints(compressor, budget, loss, inputs) for name, budget in budgets.items()}
+    first, *others = budgets
+    found = {name: BudgetPoints(compressor, budgets[name], loss, inputs) for name in others}
 
     def project(line: str) -> None:
         say(line)
@@ -117,8 +138,9 @@ def learned(
             points.add(float(line.split()[1].rstrip(":")))
 
     start = time.perf_counter()
-    bb.posttrain(compressor, inputs, "gates+ranges", config, progress=project)
+    front = bb.posttrain(compressor, inputs, "gates+ranges", config, progress=project, budget=budgets[first])
     seconds = time.perf_counter() - start
+    table.add("learned", first, budgets[first], front.points[-1], seconds)
     order = batch_order(len(inputs), config.steps, torch.Generator().manual_seed(0))
     for name, points in found.items():
         start = time.perf_counter()
@@ -127,10 +149,14 @@ def learned(
 
 
 def main(arguments: list[str]) -> None:
-    options = parse(arguments)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="which costs are limited")
+    parser.add_argument("--latency-table", type=Path, help="the table that bayesbits measure has written")
+    own, others = parser.parse_known_args(arguments)
+    options = parse(others)
     path = options.out or Path(__file__).parent / "results" / f"budgets-{options.model}.json"
     with implementation("eager") if options.device == "cpu" else nullcontext():
-        run(Bench(options), path, f"python -m experiments.budgets {as_typed(arguments)}")
+        run(Bench(options), own, path, f"python -m experiments.budgets {as_typed(arguments)}")
 
 
 if __name__ == "__main__":

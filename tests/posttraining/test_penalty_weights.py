@@ -20,7 +20,7 @@ def test_the_scale_is_what_the_lowest_widths_cost_over_what_they_save():
     x, y = examples()
     loss = batch_loss(compressor, "output", [x], [y])
     state = {name: value.clone() for name, value in compressor.model.state_dict().items()}
-    scale = natural_weight(compressor, loss, 1)
+    scale = natural_weight(compressor, compressor.penalty, loss, 1)
     assert all(torch.equal(value, state[name]) for name, value in compressor.model.state_dict().items())
     with torch.no_grad():
         wide = (loss(0).item(), compressor.penalty().item())
@@ -53,14 +53,32 @@ def test_a_loss_of_another_scale_has_weights_of_that_scale_and_the_same_front():
 def test_the_weights_are_multiples_that_increase():
     compressor = prepared(bits=(2, 4, 8))
     loss = batch_loss(compressor, "mse", [examples()[0]], [])
-    scale, weights = natural_weight(compressor, loss, 1), default_weights(compressor, loss, 1)
+    scale, weights = (
+        natural_weight(compressor, compressor.penalty, loss, 1),
+        default_weights(compressor, compressor.penalty, loss, 1),
+    )
     assert weights == pytest.approx([scale * multiple for multiple in MULTIPLES["hard_sigmoid"]], rel=0.06)
     assert list(weights) == sorted(set(weights))
 
 
 def test_where_the_probe_says_nothing_there_is_a_usual_weight():
     compressor = prepared(bits=(2, 4))
-    assert natural_weight(compressor, lambda _: torch.zeros(()), 1) == USUAL_WEIGHT
-    assert natural_weight(compressor, lambda _: torch.full((), torch.nan), 1) == USUAL_WEIGHT
+    assert natural_weight(compressor, compressor.penalty, lambda _: torch.zeros(()), 1) == USUAL_WEIGHT
+    assert natural_weight(compressor, compressor.penalty, lambda _: torch.full((), torch.nan), 1) == USUAL_WEIGHT
     compressor.fix()
-    assert natural_weight(compressor, lambda _: torch.zeros(()), 1) == USUAL_WEIGHT
+    assert natural_weight(compressor, compressor.penalty, lambda _: torch.zeros(()), 1) == USUAL_WEIGHT
+
+
+def test_tensors_that_are_not_charged_have_no_part_in_the_scale():
+    compressor = prepared(bits=(2, 4, 8))
+    loss = batch_loss(compressor, "output", [examples()[0]], [])
+    penalty = compressor.attachment.expected_bytes
+    scale = natural_weight(compressor, penalty, loss, 1)
+    with torch.no_grad():
+        wide = (loss(0).item(), penalty().item())
+        for name, quantizer in compressor.attachment.quantizers.items():
+            if quantizer.mode == "learning" and name.endswith("weight"):
+                quantizer.gates.logits.fill_(-6.0)
+        low = (loss(0).item(), penalty().item())
+    assert compressor.plan().bits["hidden.input"] == 8
+    assert scale == pytest.approx((low[0] - wide[0]) / (wide[1] - low[1]), rel=1e-5)

@@ -36,6 +36,7 @@ def test_the_papers_settings_are_the_papers():
         assert (recipe.search.epochs, recipe.search.mu, recipe.data.batch_size) == (epochs, 0.01, 128)
         for group in (recipe.search.weights, recipe.search.gates, recipe.search.ranges):
             assert group == bb.OptimizerConfig("adam", 1e-3, "linear")
+        assert recipe.search.calibration == "minmax"
         assert recipe.float_training is None
         assert recipe.finetune is None
     for name in ("imagenet-resnet18", "imagenet-mobilenetv2"):
@@ -45,3 +46,4 @@ def test_the_papers_settings_are_the_papers():
         assert [round(30 * part) for part in recipe.search.gates.milestones] == [10, 20]
         assert recipe.finetune.weights == bb.OptimizerConfig("sgd", 1e-4, "cosine")
         assert recipe.finetune.ranges == bb.OptimizerConfig("adam", 1e-4, "cosine")
+        assert recipe.search.calibration == "minmax"

@@ -192,7 +192,9 @@ def test_a_budget_takes_the_place_of_mu_and_of_the_rates_of_gates(tmp_path):
     (tmp_path / "recipe.toml").write_text(recipes.to_toml(recipe))
     assert 'budget = "0.5% bops, 500 kB"' in (tmp_path / "recipe.toml").read_text()
     assert recipes.load(tmp_path / "recipe.toml") == recipe
-    own = recipes.load("digits-lenet5", ["search.gates.lr=0.03"], budget="1 kB")
+    own = recipes.load("mnist-lenet5", budget="1 kB")
+    assert own.search.gates is None  # the recipe has the paper's rate
+    own = recipes.load("mnist-lenet5", ["search.gates.lr=0.03"], budget="1 kB")
     assert own.search.gates.lr == 0.03
     for options in ({"overrides": ["search.mu=0.1"], "budget": "1 kB"}, {"overrides": ["search.budget=1 kB"]}):
         with pytest.raises(ValueError, match=r"\[search\]: SearchConfig.mu is .*give one of them"):

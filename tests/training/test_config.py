@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import bayesbits as bb
-from bayesbits import Budget, OptimizerConfig, SearchConfig
+from bayesbits import Budget, FinetuneConfig, OptimizerConfig, SearchConfig
 from bayesbits.functional.gates import INITIAL_LOGIT as OPEN_LOGIT
 from bayesbits.training.budget_control import INITIAL_LOGIT
-from bayesbits.training.config import gate_optimizer
+from bayesbits.training.config import gate_optimizer, range_optimizer
 
 BOTH: list[tuple[dict[str, Any], str]] = [
     ({"epochs": -1}, "epochs is -1; it is an integer of at least 0"),
@@ -104,3 +104,24 @@ def test_gates_learn_as_they_are_told_or_as_in_the_paper() -> None:
     for options in ({}, {"budget": "1% bops"}):
         assert gate_optimizer(SearchConfig(gates={}, **options), 300) == OptimizerConfig()
         assert gate_optimizer(SearchConfig(gates={"lr": 0.03}, **options), 300).lr == 0.03
+
+
+@pytest.mark.parametrize("steps", [60, 300, 3000, 300_000])
+def test_a_range_can_change_by_a_factor_of_e_in_the_first_third_of_any_search(steps: int) -> None:
+    for options in ({}, {"budget": "1% bops"}):
+        optimizer = range_optimizer(SearchConfig(**options), steps)
+        assert optimizer.lr * steps / 3 >= 1.0
+        assert 1e-3 <= optimizer.lr <= max(1e-3, 4 / steps)
+        assert dataclasses.replace(optimizer, lr=1e-3) == OptimizerConfig()
+    assert range_optimizer(SearchConfig(), 1).lr == 0.1
+    assert range_optimizer(SearchConfig(), 4000).lr == 1e-3
+
+
+def test_ranges_learn_as_they_are_told_or_as_in_the_paper() -> None:
+    assert range_optimizer(SearchConfig(ranges={}), 300) == OptimizerConfig()
+    assert range_optimizer(SearchConfig(ranges={"lr": 0.03}), 300).lr == 0.03
+    assert range_optimizer(FinetuneConfig(), 300) == FinetuneConfig().ranges
+    with pytest.raises(ValueError, match=r"FinetuneConfig\.ranges is None; it is an OptimizerConfig or a dict"):
+        FinetuneConfig(ranges=None)
+    with pytest.raises(ValueError, match=r"SearchConfig\.weights is None; it is an OptimizerConfig or a dict"):
+        SearchConfig(weights=None)

@@ -1,7 +1,7 @@
 """The `Budget`: limits on the cost of the final network, given as numbers or as text such as "0.5% bops" or "2.5 ms".
 
 A limit has the name of the field of `Cost` that it bounds; `counted` is what a plan comes to under each limit. To add
-one: a field here, a field in `Cost`, and in `training.budget_control` the expectation of that cost.
+one: a field here, a field in `Cost`, and in `compression.expected_costs` the expectation of that cost.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class PosttrainConfig:
 
     Args:
         mus: The weights of the penalty, increasing: each gives one point of the front. None: eight, chosen for the
-            network and the loss by a short probe.
+            network, the penalty and the loss by a short probe.
         loss: The loss beside the penalty: "labels" (cross-entropy, or the `loss_fn` that is given); or, without labels,
             "output" (the KL divergence from the float network's probabilities), "cosine" (one minus the cosine to the
             float network's output), "mse" (the squared error of the output, relative to its squares), "layers" (the
@@ -47,8 +47,8 @@ class PosttrainConfig:
     """
 
     mus: tuple[float, ...] | None = None
-    """The weights of the penalty, increasing: each gives one point of the front. None: eight, chosen for the network
-    and the loss by a short probe."""
+    """The weights of the penalty, increasing: each gives one point of the front. None: eight, chosen for the network,
+    the penalty and the loss by a short probe."""
     loss: str | Callable[[Any, Any], Tensor] = "labels"
     """The loss beside the penalty: "labels" (cross-entropy, or the `loss_fn` that is given); or, without labels,
     "output" (the KL divergence from the float network's probabilities), "cosine" (one minus the cosine to the float

@@ -6,7 +6,8 @@ in the loss as they save in the penalty:
 
     mu_0 = (loss at the lowest widths - loss at the widest) / (penalty at the widest - penalty at the lowest widths)
 
-The default weights are multiples of it, the same for every network and loss.
+Tensors that the penalty does not charge keep their widest width, such as activations where bytes are limited. The
+default weights are multiples of it, the same for every network and loss.
 """
 
 import math
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from bayesbits.compression.compressor import Compressor
+from bayesbits.nn.gates import Gates
 from bayesbits.posttraining.quantizer_state import quantizers_restored
 
 CLOSED_LOGIT = -6.0
@@ -31,14 +33,18 @@ MULTIPLES = {
 }
 
 
-def default_weights(compressor: Compressor, loss: Callable[[int], Tensor], batches: int) -> tuple[float, ...]:
-    """The default weights of the penalty, to two digits, for a loss that is a function of the index of a batch."""
-    scale = natural_weight(compressor, loss, batches)
+def default_weights(
+    compressor: Compressor, penalty: Callable[[], Tensor], loss: Callable[[int], Tensor], batches: int
+) -> tuple[float, ...]:
+    """The default weights of a penalty, to two digits, for a loss that is a function of the index of a batch."""
+    scale = natural_weight(compressor, penalty, loss, batches)
     return tuple(float(f"{scale * multiple:.2g}") for multiple in MULTIPLES[compressor.spec.gates])
 
 
 @torch.no_grad()
-def natural_weight(compressor: Compressor, loss: Callable[[int], Tensor], batches: int) -> float:
+def natural_weight(
+    compressor: Compressor, penalty: Callable[[], Tensor], loss: Callable[[int], Tensor], batches: int
+) -> float:
     """mu_0, from at most two batches.
 
     It is the usual weight where only channels learn, and where the lowest widths do not raise the loss, as in a network
@@ -50,14 +56,22 @@ def natural_weight(compressor: Compressor, loss: Callable[[int], Tensor], batche
         return USUAL_WEIGHT
     values = []
     with quantizers_restored(attachment):
-        for closed in (False, True):
-            for gates in learning:
-                gates.reopen()
-                if closed:  # a tensor keeps its lowest width
-                    gates.logits[0 if gates.open_first else 1 :] = CLOSED_LOGIT
+        for gates in learning:
+            gates.reopen()
+        for closed in ([], _charged(learning, penalty)):
+            for gates in closed:  # a tensor keeps its lowest width
+                gates.logits[0 if gates.open_first else 1 :] = CLOSED_LOGIT
             losses = [loss(index) for index in range(min(2, batches))]
-            values.append((float(torch.stack(losses).mean()), float(compressor.penalty())))
+            values.append((float(torch.stack(losses).mean()), float(penalty())))
     (wide_loss, wide_penalty), (low_loss, low_penalty) = values
     saved = wide_penalty - low_penalty
     scale = (low_loss - wide_loss) / saved if saved > 0 else math.nan
     return scale if math.isfinite(scale) and scale > 0 else USUAL_WEIGHT
+
+
+def _charged(learning: list[Gates], penalty: Callable[[], Tensor]) -> list[Gates]:
+    """The gates that have an influence on the penalty."""
+    able = [gates for gates in learning if gates.logits.requires_grad and gates.logits.numel()]
+    with torch.enable_grad():
+        slopes = torch.autograd.grad(penalty(), [gates.logits for gates in able], allow_unused=True) if able else ()
+    return [gates for gates, slope in zip(able, slopes, strict=True) if slope is not None and bool(slope.any())]

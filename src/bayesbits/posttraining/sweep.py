@@ -2,9 +2,9 @@
 
     loss(batch) + mu * penalty
 
-The weights increase, and each point starts where the previous one ended. Adam normalizes gradients by their size, so
-that gates without influence on the loss close at the same speed for every mu, and the others stop where the gradients
-of loss and penalty are equal.
+The penalty is that of the spec, or what a budget limits (see `posttraining.sweep_penalty`). The weights increase, and
+each point starts where the previous one ended. Adam normalizes gradients by their size, so that gates without influence
+on the loss close at the same speed for every mu, and the others stop where the gradients of loss and penalty are equal.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bayesbits.compression.budget import Budget, as_budget
 from bayesbits.compression.compressor import Compressor, check_compressor
@@ -32,6 +32,7 @@ from bayesbits.posttraining.quantizer_state import (
     remember_sweep,
     reset_for_sweep,
 )
+from bayesbits.posttraining.sweep_penalty import sweep_penalty
 from bayesbits.records.front import Front, Point
 from bayesbits.utils.progress import progress_bar
 
@@ -67,6 +68,8 @@ def posttrain(
         budget: The most that a plan may cost, such as "2% bops" or "500 kB": the gates of every point are projected
             onto it too, and the plan with the least loss on the examples is one more point, the last. Its ranges are
             those with the least loss: the point's own, or fitted to its widths and, with "gates+ranges", learned.
+            Where it limits bytes or milliseconds, the penalty is the sum over the limits of expected cost / limit, in
+            the place of `Spec.penalty`.
 
     Returns:
         A front with one point for each weight of the penalty, and with a budget one more, which is within it;
@@ -106,7 +109,8 @@ def posttrain(
     points: list[Point] = []
     within = None if limit is None else BudgetPoints(compressor, limit, loss, inputs)
     started: Ranges = {}
-    mus = config.mus if config.mus is not None else default_weights(compressor, loss, len(inputs))
+    penalty = sweep_penalty(compressor, limit)
+    mus = config.mus if config.mus is not None else default_weights(compressor, penalty, loss, len(inputs))
     shown = progress is None and keep is None  # those who are told of each point show them in their own way
     for mu in mus:
         with (
@@ -115,9 +119,8 @@ def posttrain(
         ):
             started = started or reset_for_sweep(compressor.attachment)
             with only_learning(compressor, tuple(learn.split("+"))) as groups:
-                _learn_point(
-                    compressor, groups, loss, mu, config, batch_order(len(inputs), config.steps, order), advance
-                )
+                batches_of_steps = batch_order(len(inputs), config.steps, order)
+                _learn_point(groups, loss, penalty, mu, config, batches_of_steps, advance)
             score = None
             if evaluate is not None:
                 with quantizers_restored(compressor.attachment):
@@ -143,9 +146,9 @@ def posttrain(
 
 
 def _learn_point(
-    compressor: Compressor,
     groups: dict[str, list[nn.Parameter]],
     loss: BatchLoss,
+    penalty: Callable[[], Tensor],
     mu: float,
     config: PosttrainConfig,
     order: list[int],
@@ -158,7 +161,7 @@ def _learn_point(
     total = torch.zeros((), device=groups["gates"][0].device)
     for index in order:
         optimizer.zero_grad()
-        value = loss(index) + mu * compressor.penalty()
+        value = loss(index) + mu * penalty()
         value.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         schedule.step()

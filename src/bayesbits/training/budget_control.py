@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from bayesbits.compression.budget import Budget
 from bayesbits.compression.compressor import Compressor
+from bayesbits.compression.expected_costs import ExpectedCosts
 from bayesbits.functional.gates import INITIAL_LOGIT as OPEN_LOGIT
 
 SCHEDULE = (0.05, 0.45)  # the parts of the search between which the target falls
@@ -69,11 +70,11 @@ class BudgetControl(nn.Module):
     def __init__(self, compressor: Compressor, budget: Budget, steps: int) -> None:
         super().__init__()
         self.budget = budget
-        limits = limits_of(compressor, budget)
+        self.costs = ExpectedCosts(compressor.attachment, budget)
+        limits = self.costs.limits
         self.names, self.gain, self._interval = tuple(limits), GAIN / max(1, steps), max(1, steps // COUNTS)
         # A plain container: these modules are owned by the network.
         self._compressor = (compressor,)
-        self.expected_latency = None if budget.table is None else compressor.attachment.expected_latency(budget.table)
         device = next(compressor.model.parameters()).device
         log_limit = torch.tensor([math.log(limit) for limit in limits.values()], device=device)
         with torch.no_grad():
@@ -118,12 +119,9 @@ class BudgetControl(nn.Module):
 
     def measure(self) -> Tensor:
         """The logarithms of the expected and of the decided costs, [2, limits]; the first are differentiable."""
-        attachment = self._compressor[0].attachment
-        modules = {"relative_bops": attachment.expected_bops, "weight_bytes": attachment.expected_bytes}
-        modules |= {} if self.expected_latency is None else {"latency_ms": self.expected_latency}
-        expected = torch.stack([modules[name]().float() for name in self.names])
+        expected = self.costs()
         with torch.no_grad():
-            decided = torch.stack([modules[name](decided=True).float() for name in self.names])
+            decided = self.costs(decided=True)
         return torch.stack([expected, decided]).clamp_min(LEAST_COST).log()
 
     def penalty(self, log_costs: Tensor) -> Tensor:
@@ -173,12 +171,3 @@ def start_gates(compressor: Compressor) -> None:
     for member in gates:
         if bool((member.logits == OPEN_LOGIT).all()):
             member.logits.fill_(INITIAL_LOGIT)
-
-
-def limits_of(compressor: Compressor, budget: Budget) -> dict[str, float]:
-    """The limits whose expectation is known: bit operations in percent (the lower one of two), bytes, milliseconds."""
-    limits = budget.limits
-    if (bops := limits.pop("bops", None)) is not None:
-        relative = 100 * bops / compressor.attachment.cost_model.dense().bops
-        limits["relative_bops"] = min(relative, limits.get("relative_bops", math.inf))
-    return limits

@@ -1,14 +1,15 @@
 """The configurations of training: `SearchConfig`, `FinetuneConfig` and `OptimizerConfig`.
 
 `SearchConfig` is for learning bits and channels, `FinetuneConfig` for the training that follows with both of them
-fixed. Every default is the paper's where the paper has one, but for the learning rate of gates; `gates={}`
-is the paper's. A configuration is checked when it is made.
+fixed. Every default of an optimizer is the paper's where the paper has one, but for the learning rates of gates and
+ranges in short searches; `gates={}` and `ranges={}` are the paper's. A configuration is checked when it is made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from typing import ClassVar
 
 from bayesbits.compression.budget import Budget, as_budget
 from bayesbits.compression.range_estimation import METHODS
@@ -23,6 +24,9 @@ _GATE_DISTANCE = 7.0  # from the logit at which a gate starts, 6, to that of a c
 _GATE_PART = 0.3  # the part of a search in which a gate can close
 _BUDGET_GATE_DISTANCE, _BUDGET_GATE_PART = 4.0, 0.15  # with a budget, where gates start at 3 and follow a schedule
 _MOST_GATE_LR = 0.5
+_RANGE_DISTANCE = 1.0  # of the logarithm of a range: what is calibrated before training may be as far off
+_RANGE_PART = 0.3  # the part of a search in which a range can go there
+_MOST_RANGE_LR = 0.1
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,8 @@ class OptimizerConfig:
 class _TrainingConfig:
     """The fields that search and fine-tuning have in common."""
 
+    _CHOSEN_BY_STEPS: ClassVar[tuple[str, ...]] = ()  # what may be None: the number of steps decides
+
     epochs: int = 100
     """The number of passes over the loader."""
     epoch_steps: int | None = None
@@ -90,7 +96,7 @@ class _TrainingConfig:
     ends with the loader."""
     weights: OptimizerConfig = field(default_factory=OptimizerConfig)
     """Optimizer and schedule of the weights."""
-    ranges: OptimizerConfig = field(default_factory=OptimizerConfig)
+    ranges: OptimizerConfig | None = field(default_factory=OptimizerConfig)
     """Optimizer and schedule of the quantizers' ranges."""
     distillation: float = 0.0
     """The weight of the distillation loss, from 0 to 1; the rest is the weight of the task loss."""
@@ -128,7 +134,7 @@ class _TrainingConfig:
         for name in ("channels_last", "compile", "cuda_graph"):
             check_flag(self, name)
         for name in ("weights", "gates", "ranges"):
-            if getattr(self, name, None) is not None:
+            if hasattr(self, name) and (name not in self._CHOSEN_BY_STEPS or getattr(self, name) is not None):
                 object.__setattr__(self, name, _optimizer(self, name))
 
 
@@ -141,7 +147,9 @@ class SearchConfig(_TrainingConfig):
         epoch_steps: The number of batches after which an epoch ends, for loaders without an end or without a length;
             None: an epoch ends with the loader.
         weights: Optimizer and schedule of the weights.
-        ranges: Optimizer and schedule of the quantizers' ranges.
+        ranges: Optimizer and schedule of the logarithms of the quantizers' ranges. None: Adam with a learning rate that
+            follows from the number of steps, so that a range can change by a factor of e in the first third of any
+            search, and at least the paper's, 1e-3, which is `ranges={}`.
         distillation: The weight of the distillation loss, from 0 to 1; the rest is the weight of the task loss.
         temperature: The softmax temperature of the distillation loss.
         precision: "float32", or "bfloat16": layers run in it under autocast.
@@ -165,11 +173,11 @@ class SearchConfig(_TrainingConfig):
         frozen_statistics: The last part of training, from 0 to 1, in which batch norm statistics are frozen: the plan
             is read with these.
         calibration: The method by which ranges are calibrated before the first step, where they are not known; see
-            `Compressor.calibrate`.
+            `Compressor.calibrate`. In a range that is made for many bits, as by "minmax", few bits look worse than they
+            are, and their gates stay open.
         calibration_batches: The number of batches of the loader that are used for calibration.
         calibration_bits: The width at which calibration="mse" measures the squared error; None: the narrowest one that
-            a tensor may have. In a range that is made for many bits few bits look worse than they are, and their gates
-            stay open.
+            a tensor may have.
 
     Raises:
         ValueError: A value is not allowed; the message names the field.
@@ -177,10 +185,12 @@ class SearchConfig(_TrainingConfig):
     Example::
 
         >>> import bayesbits as bb
-        >>> config = bb.SearchConfig(epochs=30, mu=0.05, gates={"lr": 1e-2}, calibration="mse")
+        >>> config = bb.SearchConfig(epochs=30, mu=0.05, gates={"lr": 1e-2}, calibration="minmax")
         >>> config.gates.lr
         0.01
     """
+
+    _CHOSEN_BY_STEPS: ClassVar[tuple[str, ...]] = ("gates", "ranges")
 
     mu: float | None = None
     """The weight of the penalty in the loss: a larger one gives fewer bits. None: 0.01, or what the budget needs."""
@@ -190,10 +200,12 @@ class SearchConfig(_TrainingConfig):
     """For a budget as text with a limit such as "2.5 ms": the file with the latency table."""
     gates: OptimizerConfig | None = None
     """Optimizer and schedule of the gates. None: Adam with a learning rate that follows from the number of steps."""
+    ranges: OptimizerConfig | None = None
+    """Optimizer and schedule of the ranges. None: Adam with a learning rate that follows from the number of steps."""
     frozen_statistics: float = 0.05
     """The last part of training, from 0 to 1, in which batch norm statistics are frozen: the plan is read with these.
     """
-    calibration: str = "minmax"
+    calibration: str = "mse"
     """The method by which ranges are calibrated before the first step, where they are not known; see
     `Compressor.calibrate`."""
     calibration_batches: int = 8
@@ -284,6 +296,19 @@ def gate_optimizer(config: SearchConfig, steps: int) -> OptimizerConfig:
     else:
         lr = _BUDGET_GATE_DISTANCE / (_BUDGET_GATE_PART * max(1, steps))
     return replace(paper, lr=min(_MOST_GATE_LR, max(paper.lr, lr)))
+
+
+def range_optimizer(config: SearchConfig | FinetuneConfig, steps: int) -> OptimizerConfig:
+    """How ranges learn in a training of so many steps.
+
+    A step of Adam moves the logarithm of a range by about the learning rate: at the paper's 1e-3, 200 steps change a
+    range by a fifth. An activation of a network that is not trained yet may grow much more, and what lies outside of
+    its range is clipped and has no gradient.
+    """
+    if config.ranges is not None:
+        return config.ranges
+    paper = OptimizerConfig()
+    return replace(paper, lr=min(_MOST_RANGE_LR, max(paper.lr, _RANGE_DISTANCE / (_RANGE_PART * max(1, steps)))))
 
 
 def _optimizer(config: _TrainingConfig, name: str) -> OptimizerConfig:

@@ -8,7 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.compression.compressor import Compressor
-from bayesbits.training.config import FinetuneConfig, OptimizerConfig, SearchConfig, gate_optimizer
+from bayesbits.training.config import (
+    FinetuneConfig,
+    OptimizerConfig,
+    SearchConfig,
+    gate_optimizer,
+    range_optimizer,
+)
 from bayesbits.training.distributed import full_optimizer_state, shard_optimizer_state
 from bayesbits.training.errors import CheckpointError
 
@@ -32,7 +38,7 @@ def make_optimizers(
 ) -> "Optimizers":
     """One optimizer for each group of parameters that learns; `steps` is the number of steps of the whole phase."""
     groups = {group["name"]: group["params"] for group in compressor.parameter_groups()}
-    configs = {"weights": config.weights, "ranges": config.ranges}
+    configs = {"weights": config.weights, "ranges": range_optimizer(config, steps)}
     if isinstance(config, SearchConfig):
         configs["gates"] = gate_optimizer(config, steps)
     return Optimizers({name: (parameters, configs[name]) for name, parameters in groups.items()})
