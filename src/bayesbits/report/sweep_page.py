@@ -1,0 +1,80 @@
+"""The page about a sweep: metric over cost with mean and spread over seeds, and a table of all settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from markupsafe import Markup
+
+from bayesbits.recipes.run_folder import write
+from bayesbits.report.formatting import format_bytes, format_duration
+from bayesbits.report.page import environment
+from bayesbits.report.pareto_figure import pareto_figure
+from bayesbits.sweeps.summary import SummaryRow, cost_text, estimate_text, summarize
+
+
+def write_sweep_page(folders: Sequence[str | Path], path: str | Path) -> Path:
+    """Write one HTML page about several finished runs; returns its path.
+
+    Runs that differ in their seed alone are one row and one point, with mean and standard error.
+
+    Args:
+        folders: The folders of the runs.
+        path: The file to write.
+
+    Raises:
+        FileNotFoundError: If a run is not finished.
+        ValueError: If there is no run, or a file is damaged.
+    """
+    path = Path(path)
+    write(path, render_sweep_page(summarize(folders)))
+    return path
+
+
+def render_sweep_page(rows: Sequence[SummaryRow]) -> str:
+    """The whole page."""
+    if not rows:
+        raise ValueError("there is no finished run to write a page about")
+    runs = sum(len(row.seeds) for row in rows)
+    return environment().get_template("sweep.html.jinja").render(
+        title=f"{', '.join(dict.fromkeys(row.recipe for row in rows))}: {_count(runs, 'run')}",
+        rows=rows,
+        runs=_count(runs, "run"),
+        settings=_count(len(rows), "setting"),
+        figures=_figures(rows),
+        table_rows=[_cells(row) for row in rows],
+        run_rows=[cells for row in rows for cells in _run_cells(row)],
+    )  # fmt: skip
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _figures(rows: Sequence[SummaryRow]) -> list[tuple[str, Markup]]:
+    """A figure for each data set and metric, with its title."""
+    groups: dict[tuple[str, str], list[SummaryRow]] = {}
+    for row in rows:
+        groups.setdefault((row.data, row.metric), []).append(row)
+    found = []
+    for number, ((data, metric), group) in enumerate(groups.items()):
+        models = ", ".join(dict.fromkeys(row.model for row in group))
+        found.append((f"{models} on {data}: {metric} and bit operations", pareto_figure(group, f"pareto-{number}")))
+    return found
+
+
+def _cells(row: SummaryRow) -> tuple[str, ...]:
+    float_score = "-" if row.float_score is None else estimate_text(row.float_score, row.unit)
+    return (
+        row.recipe, row.method, row.label or "-", row.score_text, float_score, cost_text(row.relative_bops),
+        format_bytes(row.weight_bytes.mean), format_duration(row.seconds.mean), str(len(row.seeds)),
+    )  # fmt: skip
+
+
+def _run_cells(row: SummaryRow) -> list[tuple[str, ...]]:
+    numbers = zip(row.folders, row.seeds, row.score.values, row.relative_bops.values, strict=True)
+    return [
+        (folder.name, str(seed), f"{score:.2f}{row.unit}" if row.unit else f"{score:.4g}", f"{cost:.3g}%")
+        for folder, seed, score, cost in numbers
+    ]

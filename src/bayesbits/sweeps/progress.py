@@ -1,0 +1,57 @@
+"""How far a run is, from the last lines of its metrics: other processes and machines write them, too."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from bayesbits.recipes import Recipe
+from bayesbits.recipes.run_folder import METRICS
+
+_TAIL = 8192  # bytes; a line has a few hundred
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress of a run."""
+
+    stage: str
+    """Such as "search"."""
+    epoch: int
+    """The finished epochs of the stage."""
+    epochs: int
+    """All epochs of the stage."""
+    part: float
+    """The finished part of all epochs of the run, from 0 to 1."""
+    relative_bops: float | None = None
+    """The expected bit operations in percent, where the last line has them."""
+
+    def __str__(self) -> str:
+        return f"{self.stage} {self.epoch}/{self.epochs}"
+
+
+def read_progress(folder: Path, recipe: Recipe) -> Progress | None:
+    """The progress of the run in a folder; None before the first line."""
+    last = _last_line(folder / METRICS)
+    stages = {"float": recipe.float_training, "search": recipe.search, "finetune": recipe.finetune}
+    epochs = {name: config.epochs for name, config in stages.items() if config is not None}
+    if last is None or last.get("phase") not in epochs or not isinstance(last.get("epoch"), int):
+        return None
+    stage, epoch = str(last["phase"]), int(str(last["epoch"]))
+    earlier = list(epochs)[: list(epochs).index(stage)]
+    part = (sum(epochs[name] for name in earlier) + epoch) / max(1, sum(epochs.values()))
+    cost = last.get("expected_relative_bops")
+    return Progress(stage, epoch, epochs[stage], part, cost if isinstance(cost, float) else None)
+
+
+def _last_line(path: Path) -> dict[str, object] | None:
+    """The last line that was written to its end."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL))
+            lines = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"\n")]
+        found = json.loads(lines[-1]) if lines else None
+    except (OSError, ValueError):  # the run begins, or writes at this moment
+        return None
+    return found if isinstance(found, dict) else None
