@@ -109,6 +109,27 @@ def test_a_sweep_survives_a_killed_run_and_ctrl_c_and_goes_on(here):
     assert times == [(folder / "result.json").stat().st_mtime_ns for folder in folders]
 
 
+@pytest.mark.check
+def test_a_run_on_a_local_ray_whose_worker_is_killed_goes_on(here):
+    (here / "users_own.py").write_text(USERS)
+    folder = here / "out" / NAMES[0]
+    command = [sys.executable, "-m", "bayesbits", *OWN[:-4], "--ray", "local"]
+    with (here / "shown.txt").open("w") as shown:
+        sweep = subprocess.Popen(command, stdout=shown, stderr=shown)
+        wait_until(lambda: (folder / "search.checkpoint").is_file() and trained(folder), "training")
+        os.kill(process_of(folder), signal.SIGKILL)
+        wait_until(lambda: "its worker died" in (here / "shown.txt").read_text(), "the killed worker")
+        (here / "go").touch()
+        assert sweep.wait(300) == 0, (here / "shown.txt").read_text()
+    log = (folder / "log.txt").read_text()
+    assert log.count("--- ") == 2
+    assert log.count("the search starts from scratch") == 2
+    for name in NAMES:
+        assert recipes.Result.load(here / "out" / name / "result.json").seed == 0
+        assert (here / "out" / name / "report.html").exists()
+    assert "page: out/sweep.html" in (here / "shown.txt").read_text()
+
+
 def scripted(monkeypatch, outcomes=None, jobs=2):
     """Sweeps with workers that train nothing."""
     workers = ScriptedWorkers(jobs, outcomes)

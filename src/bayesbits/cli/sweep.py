@@ -84,10 +84,10 @@ def run_sweep(options: SweepOptions) -> None:
         raise ValueError(f"--output is {output}, and a file is there; choose another folder") from error
     record = partial(write_record, output, entries, options.command)
     record()
-    with StopSignals() as stop:
-        if any(entry.state is not State.DONE for entry in entries):
-            _run(entries, options, stop, record)
-    _finish(entries, options, stop.received)
+    signal = 0
+    if any(entry.state is not State.DONE for entry in entries):
+        signal = _run(entries, options, record)
+    _finish(entries, options, signal)
 
 
 def planned_runs(options: SweepOptions) -> list[SweepRun]:
@@ -132,10 +132,11 @@ def _announce(entries: Sequence[Entry], output: Path) -> None:
         print_status(f"{len(others)} other runs there are no part of this sweep: {names}")
 
 
-def _run(entries: Sequence[Entry], options: SweepOptions, stop: StopSignals, record: partial[Path]) -> None:
-    workers, jobs = _workers(options)
+def _run(entries: Sequence[Entry], options: SweepOptions, record: partial[Path]) -> int:
+    """Run what is not done; returns the signal that has stopped it, or 0."""
+    workers, jobs = _workers(options)  # first: Ray sets a handler of SIGTERM
     try:
-        with SweepDisplay(entries, jobs) as display:
+        with StopSignals() as stop, SweepDisplay(entries, jobs) as display:
 
             def observe(entry: Entry | None) -> None:
                 if entry is not None:
@@ -144,6 +145,7 @@ def _run(entries: Sequence[Entry], options: SweepOptions, stop: StopSignals, rec
                 display.changed(entry)
 
             run_entries(entries, workers, observe, stop)
+            return stop.received
     except KeyboardInterrupt as error:
         record()
         error.add_note(f"Go on with: {options.command}")
@@ -155,7 +157,8 @@ def _run(entries: Sequence[Entry], options: SweepOptions, stop: StopSignals, rec
 def _workers(options: SweepOptions) -> tuple[Workers, int]:
     if options.ray is None:
         jobs = options.jobs or 1
-        return LocalProcesses(jobs, partial(command_of, device=options.device)), jobs
+        gpus = None if options.device is None else 0  # a device that was chosen is not replaced
+        return LocalProcesses(jobs, partial(command_of, device=options.device), gpus), jobs
     from bayesbits.sweeps.ray_tasks import RayTasks
 
     tasks = RayTasks(options.ray, options.jobs, partial(run_in, device=options.device))

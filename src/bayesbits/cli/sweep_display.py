@@ -55,6 +55,8 @@ class SweepDisplay:
         """Show a change of an entry, or, several times a second, how far the runs are."""
         now = time.monotonic()
         if self._live is not None:
+            if entry is not None and entry.state in (State.WAITING, State.FAILED):  # the table has no room for reasons
+                self._live.console.print(_sentence(entry), markup=False, highlight=False)
             if entry is not None or now - self._shown >= _REFRESH_SECONDS:
                 self._shown = now
                 self._live.update(self.render(), refresh=True)
@@ -160,16 +162,19 @@ def _sentence(entry: Entry) -> str:
 def summary_table(rows: Sequence[SummaryRow], console: Console) -> Table:
     """Mean and standard error of every setting."""
     several = len({row.recipe for row in rows}) > 1
+    metrics = dict.fromkeys(row.metric for row in rows)
+    metric = "metric" if len(metrics) > 1 else rows[0].metric
     labels = [", ".join(part for part in (row.recipe * (several or not row.label), row.label) if part) for row in rows]
 
     def table_of(names: Sequence[str], wide: bool) -> Table:
         table = Table(title="Mean and standard error over seeds", title_justify="left")
         table.add_column("settings", overflow="fold")
-        for heading in [*(["method"] * wide), rows[0].metric, "BOPs", *(["weights", "time"] * wide), "seeds"]:
+        for heading in [*(["method"] * wide), metric, "BOPs", *(["weights", "time"] * wide), "seeds"]:
             table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
         for name, row in zip(names, rows, strict=True):
             size, seconds = format_bytes(row.weight_bytes.mean), format_duration(row.seconds.mean)
-            cells = [row.score_text, cost_text(row.relative_bops), *([size, seconds] * wide), str(len(row.seeds))]
+            score = f"{row.metric} " * (len(metrics) > 1) + row.score_text
+            cells = [score, cost_text(row.relative_bops), *([size, seconds] * wide), str(len(row.seeds))]
             table.add_row(Text(name), *([row.method] * wide), *cells)
         return table
 

@@ -36,14 +36,15 @@ def render_sweep_page(rows: Sequence[SummaryRow]) -> str:
     """The whole page."""
     if not rows:
         raise ValueError("there is no finished run to write a page about")
+    metrics = dict.fromkeys(row.metric for row in rows)
     runs = sum(len(row.seeds) for row in rows)
     return environment().get_template("sweep.html.jinja").render(
         title=f"{', '.join(dict.fromkeys(row.recipe for row in rows))}: {_count(runs, 'run')}",
-        rows=rows,
         runs=_count(runs, "run"),
         settings=_count(len(rows), "setting"),
+        metric="metric" if len(metrics) > 1 else rows[0].metric,
         figures=_figures(rows),
-        table_rows=[_cells(row) for row in rows],
+        table_rows=[_cells(row, several=len(metrics) > 1) for row in rows],
         run_rows=[cells for row in rows for cells in _run_cells(row)],
     )  # fmt: skip
 
@@ -64,10 +65,12 @@ def _figures(rows: Sequence[SummaryRow]) -> list[tuple[str, Markup]]:
     return found
 
 
-def _cells(row: SummaryRow) -> tuple[str, ...]:
+def _cells(row: SummaryRow, *, several: bool) -> tuple[str, ...]:
+    """The cells of a setting; where there are `several` metrics, the value has the name of its own."""
+    score = f"{row.metric} {row.score_text}" if several else row.score_text
     float_score = "-" if row.float_score is None else estimate_text(row.float_score, row.unit)
     return (
-        row.recipe, row.method, row.label or "-", row.score_text, float_score, cost_text(row.relative_bops),
+        row.recipe, row.method, row.label or "-", score, float_score, cost_text(row.relative_bops),
         format_bytes(row.weight_bytes.mean), format_duration(row.seconds.mean), str(len(row.seeds)),
     )  # fmt: skip
 

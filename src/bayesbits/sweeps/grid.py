@@ -15,7 +15,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -144,19 +144,21 @@ def _load(load: Load, recipe: str | None, settings: Sequence[Setting]) -> Recipe
 
 def _named(found: Sequence[tuple[Recipe, dict[str, Any]]]) -> list[SweepRun]:
     """Runs with names of the settings in which they differ."""
-    several = len({recipe.name for recipe, _ in found}) > 1
+    alike: dict[str, list[dict[str, str]]] = {}
+    for recipe, settings in found:
+        alike.setdefault(recipe.name, []).append({key: value_text(value) for key, value in settings.items()})
+    texts = {
+        name: {key: {settings.get(key) for settings in several} for key in dict.fromkeys(chain(*several))}
+        for name, several in alike.items()
+    }
     runs: list[SweepRun] = []
     taken: set[str] = set()
     for recipe, settings in found:
-        alike = [other for name, other in found if name.name == recipe.name]
-        varying = {
-            key: value for key, value in settings.items()
-            if any(key not in other or value_text(other[key]) != value_text(value) for other in alike)
-        }  # fmt: skip
+        varying = {key: value for key, value in settings.items() if len(texts[recipe.name][key]) > 1}
         words = [f"{key}={value_text(value)}" for key, value in zip(short_keys(varying), varying.values(), strict=True)]
         words.append(f"seed={recipe.seed}")
         name = _unique("-".join(map(_file_name, [recipe.name, *words])), taken)
-        label = ", ".join([recipe.name] * several + words)
+        label = ", ".join([recipe.name] * (len(alike) > 1) + words)
         runs.append(SweepRun(name, recipe, varying, label))
     return runs
 

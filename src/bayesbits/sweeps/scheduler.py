@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bayesbits.recipes.run_folder import RECIPE, prepare
+from bayesbits.recipes.run_folder import prepare
 from bayesbits.sweeps.entries import Entry, State, finished_result
 from bayesbits.sweeps.workers import Ending, Outcome, Workers
 from bayesbits.training.errors import StopSignals
@@ -58,9 +58,9 @@ def run_entries(
 
 
 def _start(entry: Entry, workers: Workers) -> None:
-    entry.folder.mkdir(parents=True, exist_ok=True)
-    if not (entry.folder / RECIPE).exists():
-        prepare(entry.folder, entry.run.recipe)
+    prepare(
+        entry.folder, entry.run.recipe
+    )  # again, too: what may differ, such as the folder of the data, is as asked for
     entry.state, entry.started = State.RUNNING, time.monotonic()
     workers.start(entry.folder)
 
