@@ -5,7 +5,8 @@ import re
 import pytest
 
 from bayesbits.report.pareto_figure import _cost_ticks, _front, _Place, pareto_figure, series_of
-from bayesbits.sweeps.summary import Estimate, SummaryRow
+from bayesbits.sweeps.estimate import Estimate
+from bayesbits.sweeps.summary import SummaryRow
 from tests.report.parsing import Page
 
 
@@ -13,8 +14,8 @@ def row(method="a", scores=(90.0, 92.0), bops=(1.0, 1.2), recipe="digits", highe
     return SummaryRow(
         recipe=recipe, method=method, data="digits", model="lenet5", settings=settings,
         seeds=tuple(range(len(scores))), folders=(), metric="accuracy", unit="%", higher_is_better=higher,
-        score=Estimate.of(scores), float_score=None, relative_bops=Estimate.of(bops), weight_bytes=Estimate.of([1.0]),
-        seconds=Estimate.of([1.0]),
+        score=Estimate.of(scores), float_score=None, validation=None, relative_bops=Estimate.of(bops),
+        weight_bytes=Estimate.of([1.0]), seconds=Estimate.of([1.0]),
     )  # fmt: skip
 
 
@@ -26,10 +27,12 @@ def test_every_setting_has_its_mean_its_seeds_and_its_error():
     rows = [row(mu=1), row(mu=2, scores=(95.0,), bops=(3.0,))]
     assert len(elements(rows, "circle", "mean")) == 2 + 1  # and one in the legend
     assert len(elements(rows, "circle", "seed")) == 2  # a single seed is its own mean
-    (error,) = elements(rows, "line", "error")
+    error, sideways = elements(rows, "line", "error")
     first = elements(rows, "circle", "mean")[0]
     middle = (float(error["y1"]) + float(error["y2"])) / 2
     assert middle == pytest.approx(float(first["cy"]), abs=0.02)
+    assert sideways["y1"] == sideways["y2"] == first["cy"]
+    assert float(sideways["x1"]) < float(first["cx"]) < float(sideways["x2"])
     low, high = (float(one["cy"]) for one in elements(rows, "circle", "seed"))
     assert low - high == pytest.approx(float(error["y1"]) - float(error["y2"]), abs=0.02)  # here both are 2 points
 

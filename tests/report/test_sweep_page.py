@@ -1,9 +1,13 @@
 """The page about a sweep: whole, self-contained, and true to the runs."""
 
+from dataclasses import replace
+
 import pytest
 
 from bayesbits.report import write_sweep_page
 from bayesbits.report.sweep_page import render_sweep_page
+from bayesbits.sweeps.estimate import Estimate
+from bayesbits.sweeps.summary import summarize
 from tests.report.parsing import Page
 from tests.sweeps.made_runs import finish_run, made_runs, with_metric
 
@@ -32,11 +36,21 @@ def test_the_page_has_means_with_errors_and_every_run(folders, tmp_path):
     assert len(page.all("caption")) == len(page.all("table")) == 2
 
 
-def test_a_figure_for_each_metric(folders):
-    with_metric(folders[0], name="mean IoU")
-    from bayesbits.sweeps.summary import summarize
+def test_a_validation_has_its_column(folders):
+    rows = [replace(row, validation=Estimate.of([90.0, 91.0])) for row in summarize(folders)]
+    text = Page(render_sweep_page(rows)).text
+    assert "95.60 ± 0.50%\n90.50 ± 0.50%\n98.00 ± 0.00%" in text
+    assert "were held back from training" in text
+    assert "chosen on the test set" not in text
+    assert "chosen on the test set" in Page(render_sweep_page(summarize(folders))).text
 
+
+def test_a_figure_for_each_metric(folders):
+    for folder in folders[:2]:
+        with_metric(folder, name="mean IoU")
     page = Page(render_sweep_page(summarize(folders)))
+    assert "mean IoU 95.60 ± 0.50%" in page.texts
+    assert "accuracy 96.50 ± 0.50%" in page.texts
     assert len(page.all("svg")) == 2
     ids = [found["id"] for _, found in page.elements if "id" in found]
     assert len(ids) == len(set(ids))

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bayesbits import recipes
-from bayesbits.sweeps.progress import read_progress
+from bayesbits.sweeps.progress import last_lines, read_progress
 
 RECIPE = recipes.load("digits-lenet5", ["float.epochs=10", "search.epochs=20", "finetune.epochs=10"])
 
@@ -39,3 +39,12 @@ def test_a_recipe_without_float_training_begins_with_the_search(tmp_path):
     assert (
         read_progress(tmp_path, recipes.load("cifar10-vgg7", ["search.epochs=10", "finetune.epochs=10"])).part == 0.25
     )
+
+
+def test_the_last_lines_are_whole(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(line("search", epoch) for epoch in range(500)))
+    found = last_lines(path)
+    assert [one["epoch"] for one in found] == list(range(500 - len(found), 500))
+    assert 50 < len(found) < 500
+    assert last_lines(tmp_path / "none") == []

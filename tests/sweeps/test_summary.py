@@ -1,23 +1,11 @@
 """Mean and standard error over seeds, and what distinguishes the rows."""
 
-from math import sqrt
+import json
 
 import pytest
 
-from bayesbits.sweeps.summary import Estimate, cost_text, estimate_text, summarize
+from bayesbits.sweeps.summary import summarize
 from tests.sweeps.made_runs import finish_run, made_runs, with_metric
-
-
-def test_the_standard_error_is_that_of_the_mean():
-    found = Estimate.of([96.0, 97.0, 98.0])
-    assert found.mean == 97.0
-    assert found.error == pytest.approx(1 / sqrt(3))  # the standard deviation of the sample is 1
-    assert Estimate.of([3.0]).error is None
-    assert estimate_text(found, "%") == "97.00 ± 0.58%"
-    assert estimate_text(Estimate.of([97.0]), "%") == "97.00%"
-    assert estimate_text(Estimate.of([0.5, 0.75])) == "0.6250 ± 0.1250"
-    assert cost_text(Estimate.of([0.51, 0.53])) == "0.52 ± 0.01%"
-    assert cost_text(Estimate.of([0.5123])) == "0.512%"
 
 
 @pytest.fixture
@@ -83,3 +71,18 @@ def test_a_run_that_is_not_finished_is_named(folders):
     (folders[1] / "result.json").unlink()
     with pytest.raises(FileNotFoundError, match=f"{folders[1].name} holds a run that is not finished"):
         summarize(folders)
+
+
+def test_the_last_evaluation_on_held_back_examples_is_averaged(folders):
+    assert summarize(folders)[0].validation is None
+    for number, folder in enumerate(folders):
+        lines = [
+            {"phase": "search", "event": "evaluate", "epoch": epoch, "validation_accuracy": 90.0 + epoch + number}
+            for epoch in (1, 2)
+        ]
+        lines.append({"phase": "finetune", "event": "train", "epoch": 1, "step": 3})
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    row = summarize(folders)[0]
+    assert row.validation.values == (94.0, 92.0)  # of seeds 1 and 3, which were written in another order
+    (folders[0] / "metrics.jsonl").unlink()
+    assert summarize(folders)[0].validation is None

@@ -17,8 +17,9 @@ from bayesbits.cli.console import error_console, print_status
 from bayesbits.cli.tables import fit_table
 from bayesbits.report.formatting import format_bytes, format_duration
 from bayesbits.sweeps.entries import Entry, State
+from bayesbits.sweeps.estimate import cost_text, estimate_text
 from bayesbits.sweeps.progress import Progress, read_progress
-from bayesbits.sweeps.summary import SummaryRow, cost_text
+from bayesbits.sweeps.summary import SummaryRow
 from bayesbits.training.progress import duration
 
 _STYLES = {State.DONE: "green", State.FAILED: "bold red", State.INTERRUPTED: "yellow", State.RUNNING: "bold"}
@@ -166,16 +167,20 @@ def summary_table(rows: Sequence[SummaryRow], console: Console) -> Table:
     metric = "metric" if len(metrics) > 1 else rows[0].metric
     labels = [", ".join(part for part in (row.recipe * (several or not row.label), row.label) if part) for row in rows]
 
+    validated = any(row.validation is not None for row in rows)
+
     def table_of(names: Sequence[str], wide: bool) -> Table:
         table = Table(title="Mean and standard error over seeds", title_justify="left")
         table.add_column("settings", overflow="fold")
-        for heading in [*(["method"] * wide), metric, "BOPs", *(["weights", "time"] * wide), "seeds"]:
+        heads = [*(["method"] * wide), metric, *(["validation"] * validated), "BOPs", *(["weights", "time"] * wide)]
+        for heading in (*heads, "seeds"):
             table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
         for name, row in zip(names, rows, strict=True):
-            size, seconds = format_bytes(row.weight_bytes.mean), format_duration(row.seconds.mean)
             score = f"{row.metric} " * (len(metrics) > 1) + row.score_text
-            cells = [score, cost_text(row.relative_bops), *([size, seconds] * wide), str(len(row.seeds))]
-            table.add_row(Text(name), *([row.method] * wide), *cells)
+            held_back = "-" if row.validation is None else estimate_text(row.validation, row.unit)
+            size, seconds = format_bytes(row.weight_bytes.mean), format_duration(row.seconds.mean)
+            cells = [*([row.method] * wide), score, *([held_back] * validated), cost_text(row.relative_bops)]
+            table.add_row(Text(name), *cells, *([size, seconds] * wide), str(len(row.seeds)))
         return table
 
     return fit_table(console, labels, lambda names: table_of(names, True), lambda names: table_of(names, False))

@@ -9,7 +9,8 @@ from math import ceil, floor, log10
 from markupsafe import Markup
 
 from bayesbits.report.svg import WIDTH, Axis, element, figure, horizontal_line, label
-from bayesbits.sweeps.summary import Estimate, SummaryRow
+from bayesbits.sweeps.estimate import Estimate
+from bayesbits.sweeps.summary import SummaryRow
 
 _TOP, _PLOT, _LEFT, _RIGHT = 36.0, 300.0, 64.0, WIDTH - 12.0
 _BELOW, _LEGEND_LINE = 48.0, 20.0
@@ -81,14 +82,10 @@ def _cost_position(axis: Axis, cost: float) -> float:
 
 
 def _score_axis(scores: Sequence[Estimate]) -> Axis:
-    values = [value for score in scores for value in (*score.values, *_ends(score))]
+    values = [value for score in scores for value in (*score.values, *score.ends)]
     low, high = min(values), max(values)
     room = 0.12 * (high - low) or 0.01 * abs(high) or 1.0
     return Axis(low - room, high + room, _TOP + _PLOT, _TOP)
-
-
-def _ends(estimate: Estimate) -> tuple[float, float]:
-    return estimate.mean - (estimate.error or 0.0), estimate.mean + (estimate.error or 0.0)
 
 
 def _grid(horizontal: Axis, vertical: Axis, bottom: float) -> list[Markup]:
@@ -123,31 +120,27 @@ def _series(places: Sequence[_Place], horizontal: Axis, vertical: Axis, *, label
         points = " ".join(f"{place.x:.2f},{place.y:.2f}" for place in front)
         parts.append(element("polyline", class_="front", points=points))
     for place in places:
-        row = place.row
-        if len(row.seeds) > 1:
-            parts += [
-                element(
-                    "circle", class_="seed", cx=_cost_position(horizontal, cost), cy=vertical.position(score), r=2.5
-                )
-                for cost, score in zip(row.relative_bops.values, row.score.values, strict=True)
-            ]
-            low, high = _ends(row.score)
-            parts.append(
-                element(
-                    "line",
-                    class_="error",
-                    x1=place.x,
-                    x2=place.x,
-                    y1=vertical.position(low),
-                    y2=vertical.position(high),
-                )
-            )
-        parts.append(element("circle", class_="mean", cx=place.x, cy=place.y, r=5))
-        if labeled and row.label:
+        parts += _point(place, horizontal, vertical)
+        if labeled and place.row.label:
             end = place.x > (_LEFT + _RIGHT) / 2
-            parts.append(
-                label(place.x + (-9 if end else 9), place.y - 8, row.label, "value last", "end" if end else "start")
-            )
+            x, anchor = (place.x - 9, "end") if end else (place.x + 9, "start")
+            parts.append(label(x, place.y - 8, place.row.label, "value last", anchor))
+    return parts
+
+
+def _point(place: _Place, horizontal: Axis, vertical: Axis) -> list[Markup]:
+    """The mean of a setting; with several seeds also these, and one standard error in both directions."""
+    cost, score = place.row.relative_bops, place.row.score
+    parts = []
+    if len(score.values) > 1:
+        for one, other in zip(cost.values, score.values, strict=True):
+            x, y = _cost_position(horizontal, one), vertical.position(other)
+            parts.append(element("circle", class_="seed", cx=x, cy=y, r=2.5))
+        low, high = (vertical.position(end) for end in score.ends)
+        left, right = (max(_LEFT, _cost_position(horizontal, end)) for end in cost.ends)
+        parts.append(element("line", class_="error", x1=place.x, x2=place.x, y1=low, y2=high))
+        parts.append(element("line", class_="error", x1=left, x2=right, y1=place.y, y2=place.y))
+    parts.append(element("circle", class_="mean", cx=place.x, cy=place.y, r=5))
     return parts
 
 

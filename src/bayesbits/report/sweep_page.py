@@ -11,7 +11,8 @@ from bayesbits.recipes.run_folder import write
 from bayesbits.report.formatting import format_bytes, format_duration
 from bayesbits.report.page import environment
 from bayesbits.report.pareto_figure import pareto_figure
-from bayesbits.sweeps.summary import SummaryRow, cost_text, estimate_text, summarize
+from bayesbits.sweeps.estimate import cost_text, estimate_text
+from bayesbits.sweeps.summary import SummaryRow, summarize
 
 
 def write_sweep_page(folders: Sequence[str | Path], path: str | Path) -> Path:
@@ -37,14 +38,18 @@ def render_sweep_page(rows: Sequence[SummaryRow]) -> str:
     if not rows:
         raise ValueError("there is no finished run to write a page about")
     metrics = dict.fromkeys(row.metric for row in rows)
+    metric = "metric" if len(metrics) > 1 else rows[0].metric
+    validated = any(row.validation is not None for row in rows)
     runs = sum(len(row.seeds) for row in rows)
     return environment().get_template("sweep.html.jinja").render(
         title=f"{', '.join(dict.fromkeys(row.recipe for row in rows))}: {_count(runs, 'run')}",
         runs=_count(runs, "run"),
         settings=_count(len(rows), "setting"),
-        metric="metric" if len(metrics) > 1 else rows[0].metric,
+        metric=metric,
         figures=_figures(rows),
-        table_rows=[_cells(row, several=len(metrics) > 1) for row in rows],
+        validated=validated,
+        headings=_headings(metric, validated),
+        table_rows=[_cells(row, several=len(metrics) > 1, validated=validated) for row in rows],
         run_rows=[cells for row in rows for cells in _run_cells(row)],
     )  # fmt: skip
 
@@ -65,12 +70,18 @@ def _figures(rows: Sequence[SummaryRow]) -> list[tuple[str, Markup]]:
     return found
 
 
-def _cells(row: SummaryRow, *, several: bool) -> tuple[str, ...]:
+def _headings(metric: str, validated: bool) -> tuple[str, ...]:
+    names = ("recipe", "method", "settings", metric, *(["validation"] * validated), "float")
+    return (*names, "relative BOPs", "weights", "training", "seeds")
+
+
+def _cells(row: SummaryRow, *, several: bool, validated: bool) -> tuple[str, ...]:
     """The cells of a setting; where there are `several` metrics, the value has the name of its own."""
     score = f"{row.metric} {row.score_text}" if several else row.score_text
-    float_score = "-" if row.float_score is None else estimate_text(row.float_score, row.unit)
+    found = [*([row.validation] * validated), row.float_score]
+    others = ["-" if one is None else estimate_text(one, row.unit) for one in found]
     return (
-        row.recipe, row.method, row.label or "-", score, float_score, cost_text(row.relative_bops),
+        row.recipe, row.method, row.label or "-", score, *others, cost_text(row.relative_bops),
         format_bytes(row.weight_bytes.mean), format_duration(row.seconds.mean), str(len(row.seeds)),
     )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bayesbits.recipes import Recipe
 from bayesbits.recipes.run_folder import METRICS
@@ -33,25 +34,27 @@ class Progress:
 
 def read_progress(folder: Path, recipe: Recipe) -> Progress | None:
     """The progress of the run in a folder; None before the first line."""
-    last = _last_line(folder / METRICS)
+    lines = last_lines(folder / METRICS)
+    last = lines[-1] if lines else {}
     stages = {"float": recipe.float_training, "search": recipe.search, "finetune": recipe.finetune}
     epochs = {name: config.epochs for name, config in stages.items() if config is not None}
-    if last is None or last.get("phase") not in epochs or not isinstance(last.get("epoch"), int):
+    if last.get("phase") not in epochs or not isinstance(last.get("epoch"), int):
         return None
-    stage, epoch = str(last["phase"]), int(str(last["epoch"]))
+    stage, epoch = last["phase"], last["epoch"]
     earlier = list(epochs)[: list(epochs).index(stage)]
     part = (sum(epochs[name] for name in earlier) + epoch) / max(1, sum(epochs.values()))
     cost = last.get("expected_relative_bops")
     return Progress(stage, epoch, epochs[stage], part, cost if isinstance(cost, float) else None)
 
 
-def _last_line(path: Path) -> dict[str, object] | None:
-    """The last line that was written to its end."""
+def last_lines(path: Path) -> list[dict[str, Any]]:
+    """The last lines of metrics that were written to their ends; none where the file is not there, or damaged."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL))
+            start = max(0, path.stat().st_size - _TAIL)
+            file.seek(start)
             lines = [line for line in file.read().splitlines(keepends=True) if line.endswith(b"\n")]
-        found = json.loads(lines[-1]) if lines else None
-    except (OSError, ValueError):  # the run begins, or writes at this moment
-        return None
-    return found if isinstance(found, dict) else None
+        found = [json.loads(line) for line in lines[1 if start else 0 :]]  # the first one may have lost its beginning
+    except (OSError, ValueError):
+        return []
+    return [line for line in found if isinstance(line, dict)]

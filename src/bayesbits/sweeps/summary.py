@@ -5,37 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 from bayesbits.recipes import Result
-from bayesbits.recipes.metrics import Score, text_of
-from bayesbits.recipes.run_folder import RESULT, load_recipe, unfinished
+from bayesbits.recipes.metrics import Score
+from bayesbits.recipes.run_folder import METRICS, RESULT, load_recipe, unfinished
 from bayesbits.recipes.toml import to_table
+from bayesbits.sweeps.estimate import Estimate, estimate_text
 from bayesbits.sweeps.grid import short_keys
+from bayesbits.sweeps.progress import last_lines
 from bayesbits.sweeps.settings import Setting, leaves, value_text
 
 # Settings that say nothing about a result: where data are, how often something is written, and texts.
 _LEFT_OUT = {"folder", "workers", "checkpoint_seconds", "log_steps", "evaluate_epochs", "latency_table"}
 _LEFT_OUT_AT_THE_TOP = {"seed", "name", "description", "source"}
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over seeds."""
-
-    mean: float
-    error: float | None
-    """The standard error of the mean; None for a single value."""
-    values: tuple[float, ...]
-
-    @classmethod
-    def of(cls, values: Iterable[float]) -> Estimate:
-        """The estimate from the values of all seeds."""
-        found = tuple(map(float, values))
-        return cls(fmean(found), stdev(found) / sqrt(len(found)) if len(found) > 1 else None, found)
 
 
 @dataclass(frozen=True)
@@ -64,6 +48,8 @@ class SummaryRow:
     """The main metric on the test set."""
     float_score: Estimate | None
     """The main metric of the float network; None where a search started from scratch."""
+    validation: Estimate | None
+    """The main metric on examples held back from training, after the last epoch; None where there are none."""
     relative_bops: Estimate
     """In percent."""
     weight_bytes: Estimate
@@ -83,35 +69,13 @@ class SummaryRow:
 
     def to_json(self) -> dict[str, Any]:
         """The row as plain data."""
-        parts = {"score": self.score, "float_score": self.float_score, "relative_bops": self.relative_bops}
-        parts |= {"weight_bytes": self.weight_bytes, "seconds": self.seconds}
-        written = {
-            name: None
-            if part is None
-            else {"mean": part.mean, "standard_error": part.error, "values": list(part.values)}
-            for name, part in parts.items()
-        }
+        parts = {"score": self.score, "float_score": self.float_score, "validation": self.validation}
+        parts |= {"relative_bops": self.relative_bops, "weight_bytes": self.weight_bytes, "seconds": self.seconds}
         plain: dict[str, Any] = {"recipe": self.recipe, "method": self.method, "data": self.data, "model": self.model}
-        plain |= {"settings": dict(self.settings), "seeds": list(self.seeds), "metric": self.metric, "unit": self.unit}
-        return {
-            **plain,
-            "higher_is_better": self.higher_is_better,
-            **written,
-            "runs": [one.name for one in self.folders],
-        }
-
-
-def estimate_text(estimate: Estimate, unit: str = "") -> str:
-    """A mean with its standard error, such as "97.31 ± 0.12%"."""
-    if estimate.error is None:
-        return text_of(estimate.mean, unit)
-    decimals = 2 if unit == "%" else 4
-    return f"{estimate.mean:.{decimals}f} ± {estimate.error:.{decimals}f}{unit}"
-
-
-def cost_text(estimate: Estimate) -> str:
-    """Relative bit operations with their standard error."""
-    return f"{estimate.mean:.3g}%" if estimate.error is None else f"{estimate.mean:.3g} ± {estimate.error:.1g}%"
+        plain |= {"settings": dict(self.settings), "seeds": list(self.seeds)}
+        plain |= {"metric": self.metric, "unit": self.unit, "higher_is_better": self.higher_is_better}
+        plain |= {name: None if part is None else part.to_json() for name, part in parts.items()}
+        return plain | {"runs": [folder.name for folder in self.folders]}
 
 
 def summarize(
@@ -144,6 +108,7 @@ class _Run:
     data: str
     model: str
     settings: tuple[Setting, ...]
+    validation: float | None
 
     @property
     def key(self) -> str:
@@ -159,7 +124,15 @@ def _read(folder: Path) -> _Run:
     if not result.scores:
         raise ValueError(f"{folder / RESULT} has neither metrics nor an accuracy")
     settings = [one for one in leaves(to_table(recipe)) if not _is_left_out(one.path)]
-    return _Run(folder, result, recipe.data.name, recipe.model.name, tuple(settings))
+    validation = _validation(folder, result.scores[0].name)
+    return _Run(folder, result, recipe.data.name, recipe.model.name, tuple(settings), validation)
+
+
+def _validation(folder: Path, metric: str) -> float | None:
+    """The last evaluation of a run on its validation data."""
+    key = f"validation_{metric.lower().replace(' ', '_')}"
+    found = [line[key] for line in last_lines(folder / METRICS) if isinstance(line.get(key), int | float)]
+    return found[-1] if found else None
 
 
 def _is_left_out(path: tuple[str, ...]) -> bool:
@@ -185,6 +158,7 @@ def _row(runs: Sequence[_Run], settings: Mapping[str, Any]) -> SummaryRow:
     results = [run.result for run in runs]
     first: Score = results[0].scores[0]
     floats = [one.scores[0].float_value for one in results]
+    validations = [run.validation for run in runs]
     return SummaryRow(
         recipe=results[0].recipe,
         method=results[0].method,
@@ -198,6 +172,7 @@ def _row(runs: Sequence[_Run], settings: Mapping[str, Any]) -> SummaryRow:
         higher_is_better=first.higher_is_better,
         score=Estimate.of(one.scores[0].value for one in results),
         float_score=None if None in floats else Estimate.of(value for value in floats if value is not None),
+        validation=None if None in validations else Estimate.of(one for one in validations if one is not None),
         relative_bops=Estimate.of(one.relative_bops for one in results),
         weight_bytes=Estimate.of(one.weight_bytes for one in results),
         seconds=Estimate.of(one.seconds for one in results),
