@@ -86,7 +86,12 @@ def test_stopping_is_said(entries):
     target = console()
     display = SweepDisplay(entries, 2, target)
     display.stopping = True
-    assert "stopping: the runs write their checkpoints" in " ".join(shown(display, target).split())
+    entries[0].seconds = 100.0
+    text = " ".join(shown(display, target).split())
+    assert "stopping: the runs write their checkpoints" in text
+    assert "left" not in text
+    entries[2].state = State.INTERRUPTED
+    assert "stopping" not in shown(display, target)
 
 
 def test_a_terminal_has_a_live_table(entries):
@@ -117,6 +122,17 @@ def test_elsewhere_changes_are_lines(entries, capsys, monkeypatch):
         entries[3].state, entries[3].reason = State.WAITING, "its process was killed"
         display.changed(entries[3])
         assert "its process was killed; it goes on from its checkpoint" in capsys.readouterr().err
+
+
+def test_a_validation_has_its_column(here):
+    (run,) = made_runs()
+    finish_run(here / run.name, run.recipe)
+    (here / run.name / "metrics.jsonl").write_text('{"event": "evaluate", "validation_accuracy": 91.5}\n')
+    target = console(120)
+    with target.capture() as captured:
+        target.print(summary_table(rows_of(find_entries([run], here, {})), target))
+    assert "validation" in captured.get()
+    assert "91.50%" in captured.get()
 
 
 @pytest.mark.parametrize("width", [80, 120])

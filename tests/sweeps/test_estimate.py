@@ -24,5 +24,7 @@ def test_estimates_as_text():
     assert estimate_text(Estimate.of([96.0, 97.0, 98.0]), "%") == "97.00 ± 0.58%"
     assert estimate_text(Estimate.of([97.0]), "%") == "97.00%"
     assert estimate_text(Estimate.of([0.5, 0.75])) == "0.6250 ± 0.1250"
-    assert cost_text(Estimate.of([0.51, 0.53])) == "0.52 ± 0.01%"
+    assert cost_text(Estimate.of([0.51, 0.53])) == "0.520 ± 0.010%"
     assert cost_text(Estimate.of([0.5123])) == "0.512%"
+    assert cost_text(Estimate.of([12.0, 14.0])) == "13.0 ± 1.0%"
+    assert cost_text(Estimate.of([0.0, 0.0])) == "0.000 ± 0.000%"

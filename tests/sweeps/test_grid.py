@@ -34,12 +34,9 @@ def test_what_does_not_vary_is_not_in_names():
     assert (run.name, run.label, run.settings) == ("digits-lenet5-seed=0", "seed=0", {})
 
 
-def test_keys_with_the_same_end_are_written_out():
-    assert short_keys(["search.mu", "search.weights.lr", "search.gates.lr"]) == [
-        "mu",
-        "search.weights.lr",
-        "search.gates.lr",
-    ]
+def test_keys_are_short_where_they_stay_distinct():
+    assert short_keys(["search.mu", "search.gates.lr", "finetune.epochs"]) == ["mu", "gates.lr", "finetune.epochs"]
+    assert short_keys(["search.gates", "spec.gates", "spec.bits"]) == ["search.gates", "spec.gates", "bits"]
 
 
 def test_budgets_are_an_axis_and_replace_the_weight_of_the_penalty():

@@ -182,7 +182,7 @@ def _finish(entries: Sequence[Entry], options: SweepOptions, signal: int) -> Non
     if signal:
         left = sum(entry.state is not State.DONE for entry in entries)
         raise Interrupted(
-            f"{left} of {len(entries)} runs are not done; those that ran have written their checkpoints", signal,
+            f"{left} of {len(entries)} runs are not done; those that trained have written their checkpoints", signal,
             f"\nGo on with: {options.command}",
         )  # fmt: skip
     if failed:

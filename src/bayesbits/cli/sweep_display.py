@@ -78,8 +78,12 @@ class SweepDisplay:
         labels = [entry.run.label for entry in shown]
         table = fit_table(self._console, labels, lambda names: _table(names, shown, rows))
         more = f"{hidden} more; " if hidden else ""
-        note = "; stopping: the runs write their checkpoints (Ctrl-C again: end them now)" if self.stopping else ""
-        left = self._time_left([one for one in progress.values() if one is not None])
+        note = (
+            "; stopping: the runs write their checkpoints (Ctrl-C again: end them now)"
+            if self.stopping and progress
+            else ""
+        )
+        left = "" if self.stopping else self._time_left([one for one in progress.values() if one is not None])
         return Group(table, Text(f"{more}{self.counts()}{left}{note}"))
 
     def counts(self) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bayesbits.cli.console import print_status
 from bayesbits.cli.main import app
-from bayesbits.recipes.run_folder import RECIPE
+from bayesbits.recipes.run_folder import LOG, RECIPE
 from bayesbits.sweeps.workers import START
 
 try:
@@ -51,19 +51,16 @@ def run_in(folder: str, device: str | None = None) -> int:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Inside, no other process runs the run in this folder: it is waited for. A process that dies unlocks it."""
-    if fcntl is None:
+    with (folder / LOG).open("ab") as file:
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                print_status("another process works on this run; it is waited for")
+                fcntl.flock(file, fcntl.LOCK_EX)
+            except OSError:  # a file system without locks
+                pass
         yield
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print_status("another process works on this run; it is waited for")
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _end_with(parent: int) -> None:

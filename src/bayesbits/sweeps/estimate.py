@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import sqrt
+from math import floor, log10, sqrt
 from statistics import fmean, stdev
 from typing import Any
 
 from bayesbits.recipes.metrics import text_of
+
+_DIGITS = 3  # of relative bit operations
 
 
 @dataclass(frozen=True)
@@ -45,5 +47,8 @@ def estimate_text(estimate: Estimate, unit: str = "") -> str:
 
 
 def cost_text(estimate: Estimate) -> str:
-    """Relative bit operations with their standard error."""
-    return f"{estimate.mean:.3g}%" if estimate.error is None else f"{estimate.mean:.3g} ± {estimate.error:.1g}%"
+    """Relative bit operations with their standard error, such as "0.613 ± 0.022%"."""
+    if estimate.error is None:
+        return f"{estimate.mean:.3g}%"
+    decimals = max(0, _DIGITS - 1 - floor(log10(estimate.mean))) if estimate.mean > 0 else _DIGITS
+    return f"{estimate.mean:.{decimals}f} ± {estimate.error:.{decimals}f}%"

@@ -164,10 +164,10 @@ def _named(found: Sequence[tuple[Recipe, dict[str, Any]]]) -> list[SweepRun]:
 
 
 def short_keys(keys: Iterable[str]) -> list[str]:
-    """The last part of every key; the whole key where two have the same last part."""
+    """Every key without "search." and "spec.", where most settings are; the whole key where two would be the same."""
     whole = list(keys)
-    last = [key.rpartition(".")[2] for key in whole]
-    return [short if last.count(short) == 1 else key for key, short in zip(whole, last, strict=True)]
+    short = [key.removeprefix("search.").removeprefix("spec.") for key in whole]
+    return [one if short.count(one) == 1 else key for key, one in zip(whole, short, strict=True)]
 
 
 def _file_name(text: str) -> str:
