@@ -28,7 +28,8 @@ def test_the_page_has_means_with_errors_and_every_run(folders, tmp_path):
         assert said in page.text
     row = page.texts.index("mu=0.01", page.texts.index("settings"))
     assert page.texts[row - 2 : row + 7] == [
-        "digits-lenet5", "bayesian_bits", "mu=0.01", "95.60 ± 0.50%", "98.00 ± 0.00%", "10.0 ± 0.0%", "1 kB", "60 s", "2",
+        "digits-lenet5", "bayesian_bits", "mu=0.01", "95.60 ± 0.50%", "98.00 ± 0.00%", "10.0 ± 0.0%", "1 kB",
+        "60 s", "2",
     ]  # fmt: skip
     for folder in folders:
         assert folder.name in page.texts

@@ -26,6 +26,7 @@ _STYLES = {State.DONE: "green", State.FAILED: "bold red", State.INTERRUPTED: "ye
 _OTHER_LINES = 6  # of the screen: the head of the table, the line below it, and the shell's
 _LINE_SECONDS = 60.0  # between two lines about progress where there is no terminal
 _REFRESH_SECONDS = 1.0
+_STOPPING = "; stopping: the runs write their checkpoints (Ctrl-C again: end them now)"
 
 
 class SweepDisplay:
@@ -78,11 +79,7 @@ class SweepDisplay:
         labels = [entry.run.label for entry in shown]
         table = fit_table(self._console, labels, lambda names: _table(names, shown, rows))
         more = f"{hidden} more; " if hidden else ""
-        note = (
-            "; stopping: the runs write their checkpoints (Ctrl-C again: end them now)"
-            if self.stopping and progress
-            else ""
-        )
+        note = _STOPPING if self.stopping and progress else ""
         left = "" if self.stopping else self._time_left([one for one in progress.values() if one is not None])
         return Group(table, Text(f"{more}{self.counts()}{left}{note}"))
 
