@@ -1,6 +1,7 @@
 """The figure of a sweep: points at their means, bars of one standard error, and a line along the front."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -72,6 +73,26 @@ def test_one_setting_with_one_seed_is_drawn():
 def test_the_description_tells_everything_that_is_drawn():
     text = Page(str(pareto_figure([row("lsq", mu=3)], "x"))).text
     assert "lsq, mu=3: accuracy 91.00 ± 1.00% at 1.1% of the bit operations" in text
+    assert "\nmu=3: accuracy 91.00 ± 1.00% at 1.1% of the bit operations\n" in text  # of the point
+
+
+def test_labels_cover_neither_each_other_nor_points():
+    rows = [row(scores=(90.0,), bops=(1.0,), mu=number) for number in range(6)]  # all at one place, in the middle
+    rows += [row(scores=(91.0,), bops=(100.0,), name="at the right edge"), row(scores=(89.0,), bops=(0.01,))]
+    labels = elements(rows, "text", "value last")
+    assert len(labels) == 4 + 1  # around the point, and to the left of the edge
+    boxes = set()
+    for one in labels:
+        boxes.add((one["x"], one["y"], one["text-anchor"]))
+    assert len(boxes) == 5
+    assert labels[-1]["text-anchor"] == "end"
+
+
+def test_the_method_is_not_repeated_in_labels():
+    rows = [replace(row("lsq"), settings={"spec.method": "lsq", "search.mu": 3})]
+    texts = Page(str(pareto_figure(rows, "x"))).texts
+    assert "mu=3" in texts
+    assert "method=lsq, mu=3" not in texts
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ def test_the_page_has_means_with_errors_and_every_run(folders, tmp_path):
     for said in ("digits-lenet5: 4 runs", "4 runs of 2 settings", "lenet5 on digits: accuracy and bit operations"):
         assert said in page.text
     row = page.texts.index("mu=0.01", page.texts.index("settings"))
-    assert page.texts[row - 2 : row + 7] == [
-        "digits-lenet5", "bayesian_bits", "mu=0.01", "95.60 ± 0.50%", "98.00 ± 0.00%", "10.0 ± 0.0%", "1 kB",
+    assert page.texts[row - 1 : row + 7] == [
+        "bayesian_bits", "mu=0.01", "95.60 ± 0.50%", "98.00 ± 0.00%", "10.0 ± 0.0%", "1 kB",
         "60 s", "2",
     ]  # fmt: skip
     for folder in folders:
@@ -44,6 +44,14 @@ def test_a_validation_has_its_column(folders):
     assert "were held back from training" in text
     assert "chosen on the test set" not in text
     assert "chosen on the test set" in Page(render_sweep_page(summarize(folders))).text
+
+
+def test_the_recipe_has_a_column_where_there_are_several(folders):
+    rows = summarize(folders)
+    assert "recipe" not in Page(render_sweep_page(rows)).texts
+    texts = Page(render_sweep_page([rows[0], replace(rows[1], recipe="other")])).texts
+    place = texts.index("other", texts.index("recipe"))
+    assert texts[place : place + 3] == ["other", "bayesian_bits", "mu=0.1"]
 
 
 def test_a_figure_for_each_metric(folders):

@@ -35,7 +35,11 @@ def test_only_the_latest_start_counts(tmp_path):
     log.write_text("--- first\nerror: old\n--- second\nTraceback\nValueError: new\n\n")
     assert last_error(log) == "ValueError: new"
     log.write_text("--- first\nerror: old\n--- second\nunexpected error: KeyError: 3\nmore\n")
-    assert last_error(log) == "unexpected error: KeyError: 3"
+    assert last_error(log) == "unexpected error: KeyError: 3 more"
+    log.write_text("--- first\nerror: the data were not found. Looked in\n  here\nGo on with: bayesbits search x\n")
+    assert last_error(log) == "the data were not found. Looked in here"
+    log.write_text(f"--- first\nerror: {'x' * 1000}\n")
+    assert last_error(log) == "x" * 400 + "..."
     log.write_text("--- first\n")
     assert last_error(log) == ""
     assert last_error(tmp_path / "none") == ""

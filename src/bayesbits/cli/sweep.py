@@ -167,18 +167,12 @@ def _workers(options: SweepOptions) -> tuple[Workers, int]:
 
 def _finish(entries: Sequence[Entry], options: SweepOptions, signal: int) -> None:
     """Show and write the results, and say what failed or was interrupted; both end with an exit code of their own."""
-    path = write_record(options.output, entries, options.command)
-    rows = rows_of(entries)
-    if rows:
-        console = output_console()
-        console.print(summary_table(rows, console))
-        print_line(f"\ntable: {path}")
-        page = options.output / PAGE
-        write_sweep_page([entry.folder for entry in entries if entry.state is State.DONE], page)
-        print_line(f"page: {page}")
     failed = [entry for entry in entries if entry.state is State.FAILED]
-    for entry in failed:
-        print_status(f"failed: {entry.run.label}: {entry.reason}\n  log: {entry.log}")
+    try:
+        _write_results(entries, options)
+    finally:
+        for entry in failed:
+            print_status(f"failed: {entry.run.label}: {entry.reason}\n  log: {entry.log}")
     if signal:
         left = sum(entry.state is not State.DONE for entry in entries)
         raise Interrupted(
@@ -190,3 +184,16 @@ def _finish(entries: Sequence[Entry], options: SweepOptions, signal: int) -> Non
             f"{len(failed)} of {len(entries)} runs failed; the same command runs them again: {options.command}"
         )
         raise typer.Exit(1)
+
+
+def _write_results(entries: Sequence[Entry], options: SweepOptions) -> None:
+    """The table and the page of the runs that are done."""
+    path = write_record(options.output, entries, options.command)
+    rows = rows_of(entries)
+    if rows:
+        console = output_console()
+        console.print(summary_table(rows, console))
+        print_line(f"\ntable: {path}")
+        page = options.output / PAGE
+        write_sweep_page([entry.folder for entry in entries if entry.state is State.DONE], page)
+        print_line(f"page: {page}")

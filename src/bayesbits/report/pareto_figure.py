@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import ceil, floor, log10
 
 from markupsafe import Markup
@@ -16,7 +17,7 @@ _TOP, _PLOT, _LEFT, _RIGHT = 36.0, 300.0, 64.0, WIDTH - 12.0
 _BELOW, _LEGEND_LINE = 48.0, 20.0
 SERIES = 8
 """How many colors the style sheet has for series."""
-_MOST_LABELS = 16  # more would cover each other
+_CHARACTER = 6.2  # the mean width of a character in a label
 _LEAST_COST = 1e-6  # zero has no position on a logarithmic axis
 
 
@@ -40,21 +41,22 @@ def pareto_figure(rows: Sequence[SummaryRow], name: str) -> Markup:
     bottom = _TOP + _PLOT
     horizontal = _cost_axis([row.relative_bops for row in rows])
     vertical = _score_axis([row.score for row in rows])
+    places = [
+        _Place(row, _cost_position(horizontal, row.relative_bops.mean), vertical.position(row.score.mean))
+        for row in rows
+    ]
     series = series_of(rows)
     kinds = list(dict.fromkeys(series))
     parts = [*_grid(horizontal, vertical, bottom), label(8, 16, _score_name(rows[0]), "head")]
     for number, kind in enumerate(kinds):
-        own = [row for row, found in zip(rows, series, strict=True) if found == kind]
-        places = [
-            _Place(row, _cost_position(horizontal, row.relative_bops.mean), vertical.position(row.score.mean))
-            for row in own
-        ]
+        own = [place for place, found in zip(places, series, strict=True) if found == kind]
         style = f"series-{number % SERIES}"
-        parts += [element("g", *_series(places, horizontal, vertical, labeled=len(rows) <= _MOST_LABELS), class_=style)]
+        parts.append(element("g", *_series(own, horizontal, vertical), class_=style))
         y = bottom + _BELOW + _LEGEND_LINE * number
         parts.append(element("g", element("circle", class_="mean", cx=_LEFT + 4, cy=y - 4, r=5), class_=style))
         parts.append(label(_LEFT + 16, y, kind, "note"))
     height = bottom + _BELOW + _LEGEND_LINE * len(kinds)
+    parts += _labels(places)
     return figure(name, height, f"{rows[0].metric} and bit operations", _description(rows, series), *parts)
 
 
@@ -65,10 +67,14 @@ def _score_name(row: SummaryRow) -> str:
 
 def _description(rows: Sequence[SummaryRow], series: Sequence[str]) -> str:
     return "; ".join(
-        f"{', '.join(part for part in (kind, row.label) if part)}: {row.metric} {row.score_text} at "
-        f"{row.relative_bops.mean:.3g}% of the bit operations"
-        for row, kind in zip(rows, series, strict=True)
+        ", ".join(part for part in (kind, _sentence(row)) if part) for row, kind in zip(rows, series, strict=True)
     )
+
+
+def _sentence(row: SummaryRow) -> str:
+    """A setting with its numbers."""
+    numbers = f"{row.metric} {row.score_text} at {row.relative_bops.mean:.3g}% of the bit operations"
+    return f"{row.own_label}: {numbers}" if row.own_label else numbers
 
 
 def _cost_axis(costs: Sequence[Estimate]) -> Axis:
@@ -113,19 +119,39 @@ def _cost_ticks(low: float, high: float) -> list[float]:
     return [low, high]
 
 
-def _series(places: Sequence[_Place], horizontal: Axis, vertical: Axis, *, labeled: bool) -> list[Markup]:
+def _series(places: Sequence[_Place], horizontal: Axis, vertical: Axis) -> list[Markup]:
+    """The points of a method, and the line along its front."""
     parts = []
     front = _front(places)
     if len(front) > 1:
         points = " ".join(f"{place.x:.2f},{place.y:.2f}" for place in front)
         parts.append(element("polyline", class_="front", points=points))
+    return parts + [part for place in places for part in _point(place, horizontal, vertical)]
+
+
+def _labels(places: Sequence[_Place]) -> list[Markup]:
+    """The settings beside their points, above or below, left or right; one that would cover something is left out."""
+    taken = [(place.x - 6, place.y - 6, place.x + 6, place.y + 6) for place in places]
+    parts = []
     for place in places:
-        parts += _point(place, horizontal, vertical)
-        if labeled and place.row.label:
-            end = place.x > (_LEFT + _RIGHT) / 2
-            x, anchor = (place.x - 9, "end") if end else (place.x + 9, "start")
-            parts.append(label(x, place.y - 8, place.row.label, "value last", anchor))
+        text = place.row.own_label
+        width = _CHARACTER * len(text)
+        for down, left in product((False, True), (False, True)):
+            start = place.x - 9 - width if left else place.x + 9
+            y = place.y + (16 if down else -8)
+            box = (start, y - 10, start + width, y + 2)
+            inside = box[0] >= _LEFT and box[2] <= _RIGHT and box[1] >= _TOP
+            if text and inside and not any(_overlap(box, other) for other in taken):
+                taken.append(box)
+                anchor = "end" if left else "start"
+                parts.append(label(place.x + (-9 if left else 9), y, text, "value last", anchor))
+                break
     return parts
+
+
+def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether two boxes (left, top, right, bottom) have something in common."""
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _point(place: _Place, horizontal: Axis, vertical: Axis) -> list[Markup]:
@@ -140,7 +166,8 @@ def _point(place: _Place, horizontal: Axis, vertical: Axis) -> list[Markup]:
         left, right = (max(_LEFT, _cost_position(horizontal, end)) for end in cost.ends)
         parts.append(element("line", class_="error", x1=place.x, x2=place.x, y1=low, y2=high))
         parts.append(element("line", class_="error", x1=left, x2=right, y1=place.y, y2=place.y))
-    parts.append(element("circle", class_="mean", cx=place.x, cy=place.y, r=5))
+    shown_beside_the_pointer = element("title", _sentence(place.row))
+    parts.append(element("circle", shown_beside_the_pointer, class_="mean", cx=place.x, cy=place.y, r=5))
     return parts
 
 

@@ -40,6 +40,7 @@ def render_sweep_page(rows: Sequence[SummaryRow]) -> str:
     metrics = dict.fromkeys(row.metric for row in rows)
     metric = "metric" if len(metrics) > 1 else rows[0].metric
     validated = any(row.validation is not None for row in rows)
+    recipes = len({row.recipe for row in rows}) > 1
     runs = sum(len(row.seeds) for row in rows)
     return environment().get_template("sweep.html.jinja").render(
         title=f"{', '.join(dict.fromkeys(row.recipe for row in rows))}: {_count(runs, 'run')}",
@@ -48,8 +49,9 @@ def render_sweep_page(rows: Sequence[SummaryRow]) -> str:
         metric=metric,
         figures=_figures(rows),
         validated=validated,
-        headings=_headings(metric, validated),
-        table_rows=[_cells(row, several=len(metrics) > 1, validated=validated) for row in rows],
+        headings=_headings(metric, recipes=recipes, validated=validated),
+        table_rows=[_cells(row, metrics=len(metrics) > 1, recipes=recipes, validated=validated) for row in rows],
+        text_columns=2 + recipes,
         run_rows=[cells for row in rows for cells in _run_cells(row)],
     )  # fmt: skip
 
@@ -70,18 +72,18 @@ def _figures(rows: Sequence[SummaryRow]) -> list[tuple[str, Markup]]:
     return found
 
 
-def _headings(metric: str, validated: bool) -> tuple[str, ...]:
-    names = ("recipe", "method", "settings", metric, *(["validation"] * validated), "float")
+def _headings(metric: str, *, recipes: bool, validated: bool) -> tuple[str, ...]:
+    names = (*(["recipe"] * recipes), "method", "settings", metric, *(["validation"] * validated), "float")
     return (*names, "relative BOPs", "weights", "training", "seeds")
 
 
-def _cells(row: SummaryRow, *, several: bool, validated: bool) -> tuple[str, ...]:
-    """The cells of a setting; where there are `several` metrics, the value has the name of its own."""
-    score = f"{row.metric} {row.score_text}" if several else row.score_text
+def _cells(row: SummaryRow, *, metrics: bool, recipes: bool, validated: bool) -> tuple[str, ...]:
+    """The cells of a setting; where there are several `metrics`, the value has the name of its own."""
+    score = f"{row.metric} {row.score_text}" if metrics else row.score_text
     found = [*([row.validation] * validated), row.float_score]
     others = ["-" if one is None else estimate_text(one, row.unit) for one in found]
     return (
-        row.recipe, row.method, row.label or "-", score, *others, cost_text(row.relative_bops),
+        *([row.recipe] * recipes), row.method, row.own_label or "-", score, *others, cost_text(row.relative_bops),
         format_bytes(row.weight_bytes.mean), format_duration(row.seconds.mean), str(len(row.seeds)),
     )  # fmt: skip
 

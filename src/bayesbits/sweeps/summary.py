@@ -19,6 +19,7 @@ from bayesbits.sweeps.settings import Setting, leaves, value_text
 
 # Settings that say nothing about a result: where data are, how often something is written, and texts.
 _LEFT_OUT = {"folder", "workers", "checkpoint_seconds", "log_steps", "evaluate_epochs", "latency_table"}
+_METHOD = "spec.method"
 _LEFT_OUT_AT_THE_TOP = {"seed", "name", "description", "source"}
 
 
@@ -59,8 +60,12 @@ class SummaryRow:
     @property
     def label(self) -> str:
         """The settings in a few words."""
-        words = zip(short_keys(self.settings), self.settings.values(), strict=True)
-        return ", ".join(f"{key}={value_text(value)}" for key, value in words)
+        return _words(self.settings)
+
+    @property
+    def own_label(self) -> str:
+        """The settings without the method, for where that is named anyway."""
+        return _words({key: value for key, value in self.settings.items() if key != _METHOD})
 
     @property
     def score_text(self) -> str:
@@ -76,6 +81,11 @@ class SummaryRow:
         plain |= {"metric": self.metric, "unit": self.unit, "higher_is_better": self.higher_is_better}
         plain |= {name: None if part is None else part.to_json() for name, part in parts.items()}
         return plain | {"runs": [folder.name for folder in self.folders]}
+
+
+def _words(settings: Mapping[str, Any]) -> str:
+    words = zip(short_keys(settings), settings.values(), strict=True)
+    return ", ".join(f"{key}={value_text(value)}" for key, value in words)
 
 
 def summarize(

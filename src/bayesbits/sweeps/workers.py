@@ -13,6 +13,8 @@ from bayesbits.recipes.run_folder import LOG
 START = "--- "
 """The beginning of the line that a run writes to its log when it starts."""
 _ERRORS = ("error: ", "unexpected error: ", "interrupted: ", "not equal: ")
+_WAY_ON = "Go on with: "  # of a single run; a sweep goes on by its own command
+_MOST_CHARACTERS = 400
 _STOPPED = {-SIGINT, -SIGTERM, 128 + SIGINT, 128 + SIGTERM}
 _KILLED = -9  # SIGKILL, which Windows does not have
 
@@ -68,13 +70,14 @@ def outcome_of(code: int, folder: Path) -> Outcome:
 
 
 def last_error(log: Path) -> str:
-    """The error message at the end of a run's log; its last line where there is none."""
+    """The error message at the end of a run's log as one line; the log's last line where there is none."""
     try:
         text = log.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
     lines = [line.strip() for line in text.splitlines()]
     first = max((place for place, line in enumerate(lines) if line.startswith(START)), default=-1)
-    lines = [line for line in lines[first + 1 :] if line]
-    said = [line for line in lines if line.startswith(_ERRORS)]
-    return (said or lines or [""])[-1].removeprefix("error: ")
+    lines = [line for line in lines[first + 1 :] if line and not line.startswith(_WAY_ON)]
+    said = next((place for place, line in enumerate(lines) if line.startswith(_ERRORS)), len(lines) - 1)
+    message = " ".join(lines[max(0, said) :]).removeprefix("error: ")
+    return message if len(message) <= _MOST_CHARACTERS else f"{message[:_MOST_CHARACTERS]}..."
