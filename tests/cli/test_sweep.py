@@ -92,7 +92,7 @@ def test_a_sweep_survives_a_killed_run_and_ctrl_c_and_goes_on(here):
     assert not any((folder / "result.json").exists() for folder in folders)
     (here / "go").touch()
     output = bayesbits(*OWN)
-    assert "was interrupted: goes on from its checkpoint of the stage 'search'" in output.stderr
+    assert "was interrupted: goes on from its checkpoint of 'search'" in output.stderr
     assert "resumes" in (folders[0] / "log.txt").read_text() or trained(folders[0])
     content = json.loads((here / "out/sweep.json").read_text())
     assert [run["state"] for run in content["runs"]] == ["done", "done"]

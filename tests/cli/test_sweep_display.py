@@ -121,7 +121,10 @@ def test_elsewhere_changes_are_lines(entries, capsys, monkeypatch):
         )
         entries[3].state, entries[3].reason = State.WAITING, "its process was killed"
         display.changed(entries[3])
-        assert "its process was killed; it goes on from its checkpoint" in capsys.readouterr().err
+        assert "its process was killed; it is started again" in capsys.readouterr().err
+        (entries[2].folder / "search.checkpoint").touch()
+        display.changed(entries[2])
+        assert capsys.readouterr().err == "mu=1.0, seed=0: goes on from 'search'\n"
 
 
 def test_a_validation_has_its_column(here):

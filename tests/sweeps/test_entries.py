@@ -66,7 +66,7 @@ def test_what_was_begun_is_told_apart(tmp_path):
         (tmp_path / runs[0].name / f"{stage}.checkpoint").write_text("")
     entries = find_entries(runs, tmp_path, {runs[1].name: "failed", runs[0].name: "running"})
     assert [entry.found for entry in entries] == [
-        "was interrupted: goes on from its checkpoint of the stage 'search'",
+        "was interrupted: goes on from its checkpoint of 'search'",
         "failed before: starts again, as it has no checkpoint",
         "was interrupted: starts again, as it has no checkpoint",
     ]

@@ -152,12 +152,12 @@ def _sentence(entry: Entry) -> str:
     """A line about a run whose state has changed."""
     label, score = entry.run.label, None if entry.result is None else entry.result.scores[0]
     if entry.state is State.RUNNING:
-        return f"{label}: goes on" if entry.found or entry.losses else f"{label}: starts"
+        return f"{label}: starts" if entry.last_stage is None else f"{label}: goes on from {entry.last_stage!r}"
     if entry.state is State.DONE and entry.result is not None and score is not None:
         cost = f"{entry.result.relative_bops:.3g}% of the bit operations"
         return f"{label}: done, {score.name} {score.text}, {cost}, {duration(entry.seconds or 0)}"
     if entry.state is State.WAITING:
-        return f"{label}: {entry.reason}; it goes on from its checkpoint"
+        return f"{label}: {entry.reason}; it is started again, and goes on from its last checkpoint"
     return f"{label}: {entry.state}" + (f": {entry.reason}" if entry.state is State.FAILED else "")
 
 

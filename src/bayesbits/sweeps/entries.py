@@ -49,6 +49,12 @@ class Entry:
     """How long it ran in this sweep."""
 
     @property
+    def last_stage(self) -> str | None:
+        """The last stage of which there is a checkpoint."""
+        stages = [name.removesuffix(".checkpoint") for name in CHECKPOINTS if (self.folder / name).is_file()]
+        return stages[-1] if stages else None
+
+    @property
     def log(self) -> Path:
         """What the run printed."""
         return self.folder / LOG
@@ -122,11 +128,9 @@ def _found(run: SweepRun, folder: Path, earlier: Mapping[str, str]) -> Entry:
     result = finished_result(folder)
     if result is not None:
         return Entry(run, folder, State.DONE, found="done before", result=result)
-    stages = [name.removesuffix(".checkpoint") for name in CHECKPOINTS if (folder / name).is_file()]
-    goes_on = (
-        f"goes on from its checkpoint of the stage {stages[-1]!r}"
-        if stages
-        else "starts again, as it has no checkpoint"
-    )
+    entry = Entry(run, folder)
+    stage = entry.last_stage
+    goes_on = "starts again, as it has no checkpoint" if stage is None else f"goes on from its checkpoint of {stage!r}"
     what = "failed before" if earlier.get(folder.name) == State.FAILED else "was interrupted"
-    return Entry(run, folder, found=f"{what}: {goes_on}")
+    entry.found = f"{what}: {goes_on}"
+    return entry
