@@ -193,7 +193,7 @@ def test_other_runs_in_the_folder_are_left_alone(monkeypatch):
     scripted(monkeypatch)
     bayesbits(*SEEDS)
     shown = bayesbits("sweep", "digits-lenet5", "--set", "search.mu=0.5", "--output", "out")
-    assert "3 other runs there are no part of this sweep: digits-lenet5-seed=0" in shown.stderr
+    assert "3 other runs in it, no part of this sweep: digits-lenet5-seed=0" in shown.stderr
 
 
 def test_the_output_is_a_folder(here):

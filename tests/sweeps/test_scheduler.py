@@ -79,3 +79,16 @@ def test_a_second_signal_ends_the_runs_at_once(tmp_path):
         run(entries, workers, observe=observe)
     assert workers.stops == [True]
     assert [entry.state for entry in entries] == [State.INTERRUPTED, State.WAITING]
+
+
+def test_an_error_of_the_sweep_itself_lets_runs_write_their_checkpoints(tmp_path):
+    entries = find_entries(made_runs(), tmp_path, {})
+    workers = ScriptedWorkers(1)
+    workers.holds = True
+
+    def observe(entry):
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        run(entries, workers, observe=observe)
+    assert workers.stops == [False]

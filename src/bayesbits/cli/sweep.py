@@ -15,6 +15,7 @@ from bayesbits.cli.sweep_display import SweepDisplay, summary_table
 from bayesbits.cli.sweep_run import command_of, run_in
 from bayesbits.recipes import Recipe, load
 from bayesbits.recipes.toml import Override
+from bayesbits.report.formatting import format_number_of
 from bayesbits.report.sweep_page import write_sweep_page
 from bayesbits.sweeps.entries import Entry, State, find_entries, other_folders
 from bayesbits.sweeps.grid import BUDGET, METHOD, SEED, SweepRun, make_runs, read_groups
@@ -25,6 +26,9 @@ from bayesbits.sweeps.settings import Axis, axis, read_axes
 from bayesbits.sweeps.workers import Workers
 from bayesbits.training import Interrupted
 from bayesbits.training.errors import StopSignals
+
+_NAMED = ("methods", "seeds", "latency_table", "model", "data", "task", "loss", "metric", "jobs", "ray", "device")
+_NAMED += ("output",)  # last, where it is easily found
 
 
 @dataclass(frozen=True)
@@ -53,20 +57,7 @@ class SweepOptions:
         words = ["bayesbits", "sweep", *self.recipes]
         words += [word for override in self.overrides for word in ("--set", override)]
         words += [word for budget in self.budgets for word in ("--budget", budget)]
-        names = (
-            "methods",
-            "seeds",
-            "latency_table",
-            "model",
-            "data",
-            "task",
-            "loss",
-            "metric",
-            "jobs",
-            "ray",
-            "device",
-        )
-        for name in (*names, "output"):
+        for name in _NAMED:
             if getattr(self, name) is not None:
                 words += [f"--{name.replace('_', '-')}", str(getattr(self, name))]
         return shlex.join(words)
@@ -122,14 +113,16 @@ def _check_seeds(axes: Sequence[Axis]) -> None:
 def _announce(entries: Sequence[Entry], output: Path) -> None:
     """What will be done, before it begins."""
     done = sum(entry.state is State.DONE for entry in entries)
-    print_status(f"{len(entries)} runs in {output}" + (f", {done} of them done before" if done else ""))
+    print_status(
+        f"{format_number_of(len(entries), 'run')} in {output}" + (f", {done} of them done before" if done else "")
+    )
     for entry in entries:
         if entry.found and entry.state is not State.DONE:
             print_status(f"{entry.run.label}: {entry.found}")
     others = other_folders(entries, output)
     if others:
         names = ", ".join(folder.name for folder in others[:3]) + (", ..." if len(others) > 3 else "")
-        print_status(f"{len(others)} other runs there are no part of this sweep: {names}")
+        print_status(f"{format_number_of(len(others), 'other run')} in it, no part of this sweep: {names}")
 
 
 def _run(entries: Sequence[Entry], options: SweepOptions, record: partial[Path]) -> int:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from bayesbits.cli.console import error_console, print_status
 from bayesbits.cli.tables import fit_table
-from bayesbits.report.formatting import format_bytes, format_duration
+from bayesbits.report.formatting import format_bytes, format_duration, format_number_of
 from bayesbits.sweeps.entries import Entry, State
 from bayesbits.sweeps.estimate import cost_text, estimate_text
 from bayesbits.sweeps.progress import Progress, read_progress
@@ -87,7 +87,7 @@ class SweepDisplay:
         """How many runs are in which state."""
         numbers = Counter(entry.state for entry in self._entries)
         words = [f"{numbers[state]} {state}" for state in State if numbers[state]]
-        return f"{len(self._entries)} runs: {', '.join(words)}"
+        return f"{format_number_of(len(self._entries), 'run')}: {', '.join(words)}"
 
     def _time_left(self, progress: Sequence[Progress]) -> str:
         """An estimate from the runs that this sweep has finished; empty as long as there is none."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from bayesbits.recipes.run_folder import write
-from bayesbits.report.formatting import format_bytes, format_duration
+from bayesbits.report.formatting import format_bytes, format_duration, format_number_of
 from bayesbits.report.page import environment
 from bayesbits.report.pareto_figure import pareto_figure
 from bayesbits.sweeps.estimate import cost_text, estimate_text
@@ -43,9 +43,9 @@ def render_sweep_page(rows: Sequence[SummaryRow]) -> str:
     recipes = len({row.recipe for row in rows}) > 1
     runs = sum(len(row.seeds) for row in rows)
     return environment().get_template("sweep.html.jinja").render(
-        title=f"{', '.join(dict.fromkeys(row.recipe for row in rows))}: {_count(runs, 'run')}",
-        runs=_count(runs, "run"),
-        settings=_count(len(rows), "setting"),
+        title=f"{', '.join(dict.fromkeys(row.recipe for row in rows))}: {format_number_of(runs, 'run')}",
+        runs=format_number_of(runs, "run"),
+        settings=format_number_of(len(rows), "setting"),
         metric=metric,
         figures=_figures(rows),
         validated=validated,
@@ -54,10 +54,6 @@ def render_sweep_page(rows: Sequence[SummaryRow]) -> str:
         text_columns=2 + recipes,
         run_rows=[cells for row in rows for cells in _run_cells(row)],
     )  # fmt: skip
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _figures(rows: Sequence[SummaryRow]) -> list[tuple[str, Markup]]:

@@ -50,8 +50,8 @@ def run_entries(
             observe(None)
             if running:
                 time.sleep(seconds)
-    except BaseException:  # a second Ctrl-C, for one
-        workers.stop(now=True)
+    except BaseException as error:
+        workers.stop(now=isinstance(error, KeyboardInterrupt))  # a second Ctrl-C
         for entry in running.values():
             entry.state = State.INTERRUPTED
         raise
