@@ -155,7 +155,7 @@ def sweep(
 
     A run of a sweep is a `bayesbits search` in a folder of its own. The same command again skips what is done and
     goes on with what was interrupted or failed. DIR/sweep.json has the mean and the standard error over seeds,
-    DIR/sweep.html is a page about all runs. A recipe may also be a file of runs, with tables [[runs]].
+    DIR/sweep.html is a page about all runs. A recipe may also be a TOML file that lists runs, in tables named "runs".
 
     Examples:
 
