@@ -40,7 +40,7 @@ class Batches:
 def loaders():
     return Batches(), Batches()
 """
-OWN = ["sweep", "--model", "users_own:network", "--data", "users_own:loaders", "--set", "search.epochs=30"]
+OWN = ["sweep", "--model", "users_own:network", "--data", "users_own:loaders", "--set", "search.epochs=100"]
 OWN += [
     "--set",
     "search.log_steps=1",
@@ -87,7 +87,7 @@ def test_a_sweep_survives_a_killed_run_and_ctrl_c_and_goes_on(here):
         assert sweep.wait(120) == 130
     text = (here / "shown.txt").read_text()
     assert "2 of 2 runs are not done" in text
-    assert f"Go on with: bayesbits {' '.join(OWN[:1])} --set search.epochs=30" in text
+    assert f"Go on with: bayesbits {' '.join(OWN[:1])} --set search.epochs=100" in text
     assert (folders[0] / "search.checkpoint").is_file()
     assert not any((folder / "result.json").exists() for folder in folders)
     (here / "go").touch()
