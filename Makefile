@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 # What the documentation and the examples need beside the tests.
 $(CHECK_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test,docs,examples]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test,docs,examples,ray]"
 	touch $(CHECK_STAMP)
 
 # One thread, so that the figures do not depend on the number of cores.

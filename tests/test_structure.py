@@ -20,10 +20,11 @@ ALLOWED = {
     "baselines": {"utils", "functional", "nn", "records", "cost", "graph", "compression", "posttraining"},
     "zoo": {"utils"},
     "recipes": {"utils", "records", "cost", "compression", "training", "zoo"},
-    "report": {"utils", "records", "cost", "deploy", "recipes"},
+    "sweeps": {"utils", "training", "recipes"},
+    "report": {"utils", "records", "cost", "deploy", "recipes", "sweeps"},
     "cli": {
         "utils", "records", "cost", "graph", "compression", "training", "posttraining", "deploy", "baselines", "zoo",
-        "recipes", "report",
+        "recipes", "sweeps", "report",
     },
     "__main__": {"cli"},
 }  # fmt: skip

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from bayesbits.cli.options import RecipeOptions
+from bayesbits.cli.sweep import SweepOptions
 from tests.cli.invoke import bayesbits
 
 RECIPE = [
@@ -59,6 +60,19 @@ POSTTRAIN["latency_table"] = None
             "measure.run_measure",
             [None, Path("t"), ["a=1"]],
             {"model": "m:n", "input_shape": "3x9", "threads": 2, "rounds": 7},
+        ),
+        (["sweep", "r"], "sweep.run_sweep", [SweepOptions(("r",), Path("runs/sweep"))], {}),
+        (
+            ["sweep", "r", "s", *RECIPE[1:], "--methods", "a,b", "--seeds", "0,1", "--budget", "1% bops"]
+            + ["--budget", "2 kB", "--latency-table", "t", "--out", "x", "-j", "3", "--ray", "auto", "--device", "cpu"],
+            "sweep.run_sweep",
+            [
+                SweepOptions(
+                    ("r", "s"), Path("x"), ("seed=1", "search.mu=2"), "a,b", "0,1", ("1% bops", "2 kB"), Path("t"),
+                    "m:n", "d:l", "regression", "mae", "r2", 3, "auto", "cpu",
+                )
+            ],
+            {},
         ),
         (["plan", "x"], "show.show_plan", [Path("x")], {}),
         (["report", "x"], "show.print_report", [Path("x")], {}),

@@ -29,10 +29,10 @@ def fresh_process(*arguments, **environment):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["posttrain", "--help"], ["search"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["posttrain", "--help"], ["search"], ["sweep"]])
 def test_help_version_and_wrong_usage_import_nothing_heavy(arguments):
     process = fresh_process(*arguments)
-    assert process.returncode == (2 if arguments == ["search"] else 0), process.stderr
+    assert process.returncode == (2 if arguments in (["search"], ["sweep"]) else 0), process.stderr
     assert "imported: []" in process.stderr
 
 

@@ -2,7 +2,14 @@
 
 import pytest
 
-from bayesbits.report.formatting import format_bytes, format_count, format_duration, format_part, format_reduction
+from bayesbits.report.formatting import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_number_of,
+    format_part,
+    format_reduction,
+)
 
 
 @pytest.mark.parametrize(
@@ -17,6 +24,8 @@ from bayesbits.report.formatting import format_bytes, format_count, format_durat
         (format_reduction(100, 75, "fewer"), "1.3x fewer"),
         (format_reduction(100, 99.3, "fewer"), "0.7% fewer"),
         (format_reduction(100, 100, "fewer"), "not fewer"),
+        (format_number_of(2, "run"), "2 runs"),
+        (format_number_of(1, "run"), "1 run"),
         (format_part(64, 64), "64"),
         (format_part(976, 1024), "976 of 1024"),
         (format_part(976, 1024, "/"), "976/1024"),

@@ -126,7 +126,9 @@ def test_every_template_is_part_of_the_package():
     patterns = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["bayesbits"]
     packaged = {path for pattern in patterns for path in Path(page.__file__).parents[1].glob(pattern)}
     templates = set((Path(page.__file__).parent / "templates").iterdir())
-    assert {path.name for path in templates} == {"page.html.jinja", "macros.html.jinja", "style.css"}
+    assert {path.name for path in templates} == {
+        "page.html.jinja", "macros.html.jinja", "style.css", "sweep.html.jinja", "sweep.css",
+    }  # fmt: skip
     assert templates <= packaged
 
 

@@ -52,6 +52,7 @@ for command in (
     commands.recipes,
     commands.inspect,
     commands.search,
+    commands.sweep,
     commands.plan,
     commands.report,
     commands.posttrain,

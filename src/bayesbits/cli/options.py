@@ -29,12 +29,24 @@ def shipped_recipes() -> list[str]:
     return sorted(path.name.removesuffix(".toml") for path in folder.iterdir() if path.name.endswith(".toml"))
 
 
+def _complete_recipe(incomplete: str) -> list[str]:
+    return [name for name in shipped_recipes() if name.startswith(incomplete)]
+
+
 RecipeArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="RECIPE",
         help="A recipe of the package (see `bayesbits recipes`), or a TOML file.",
-        autocompletion=lambda incomplete: [name for name in shipped_recipes() if name.startswith(incomplete)],
+        autocompletion=_complete_recipe,
+    ),
+]
+RecipeArguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="RECIPE",
+        help="Recipes of the package (see `bayesbits recipes`), TOML files, or files of runs.",
+        autocompletion=_complete_recipe,
     ),
 ]
 LatencyTableOption = Annotated[

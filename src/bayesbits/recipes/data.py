@@ -53,10 +53,8 @@ def open_data(config: DataConfig, process: Process, seed: int, *, labeled: bool 
         raise ValueError(f"data.batch_size is {config.batch_size}; it must be shared by {process.world_size} processes")
     if config.name == IMAGE_FOLDER:
         return _from_folder(config, process, seed)
+    check_data_name(config)
     if not config.factory:
-        if config.name not in zoo.names():
-            known = ", ".join((*zoo.names(), IMAGE_FOLDER))
-            raise ValueError(f"data.name is {config.name!r}; it is one of {known}, or package.module:function")
         try:
             found = zoo.load(config.name, config.folder, **config.options)
         except FileNotFoundError as error:
@@ -67,6 +65,13 @@ def open_data(config: DataConfig, process: Process, seed: int, *, labeled: bool 
     if isinstance(made, zoo.Data):
         return _in_memory(made, config, process, seed)
     return _from_users_loaders(made, config, process, labeled)
+
+
+def check_data_name(config: DataConfig) -> None:
+    """Raise unless the name is that of a data set of the zoo, or of a function."""
+    if not config.factory and config.name not in (*zoo.names(), IMAGE_FOLDER):
+        known = ", ".join((*zoo.names(), IMAGE_FOLDER))
+        raise ValueError(f"data.name is {config.name!r}; it is one of {known}, or package.module:function")
 
 
 def _normalized(data: Images, config: DataConfig) -> Images:

@@ -16,7 +16,7 @@ from bayesbits.compression.attach import attach
 from bayesbits.compression.budget import Budget
 from bayesbits.compression.compressor import Compressor
 from bayesbits.recipes import run_folder
-from bayesbits.recipes.data import Loaders, open_data
+from bayesbits.recipes.data import Loaders, check_data_name, open_data
 from bayesbits.recipes.evaluation import check_fits
 from bayesbits.recipes.factories import build_model
 from bayesbits.recipes.metrics import Score
@@ -26,6 +26,7 @@ from bayesbits.recipes.result import POSTTRAINING, Result, result_of_run
 from bayesbits.recipes.stages import Say, Stages
 from bayesbits.recipes.tasks import LearningTask
 from bayesbits.records.plan import Plan
+from bayesbits.zoo import models
 
 
 def run(
@@ -57,11 +58,7 @@ def run(
     """
     folder, process = Path(folder), current_process(device)
     say = say if process.first else _say_nothing
-    if recipe.model.pretrained and recipe.model.checkpoint is None and recipe.float_training is None:
-        raise ValueError(
-            f"the recipe {recipe.name} starts from trained weights: say where they are by model.checkpoint (on the "
-            "command line: --set model.checkpoint=FILE), or give a [float] table to train them"
-        )
+    check_recipe(recipe)
     loaders = open_data(recipe.data, process, recipe.seed)
     if process.first:
         run_folder.check(folder, recipe, resume=resume)
@@ -78,6 +75,21 @@ def run(
     compressor, plan = stages.search(model)
     stages.finish(compressor, plan)
     return stages.result(compressor, plan, float_values)
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Raise where it is plain without data or network that a recipe cannot be run: names, and trained weights."""
+    model = recipe.model
+    if model.pretrained and model.checkpoint is None and recipe.float_training is None:
+        raise ValueError(
+            f"the recipe {recipe.name} starts from trained weights: say where they are by model.checkpoint (on the "
+            "command line: --set model.checkpoint=FILE), or give a [float] table to train them"
+        )
+    check_data_name(recipe.data)
+    if not model.factory and model.name not in models.names():
+        raise ValueError(f"model.name: the zoo has no network named {model.name!r}; it has {', '.join(models.names())}")
+    if model.checkpoint is not None and not Path(model.checkpoint).exists():
+        raise FileNotFoundError(f"model.checkpoint: {model.checkpoint} is not there")
 
 
 def _finished(folder: Path, say: Say) -> Result | None:

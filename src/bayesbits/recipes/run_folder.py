@@ -12,6 +12,7 @@ report.html          a page about the run
 latency_table.json   the latency table of a budget in milliseconds
 front.json           the points of post-training
 posttrain.json       the settings that these points were learned with
+log.txt              what a run of a sweep printed
 *.checkpoint         the state of each stage, to resume from
 """
 
@@ -44,6 +45,7 @@ REPORT = "report.html"
 LATENCY_TABLE = TABLE_FILE
 FRONT = "front.json"
 POSTTRAIN = "posttrain.json"
+LOG = "log.txt"
 CHECKPOINTS = ("float.checkpoint", "search.checkpoint", "finetune.checkpoint")
 
 # Settings that do not change what a run computes: they may differ when it is resumed.

@@ -11,6 +11,7 @@ import difflib
 import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import asdict, fields, replace
 from functools import partial
 from importlib import resources
@@ -22,6 +23,7 @@ from bayesbits.recipes.recipe import DataConfig, FloatConfig, ModelConfig, Recip
 from bayesbits.training import FinetuneConfig, OptimizerConfig, SearchConfig
 
 Table = dict[str, Any]
+Override = str | Mapping[str, Any]
 Part = TypeVar("Part")
 
 PRESETS = {"paper": Spec.paper(), "onnxruntime": Spec.for_backend("onnxruntime")}
@@ -75,7 +77,7 @@ def names() -> tuple[str, ...]:
 
 
 def load(
-    recipe: str | Path | None, overrides: Iterable[str] = (), *, model: str | None = None, data: str | None = None,
+    recipe: str | Path | None, overrides: Iterable[Override] = (), *, model: str | None = None, data: str | None = None,
     task: str | None = None, loss: str | None = None, metric: str | None = None, budget: str | None = None,
     latency_table: str | Path | None = None,
 ) -> Recipe:  # fmt: skip
@@ -84,7 +86,8 @@ def load(
     Args:
         recipe: The name of a recipe of the package, or the path of a TOML file. None is allowed where both `model` and
             `data` are given.
-        overrides: Lines of TOML that replace settings, such as "search.mu=0.1". They are applied last.
+        overrides: Lines of TOML that replace settings, such as "search.mu=0.1", or tables such as
+            {"search": {"mu": 0.1}}. They are applied last.
         model: A function "package.module:function" that replaces the recipe's `[model]`.
         data: A function "package.module:function" that replaces the recipe's `[data]`.
         task: The name of a task that replaces the recipe's `[task]`.
@@ -136,11 +139,11 @@ def load(
         raise ValueError(f"{source}: {error}") from error
 
 
-def options_from(overrides: Iterable[str]) -> dict[str, Any]:
-    """Overrides as one table."""
+def options_from(overrides: Iterable[Override]) -> dict[str, Any]:
+    """Overrides as one table; the tables that are given are left as they are."""
     table: Table = {}
-    for text in overrides:
-        _merge(table, _override(text))
+    for one in overrides:
+        _merge(table, _override(one) if isinstance(one, str) else deepcopy(dict(one)))
     return table
 
 

@@ -40,6 +40,11 @@ def format_part(part: int, whole: int, separator: str = " of ") -> str:
     return f"{part}" if part == whole else f"{part}{separator}{whole}"
 
 
+def format_number_of(number: int, noun: str) -> str:
+    """A number of things, such as "3 runs" and "1 run"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def format_duration(seconds: float) -> str:
     """A duration in seconds, minutes or hours, such as "10 min"."""
     if seconds < 120:

@@ -30,9 +30,9 @@ def write_report(folder: str | Path) -> Path:
     return path
 
 
-def render_page(run: Run) -> str:
-    """The whole page."""
-    environment = Environment(
+def environment() -> Environment:
+    """What fills the templates: everything that is not `Markup` is escaped."""
+    return Environment(
         loader=PackageLoader("bayesbits", "report/templates"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -40,20 +40,30 @@ def render_page(run: Run) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("page.html.jinja").render(
-        run=run,
-        tables=tables,
-        title=f"{run.recipe.name}: {format_reduction(100, run.cost.relative_bops, 'fewer bit operations')}",
-        bit_widths=sorted({bits for layer in run.cost.layers for bits in (layer.weight_bits, layer.activation_bits)}),
-        removed_channels=len(run.plan.removed(run.topology)),
-        removable_channels=sum(group.size for group in run.topology.removable_groups),
-        layer_figures=layer_figures(tables.layer_bars(run)),
-        training_figure=training_figure(run.stages),
-        repeat_command=_repeat_command(run),
-        posttrained=run.result.method == POSTTRAINING,
-        folder=quote(str(run.folder)),
-        RECIPE=RECIPE,
-        POSTTRAIN=POSTTRAIN,
+
+
+def render_page(run: Run) -> str:
+    """The whole page."""
+    return (
+        environment()
+        .get_template("page.html.jinja")
+        .render(
+            run=run,
+            tables=tables,
+            title=f"{run.recipe.name}: {format_reduction(100, run.cost.relative_bops, 'fewer bit operations')}",
+            bit_widths=sorted(
+                {bits for layer in run.cost.layers for bits in (layer.weight_bits, layer.activation_bits)}
+            ),
+            removed_channels=len(run.plan.removed(run.topology)),
+            removable_channels=sum(group.size for group in run.topology.removable_groups),
+            layer_figures=layer_figures(tables.layer_bars(run)),
+            training_figure=training_figure(run.stages),
+            repeat_command=_repeat_command(run),
+            posttrained=run.result.method == POSTTRAINING,
+            folder=quote(str(run.folder)),
+            RECIPE=RECIPE,
+            POSTTRAIN=POSTTRAIN,
+        )
     )
 
 
