@@ -3,17 +3,19 @@
 import gc
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import bayesbits as bb
 from bayesbits.functional import compiled, recursive_gated_quantize
+from bayesbits.methods import METHODS
 from bayesbits.training.config import OptimizerConfig, SearchConfig
 from bayesbits.training.optimizers import Optimizers, make_optimizers
 from bayesbits.training.step import TrainingStep
@@ -125,14 +127,14 @@ def make_step(name: str, model_name: str, batch: int, pixels: int) -> Step:
         precision="bfloat16" if on_gpu else "float32", channels_last=on_gpu, compile=on_gpu and fast,
         cuda_graph=on_gpu and fast,
     )  # fmt: skip
-    if name in ("float", "fake-quantization"):
-        if name == "fake-quantization":
-            fake_quantize(model, images)
-        compressor: Any = SimpleNamespace(model=model, penalty=lambda: torch.zeros((), device=device))
+    if name == "float":
+        attachment = SimpleNamespace(method=METHODS["bayesian_bits"])
+        compressor: Any = SimpleNamespace(model=model, attachment=attachment)
         optimizers = Optimizers({"weights": (list(model.parameters()), OptimizerConfig())})
         step = TrainingStep(model, compressor, F.cross_entropy, optimizers, config, mu=0.0)
         return lambda: step(images, labels)
-    compressor = bb.attach(model, images[:1], bb.Spec.paper())
+    method = "lsq" if name == "fake-quantization" else "bayesian_bits"
+    compressor = bb.attach(model, images[:1], replace(bb.Spec.paper(), method=method))
     compressor.calibrate([images[:32]])
     step = TrainingStep(model, compressor, F.cross_entropy, make_optimizers(compressor, config), config, mu=0.01)
     if fast:
@@ -159,48 +161,3 @@ def _recursion(*, checkpointed: bool) -> Callable[..., Tensor]:
         return result
 
     return repeated if checkpointed else plain
-
-
-class _StepSizeQuantizer(nn.Module):
-    """Learned step size quantization at 8 bits (Esser et al. 2020): rounding passes gradients straight through."""
-
-    def __init__(self, example: Tensor, signed: bool) -> None:
-        super().__init__()
-        self.lowest, self.highest = (-127, 127) if signed else (0, 255)
-        self.factor = (example.numel() * self.highest) ** -0.5  # scales the gradient of the step
-        self.step = nn.Parameter((2 * example.abs().mean() / self.highest**0.5).detach().float().clamp(min=1e-4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        step = self.step * self.factor + (self.step * (1 - self.factor)).detach()
-        scaled = (x.float() / step).clamp(self.lowest, self.highest)
-        return ((scaled + (scaled.round() - scaled).detach()) * step).to(x.dtype)
-
-
-class _FakeQuantized(nn.Module):
-    def __init__(self, layer: nn.Module, example: Tensor) -> None:
-        super().__init__()
-        self.layer = layer
-        self.weight_quantizer = _StepSizeQuantizer(layer.weight, signed=True)  # type: ignore[arg-type]
-        self.input_quantizer = _StepSizeQuantizer(example, signed=bool(example.min() < 0))
-
-    def forward(self, x: Tensor) -> Tensor:
-        weight = self.weight_quantizer(self.layer.weight)
-        result: Tensor = torch.func.functional_call(self.layer, {"weight": weight}, (self.input_quantizer(x),))
-        return result
-
-
-def fake_quantize(model: nn.Module, images: Tensor) -> None:
-    """Put 8-bit fake-quantizers before every convolution and linear layer, and on its weight."""
-    examples: dict[str, Tensor] = {}
-    layers = {name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)}
-    hooks = [
-        module.register_forward_pre_hook(lambda _, x, name=name: examples.__setitem__(name, x[0].detach()))
-        for name, module in layers.items()
-    ]
-    with torch.no_grad():
-        model(images[:32])
-    for hook in hooks:
-        hook.remove()
-    for name, module in layers.items():
-        parent, _, child = name.rpartition(".")
-        setattr(model.get_submodule(parent), child, _FakeQuantized(module, examples[name]).to(images.device))

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesbits.compression.compressor import Compressor, check_compressor
+from bayesbits.compression.compressor import Compressor, check_compressor, check_gated
 from bayesbits.graph.layers import FoundLayer
-from bayesbits.nn import GatedQuantizer
+from bayesbits.nn import Quantizer
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.nn.product import find_layer
 from bayesbits.nn.quantized_output import observe_output
@@ -45,6 +45,7 @@ class _Stop(BaseException):
 def check_fixed(compressor: Compressor, method: str) -> None:
     """Raise unless bits and channels are final and the network is in evaluation mode."""
     check_compressor(compressor, method)
+    check_gated(compressor, method)
     attachment = compressor.attachment
     learning = [name for name, quantizer in attachment.quantizers.items() if quantizer.mode == "learning"]
     learning += [name for name, gate in attachment.channel_gates.items() if not gate.fixed]
@@ -79,7 +80,7 @@ def float_copy(compressor: Compressor) -> nn.Module:
     """A copy of the network with every quantizer off; channels that the plan removes stay zero."""
     reference = copy.deepcopy(compressor.model)
     for module in reference.modules():
-        if isinstance(module, GatedQuantizer):
+        if isinstance(module, Quantizer):
             module.turn_off()
     return reference
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bayesbits.baselines.layerwise import attached_layer
 from bayesbits.baselines.reconstruction_units import BlockUnit
 from bayesbits.compression.compressor import Compressor
-from bayesbits.nn import GatedQuantizer
+from bayesbits.nn import Quantizer
 from bayesbits.nn.class_exchange import AttachedModule
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.nn.product import ProductOwner
@@ -54,7 +54,7 @@ def block_unit(compressor: Compressor, name: str, learned: list[str]) -> BlockUn
     """A block of these layers, with the activation quantizers inside of it."""
     module = compressor.model.get_submodule(name)
     layers = [(label, attached_layer(compressor, label)) for label in learned]
-    quantizers: dict[int, GatedQuantizer] = {}
+    quantizers: dict[int, Quantizer] = {}
     for one in module.modules():
         found = [one.bayesbits_output.quantizer] if isinstance(one, QuantizedOutput) else []
         layers_here: list[nn.Module] = [one]

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from bayesbits.baselines.adaround_rounding import AdaRoundConfig, RoundingGrid, rectified_sigmoid, soft_weight
 from bayesbits.baselines.reconstruction_units import Examples, Unit
-from bayesbits.nn import GatedQuantizer
+from bayesbits.nn import Quantizer
 from bayesbits.utils.cuda_graph import Recorder
 from bayesbits.utils.modes import gradient_flags_restored
 
@@ -156,7 +156,7 @@ def mixed(quantized: Tensor, free: Tensor, drop: float) -> Tensor:
 
 
 @contextmanager
-def _dropping(quantizers: Sequence[GatedQuantizer], drop: float) -> Iterator[None]:
+def _dropping(quantizers: Sequence[Quantizer], drop: float) -> Iterator[None]:
     """Inside the block every element passes these quantizers unchanged with this probability."""
     handles = [
         quantizer.register_forward_hook(lambda _, inputs, output: mixed(output, inputs[0].to(output.dtype), drop))

@@ -28,7 +28,7 @@ from bayesbits.baselines.waiting_passes import waiting_passes
 from bayesbits.compression.compressor import Compressor
 from bayesbits.graph.layer_paths import LayerPaths, read_layer_paths
 from bayesbits.graph.pointwise import apply_functions
-from bayesbits.nn import GatedQuantizer
+from bayesbits.nn import Quantizer
 from bayesbits.nn.folding import fold_factor, folded_bias
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.records.topology import Layer
@@ -196,7 +196,7 @@ def _reconstruct(unit: Unit, networks: Networks, settings: Settings, ranges_done
     return RoundedUnit(unit.name, count, moved, errors[0], errors[1], tuple(name for name, _ in unit.layers))
 
 
-def _ranges(quantizers: Sequence[GatedQuantizer]) -> list[nn.Parameter]:
+def _ranges(quantizers: Sequence[Quantizer]) -> list[nn.Parameter]:
     """The parameters of the ranges of quantizers that learn them, and that round."""
     return [
         parameter

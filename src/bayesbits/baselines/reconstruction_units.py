@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bayesbits.baselines.layerwise import along_channels, channel_axis
-from bayesbits.nn import GatedQuantizer
+from bayesbits.nn import Quantizer
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.nn.product import AttachedProduct
 from bayesbits.records.topology import Layer
@@ -84,7 +84,7 @@ class LayerUnit:
         return [(self.layer.name, self.module)]
 
     @property
-    def quantizers(self) -> list[GatedQuantizer]:
+    def quantizers(self) -> list[Quantizer]:
         """That of the input, if there is one."""
         return [] if self.module.parts.input is None else [self.module.parts.input]
 
@@ -123,7 +123,7 @@ class BlockUnit:
     """The module in the quantized network."""
     layers: list[tuple[str, AttachedLayer]]
     """Its layers whose rounding is learned."""
-    quantizers: list[GatedQuantizer]
+    quantizers: list[Quantizer]
     """The activation quantizers inside of it."""
     form: Any = field(default=None, repr=False)
     """The tree of its arguments and keywords, in which None stands for each tensor of examples."""
@@ -162,7 +162,7 @@ def _is_batched(leaf: Any, examples: int) -> bool:
 class _GivenWeight(nn.Module):
     """Stands in the place of a weight's quantizer, and returns a weight that is given."""
 
-    def __init__(self, quantizer: GatedQuantizer, weight: Tensor) -> None:
+    def __init__(self, quantizer: Quantizer, weight: Tensor) -> None:
         super().__init__()
         self.__dict__["quantizer"] = quantizer  # not a child: it stays where it is
         self.__dict__["given"] = weight

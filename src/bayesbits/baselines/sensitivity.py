@@ -26,7 +26,7 @@ from torch import Tensor
 
 from bayesbits.baselines.sensitivity_scores import Measurement, ScoreFunction, Widths
 from bayesbits.compression.budget import Budget, as_budget
-from bayesbits.compression.compressor import Compressor, check_compressor
+from bayesbits.compression.compressor import Compressor, check_compressor, check_gated
 from bayesbits.compression.planning import read_widths
 from bayesbits.compression.smallest_plan import check_widths_reachable
 from bayesbits.posttraining.examples import take_batches
@@ -171,6 +171,7 @@ def sensitivity(
         (3, 4)
     """
     check_compressor(compressor, "sensitivity")
+    check_gated(compressor, "sensitivity")
     limit = as_budget(budget, "budget")
     if loss not in ("labels", "output"):
         raise ValueError(f"loss is {loss!r}; it is one of labels, output")

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bayesbits.nn import GatedQuantizer
+from bayesbits.nn import Quantizer
 from bayesbits.nn.product import ProductOwner
 from bayesbits.utils.batches import call_without_labels
 from bayesbits.utils.torch_private import tensor_version, tree_leaves
@@ -108,7 +108,7 @@ def _intercepted(model: nn.Module, run: _Run) -> Iterator[None]:
         for module in model.modules()
         if module is not model
         and "forward" not in module.__dict__
-        and (module not in counted or isinstance(module, GatedQuantizer))
+        and (module not in counted or isinstance(module, Quantizer))
     ]
 
     def intercept(module: nn.Module) -> Callable[..., Any]:

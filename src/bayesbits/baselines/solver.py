@@ -13,7 +13,7 @@ from typing import Any
 from bayesbits.baselines.solver_program import WidthProgram
 from bayesbits.baselines.solver_scores import DIRECTIONS, WidthScores, gradient_scores, measured_scores
 from bayesbits.compression.budget import Budget, as_budget
-from bayesbits.compression.compressor import Compressor, check_compressor
+from bayesbits.compression.compressor import Compressor, check_compressor, check_gated
 from bayesbits.posttraining.examples import take_batches
 from bayesbits.posttraining.front_points import put_range, read_point
 from bayesbits.posttraining.losses import COMPARISONS, LossFunction
@@ -72,6 +72,7 @@ def solve(
         >>> bb.restore(compressor, point)
     """
     check_compressor(compressor, "solve")
+    check_gated(compressor, "solve")
     limit = as_budget(budget, "budget")
     if limit is None:
         raise ValueError('budget is None; the solver needs one, such as Budget(relative_bops=2) or "2% bops"')

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from bayesbits.baselines.sensitivity_cache import CachedForward
 from bayesbits.compression.compressor import Compressor
-from bayesbits.nn import GatedQuantizer
+from bayesbits.nn import Quantizer
 from bayesbits.posttraining.front_points import put_range, read_range
 from bayesbits.posttraining.losses import COMPARISONS, LossFunction, channel_axis, float_outputs, over_tensors
 from bayesbits.posttraining.quantizer_state import as_float_network, quantizers_restored
@@ -131,7 +131,7 @@ def measured_scores(
     return WidthScores({name: _never_falling(own) for name, own in scores.items()}, ranges)
 
 
-def _put_width(quantizer: GatedQuantizer, bits: int, ranges: Mapping[int, Range]) -> None:
+def _put_width(quantizer: Quantizer, bits: int, ranges: Mapping[int, Range]) -> None:
     put_range(quantizer, ranges[bits])
     quantizer.enter("fixed", bits)
 
@@ -147,7 +147,7 @@ def _never_falling(scores: Mapping[int, float]) -> dict[int, float]:
 class _WeightedErrors:
     """Sums, over all calls of quantizers, the squared errors of every width times the squared gradients."""
 
-    def __init__(self, quantizers: Mapping[str, GatedQuantizer], ranges: Mapping[int, list[Ranges]]) -> None:
+    def __init__(self, quantizers: Mapping[str, Quantizer], ranges: Mapping[int, list[Ranges]]) -> None:
         self.quantizers, self.ranges = quantizers, ranges
         self._sums: dict[tuple[str, int, int], Tensor] = {}
 
@@ -199,7 +199,7 @@ class _WeightedErrors:
         return WidthScores(scores, ranges)
 
 
-def round_with(quantizer: GatedQuantizer, x: Tensor, stretch: Tensor | None, bits: int, own: Range) -> Tensor:
+def round_with(quantizer: Quantizer, x: Tensor, stretch: Tensor | None, bits: int, own: Range) -> Tensor:
     """A tensor as the quantizer rounds it at another width with another range; the quantizer is left as it was."""
     before, mode, fixed_bits = read_range(quantizer), quantizer.mode, quantizer.fixed_bits
     put_range(quantizer, own)

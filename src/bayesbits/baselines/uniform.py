@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from bayesbits.compression.calibration import calibrate_weights
-from bayesbits.compression.compressor import Compressor
+from bayesbits.compression.compressor import Compressor, check_gated
 from bayesbits.compression.range_estimation import FINE_BITS
 from bayesbits.records.plan import Plan
 
@@ -50,6 +50,7 @@ def uniform(
         >>> compressor.cost(plan).relative_bops
         3.125
     """
+    check_gated(compressor, "uniform")
     of_activations = _default(activations) if method is None else method
     compressor.calibrate(batches, of_activations, reference_bits=activations, weight_bits=weights)
     if method is None and _default(weights) != of_activations:

@@ -76,6 +76,7 @@ def search(
         ),
     ] = None,
     latency_table: options.LatencyTableOption = None,
+    method: options.MethodOption = None,
     device: options.DeviceOption = None,
 ) -> None:
     """Learn the bits and channels of a network as a recipe says, and test the result.
@@ -86,6 +87,8 @@ def search(
 
       bayesbits search digits-lenet5 --set search.mu=0.02
 
+      bayesbits search digits-lenet5 --method lsq --set spec.weight_bits=4 --set spec.activation_bits=4
+
       bayesbits search cifar10-vgg7 --set data.folder=/data -o runs/vgg7
 
       bayesbits search --model mine:network --data mine:loaders
@@ -94,7 +97,7 @@ def search(
 
       bayesbits search runs/vgg7/recipe.toml --resume
     """
-    chosen = RecipeOptions(recipe, overrides, model, data, task, loss, metric)
+    chosen = RecipeOptions(recipe, overrides, model, data, task, loss, metric, method)
     from bayesbits.cli.search import run_search
 
     run_search(chosen, output, resume=resume, device=device, budget=budget, latency_table=latency_table)

@@ -13,6 +13,9 @@ import typer
 
 Task = Literal["classification", "segmentation", "regression"]
 Gates = Literal["hard_concrete", "hard_sigmoid", "sigmoid"]
+Method = Literal[
+    "bayesian_bits", "lsq", "pact", "qt", "tqt", "dq", "dq_restricted",
+]  # fmt: skip
 Learn = Literal["gates", "gates+ranges"]
 Planner = Literal["best", "learned", "solver"]
 Labels = Literal["given", "none"]
@@ -102,6 +105,14 @@ MetricOption = Annotated[
         "task.higher_is_better=true or false.",
     ),
 ]
+MethodOption = Annotated[
+    Method | None,
+    typer.Option(
+        "--method",
+        help="How tensors are quantized: bayesian_bits, or a method to compare with. Widths of a method that fixes "
+        "them: --set spec.weight_bits=4 --set spec.activation_bits=4.",
+    ),
+]
 DeviceOption = Annotated[
     str | None, typer.Option("--device", help="Such as cpu or cuda:1; by default a GPU if there is one.")
 ]
@@ -142,6 +153,7 @@ class RecipeOptions:
     task: str | None = None
     loss: str | None = None
     metric: str | None = None
+    method: str | None = None
 
     def __post_init__(self) -> None:
         if self.recipe is None and (self.model is None or self.data is None):

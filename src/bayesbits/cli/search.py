@@ -56,8 +56,9 @@ def _description(path: Path) -> object:
 
 def load_recipe(options: RecipeOptions, budget: str | None = None, latency_table: Path | None = None) -> Recipe:
     """The recipe with the changes that the options make."""
+    overrides = [*([] if options.method is None else [f"spec.method={options.method}"]), *(options.overrides or ())]
     return load(
-        options.recipe, options.overrides or (), model=options.model, data=options.data, task=options.task,
+        options.recipe, overrides, model=options.model, data=options.data, task=options.task,
         loss=options.loss, metric=options.metric, budget=budget, latency_table=latency_table,
     )  # fmt: skip
 

@@ -16,8 +16,10 @@ from bayesbits.compression.penalty_base import Penalty
 from bayesbits.compression.search_space import SearchSpace, find_search_space
 from bayesbits.compression.spec import Spec
 from bayesbits.compression.table_files import as_table
+from bayesbits.compression.width_penalty import WidthPenalty
 from bayesbits.cost import CostModel
-from bayesbits.nn import ChannelFollower, ChannelGate, GatedQuantizer
+from bayesbits.methods import METHODS, Method, MethodQuantizer
+from bayesbits.nn import ChannelFollower, ChannelGate, GatedQuantizer, Quantizer
 from bayesbits.nn.batch_norm import AttachedBatchNorm
 from bayesbits.nn.class_exchange import check_restorable, restore_class
 from bayesbits.nn.layer import AttachedLayer
@@ -53,11 +55,26 @@ class Attachment(NetworkQuantizers):
         self.expected_bops = self._penalty("expected_bops")
         self.expected_bytes = self._penalty("expected_bytes")
 
-    def expected_latency(self, table: LatencyTable) -> Penalty:
+    @property
+    def method(self) -> Method:
+        """How tensors are quantized."""
+        return METHODS[self.spec.method]
+
+    def method_loss(self, loss: Tensor) -> Tensor | None:
+        """What the method adds to the loss beside the penalty, such as the decay of PACT; None where it is nothing."""
+        terms = [
+            q.regularizer() for q in self.quantizers.values() if isinstance(q, MethodQuantizer) and q.mode != "off"
+        ]
+        added = [term for term in terms if term is not None]
+        return torch.stack(added).sum() if added else None
+
+    def expected_latency(self, table: LatencyTable) -> Penalty | WidthPenalty:
         """The expected milliseconds by a table."""
         return self._penalty("expected_latency", table)
 
-    def _penalty(self, kind: str, table: LatencyTable | None = None) -> Penalty:
+    def _penalty(self, kind: str, table: LatencyTable | None = None) -> Penalty | WidthPenalty:
+        if self.method.learns_widths and not self.method.gated:
+            return WidthPenalty(self.topology, self.quantizers, self.cost_model, kind)
         return make_penalty(
             self.topology, self.quantizers, self.channel_gates, kind,
             num_examples=self.spec.num_examples, cost_model=self.cost_model, table=table,
@@ -107,35 +124,48 @@ def detach_from(model: nn.Module) -> None:
         restore_class(module)
 
 
-def _quantizers(topology: Topology, spec: Spec, search_space: SearchSpace) -> dict[str, GatedQuantizer]:
+def _quantizers(topology: Topology, spec: Spec, search_space: SearchSpace) -> dict[str, Quantizer]:
     """A quantizer for every tensor that does not stay in float, by the tensor's name."""
     inputs = {activation.name for activation in topology.activations if activation.network_input}
-    quantizers = {}
+    method = METHODS[spec.method]
+    quantizers: dict[str, Quantizer] = {}
     for tensor, widths in search_space.widths.items():
         if widths == (FLOAT_BITS,):
             continue
         owners = topology.weight_tensors.get(tensor)
-        layer = topology.layer(owners[0]) if owners else None
-        # Axis 0 of a transposed convolution holds the inputs, and a range for each of those could not be deployed.
-        per_channel = spec.per_channel_weights and layer is not None and layer.kind != "conv_transpose"
-        rows = layer.weight_shape[0] if layer is not None and per_channel else None
-        quantizers[tensor] = GatedQuantizer(
-            signed=owners is not None, beta=1.0 if rows is None else torch.ones(rows), bits=widths, gates=spec.gates,
-            learn_range=tensor not in inputs or len(widths) > 1,
-            asymmetric=owners is None and spec.asymmetric_activations,
-        )  # fmt: skip
+        made = method.weights if owners else method.activations
+        if made is not None and tensor not in inputs and tensor not in topology.operand_tensors:
+            quantizers[tensor] = made(weight=owners is not None, bits=widths)
+        else:
+            learns = made is None and (tensor not in inputs or len(widths) > 1)
+            quantizers[tensor] = _gated_quantizer(topology, spec, tensor, widths, learn_range=learns)
         if len(widths) == 1:
             quantizers[tensor].fix(widths[0])
     return quantizers
 
 
+def _gated_quantizer(
+    topology: Topology, spec: Spec, tensor: str, widths: tuple[int, ...], *, learn_range: bool
+) -> GatedQuantizer:
+    owners = topology.weight_tensors.get(tensor)
+    layer = topology.layer(owners[0]) if owners else None
+    # Axis 0 of a transposed convolution holds the inputs, and a range for each of those could not be deployed.
+    per_channel = spec.per_channel_weights and layer is not None and layer.kind != "conv_transpose"
+    rows = layer.weight_shape[0] if layer is not None and per_channel else None
+    return GatedQuantizer(
+        signed=owners is not None, beta=1.0 if rows is None else torch.ones(rows), bits=widths,
+        gates=METHODS[spec.method].gates or spec.gates, learn_range=learn_range,
+        asymmetric=owners is None and spec.asymmetric_activations,
+    )  # fmt: skip
+
+
 def _channel_gates(topology: Topology, spec: Spec, search_space: SearchSpace) -> dict[str, ChannelGate]:
     """A gate for every layer whose channels may be removed, by the layer's name."""
-    gates = {}
+    gates, kind = {}, METHODS[spec.method].gates or spec.gates
     for layer in topology.layers:
         if layer.name in search_space.prunable:
             removable = [topology.group_of(channel).removable for channel in layer.out_channels]
-            gates[layer.name] = ChannelGate(len(removable), gates=spec.gates, may_close=removable)
+            gates[layer.name] = ChannelGate(len(removable), gates=kind, may_close=removable)
     return gates
 
 

@@ -24,7 +24,7 @@ from bayesbits.compression.range_estimation import (
 from bayesbits.compression.range_observer import RangeObserver, SeenValues
 from bayesbits.compression.sampling import SAMPLE, evenly_spaced, in_rows
 from bayesbits.functional.operation import LARGEST_RANGE
-from bayesbits.nn import GatedQuantizer
+from bayesbits.nn import Quantizer
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.nn.product import find_layer
 from bayesbits.utils.batches import call_without_labels
@@ -70,7 +70,7 @@ def _share_ranges(attachment: Attachment) -> None:
             continue
         high = max(one.beta.item() for one in members)
         low = min(_lower_end(one) for one in members)
-        asymmetric = low < 0 and all(one.log_alpha is not None for one in members)
+        asymmetric = low < 0 and all(one.may_be_asymmetric for one in members)
         for one in members:
             if asymmetric:
                 one.set_range(high, alpha=low)
@@ -78,7 +78,7 @@ def _share_ranges(attachment: Attachment) -> None:
                 one.set_range(max(high, -low), signed=low < 0)
 
 
-def _lower_end(quantizer: GatedQuantizer) -> float:
+def _lower_end(quantizer: Quantizer) -> float:
     """alpha, of a range of any kind."""
     if quantizer.alpha is not None:
         return quantizer.alpha.item()
@@ -87,7 +87,7 @@ def _lower_end(quantizer: GatedQuantizer) -> float:
 
 def calibrate_activations(
     model: nn.Module,
-    quantizers: Mapping[str, GatedQuantizer],
+    quantizers: Mapping[str, Quantizer],
     batches: Iterable[Any],
     *,
     method: str = "minmax",
@@ -103,7 +103,10 @@ def calibrate_activations(
     batches too: those they start with would mislead.
     """
     observers = {
-        name: RangeObserver(RangeOptions(method, percentile, _reference_width(quantizer, reference_bits), momentum))
+        name: RangeObserver(
+            RangeOptions(method, percentile, _reference_width(quantizer, reference_bits), momentum),
+            sampling=quantizer.needs_sample,
+        )
         for name, quantizer in quantizers.items()
     }
     count = 0
@@ -114,7 +117,7 @@ def calibrate_activations(
         torch.no_grad(),
     ):
         for module in model.modules():
-            if isinstance(module, GatedQuantizer):
+            if isinstance(module, Quantizer):
                 module.turn_off()
         for batch in batches:
             call_without_labels(model, batch)
@@ -137,11 +140,14 @@ def calibrate_activations(
             warnings.warn(f"{name}: {problem}", stacklevel=2)
 
 
-def _set_seen_range(quantizer: GatedQuantizer, observer: RangeObserver, seen: SeenValues) -> str | None:
+def _set_seen_range(quantizer: Quantizer, observer: RangeObserver, seen: SeenValues) -> str | None:
     """Set the range of an activation: asymmetric where values below zero were seen and the quantizer allows it."""
-    if seen.signed and quantizer.log_alpha is not None:
+    if seen.signed and quantizer.may_be_asymmetric:
         return set_asymmetric_range(quantizer, observer.ends(seen), seen.extremes)
-    return set_range(quantizer, observer.end(seen), seen.largest, signed=seen.signed)
+    problem = set_range(quantizer, observer.end(seen), seen.largest, signed=seen.signed)
+    if quantizer.needs_sample:
+        quantizer.start(torch.cat(observer.sample, dim=1))
+    return problem
 
 
 def calibrate_weights(
@@ -159,7 +165,7 @@ def calibrate_weights(
 
 
 def calibrate_weight(
-    quantizer: GatedQuantizer,
+    quantizer: Quantizer,
     weight: Tensor,
     name: str,
     *,
@@ -172,7 +178,7 @@ def calibrate_weight(
     `moving_average` is `minmax` here, as there is only one weight. A channel of zeros gets the range of the tensor.
     """
     options = RangeOptions(method, percentile, _reference_width(quantizer, reference_bits))
-    count = quantizer.log_beta.numel()
+    count = quantizer.range_shape.numel()
     if weight.numel() == 0 or (count > 1 and weight.shape[0] != count):
         raise ValueError(f"{name}: a weight of shape {tuple(weight.shape)} does not fit a quantizer of {count} ranges")
     rows = in_rows(weight, count)
@@ -185,11 +191,13 @@ def calibrate_weight(
     elif method == "mse":
         ends = least_error(evenly_spaced(rows, SAMPLE), largest, options.reference_bits, signed=True)
     problem = set_range(quantizer, ends.cpu(), largest.cpu(), signed=True)
+    if quantizer.needs_sample:
+        quantizer.start(weight)
     if problem is not None:
         warnings.warn(f"{name}: {problem}", stacklevel=2)
 
 
-def _reference_width(quantizer: GatedQuantizer, wanted: int | None) -> int:
+def _reference_width(quantizer: Quantizer, wanted: int | None) -> int:
     """The width that a range is made for: the only one or the final one, else what is wanted, else the narrowest."""
     own = quantizer.bits[0] if len(quantizer.bits) == 1 else quantizer.fixed_bits
     return own or (quantizer.bits[0] if wanted is None else wanted)

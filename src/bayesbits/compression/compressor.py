@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from bayesbits.compression.attachment import Attachment, check_intact, detach_from
@@ -130,6 +131,20 @@ class Compressor:
         """
         return self.attachment.penalty()  # type: ignore[no-any-return]
 
+    def method_loss(self, loss: Tensor) -> Tensor:
+        """What another method than Bayesian Bits adds to the loss beside the penalty, such as the decay of PACT.
+
+        `search` and `finetune` add it; a loop of your own does for methods that have such a term.
+
+        Args:
+            loss: The loss of the present batch, which gradients of "reinforce" are made from.
+
+        Returns:
+            A number to be added to the loss; 0 for methods without such a term.
+        """
+        term = self.attachment.method_loss(loss)
+        return torch.zeros_like(loss) if term is None else term
+
     def expected_relative_bops(self) -> Tensor:
         """The expectation of the relative bit operations under the present gates, in percent; differentiable."""
         return self.attachment.expected_bops()  # type: ignore[no-any-return]
@@ -198,6 +213,7 @@ class Compressor:
             BudgetError: The budget is below the smallest cost under the spec; the message says what holds it up.
         """
         check_intact(self.model, self.attachment)
+        check_gated(self, "project")
         plan = project(self.attachment, budget)
         adopt(self.attachment, plan, certain=certain)
         return plan
@@ -237,6 +253,7 @@ class Compressor:
         Returns:
             The findings; `print` shows them as a table.
         """
+        check_gated(self, "diagnose")
         return diagnose(
             self.model, self.attachment.quantizers, lambda: mu * self.penalty(), batches, loss_fn, draws=draws
         )
@@ -277,6 +294,16 @@ def check_compressor(compressor: Any, what: str) -> None:
         raise TypeError(
             f"{what} takes the Compressor that attach returned, and this is a {type(compressor).__name__}: pass "
             "bayesbits.attach(model, example_inputs), or Compressor(model) of a network with quantizers attached"
+        )
+
+
+def check_gated(compressor: Compressor, what: str) -> None:
+    """Raise where another method than Bayesian Bits was attached."""
+    method = compressor.attachment.method
+    if not method.gated:
+        raise ValueError(
+            f"{what} needs the quantizers of Bayesian Bits, and this network was attached with method={method.name!r}: "
+            "train it by search, or attach with the default method"
         )
 
 

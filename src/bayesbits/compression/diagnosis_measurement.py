@@ -17,13 +17,13 @@ from bayesbits.compression.diagnosis import Diagnosis, TensorDiagnosis
 from bayesbits.compression.observers import network_restored, observing
 from bayesbits.compression.range_estimation import round_to_bits
 from bayesbits.compression.sampling import SAMPLE, evenly_spaced, in_rows
-from bayesbits.nn import GatedQuantizer, Gates
+from bayesbits.nn import Gates, Quantizer
 from bayesbits.utils.batches import call_without_labels
 
 
 def diagnose(
     model: nn.Module,
-    quantizers: Mapping[str, GatedQuantizer],
+    quantizers: Mapping[str, Quantizer],
     penalty: Callable[[], Tensor],
     batches: Iterable[Any],
     loss_fn: Callable[[Any, Any], Tensor],
@@ -84,7 +84,7 @@ def _as_found(model: nn.Module) -> Iterator[list[Gates]]:
 class _Observer:
     """A forward pre-hook that sums up, on the device, what rounding to each width would lose."""
 
-    def __init__(self, quantizer: GatedQuantizer) -> None:
+    def __init__(self, quantizer: Quantizer) -> None:
         self.quantizer = quantizer
         self.widths = sorted({*quantizer.bits, quantizer.fixed_bits or quantizer.bits[0]})
         self.looking = True
@@ -132,7 +132,7 @@ def _checked(value: Tensor, what: str) -> Tensor:
     return value.reshape(())
 
 
-def _gradients(value: Tensor, quantizers: Mapping[str, GatedQuantizer]) -> list[Tensor]:
+def _gradients(value: Tensor, quantizers: Mapping[str, Quantizer]) -> list[Tensor]:
     """Of the logits of every quantizer; zero where they play no part."""
     logits = [quantizer.gates.logits for quantizer in quantizers.values()]
     wanted = [one for one in logits if one.requires_grad]
@@ -143,7 +143,7 @@ def _gradients(value: Tensor, quantizers: Mapping[str, GatedQuantizer]) -> list[
 
 
 def _findings(
-    name: str, quantizer: GatedQuantizer, observer: _Observer, of_task: Tensor, of_penalty: Tensor
+    name: str, quantizer: Quantizer, observer: _Observer, of_task: Tensor, of_penalty: Tensor
 ) -> TensorDiagnosis:
     clipped, signal_to_noise = observer.read()
     gated = quantizer.bits[1:] if quantizer.gates.open_first else quantizer.bits

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from bayesbits.nn import GatedQuantizer
+from bayesbits.nn import Quantizer
 from bayesbits.utils.modes import gradient_flags_restored, modes_restored
 from bayesbits.utils.torch_private import BatchNorm, tensor_version
 
@@ -16,7 +16,7 @@ Hook = Callable[[nn.Module, tuple[Tensor, ...]], None]
 @contextmanager
 def network_restored(model: nn.Module) -> Iterator[None]:
     """Afterwards training flags, buffers, and modes and gradient flags of quantizers are what they were before."""
-    quantizers = [module for module in model.modules() if isinstance(module, GatedQuantizer)]
+    quantizers = [module for module in model.modules() if isinstance(module, Quantizer)]
     modes = [(quantizer, quantizer.mode, quantizer.fixed_bits) for quantizer in quantizers]
     parameters = [parameter for quantizer in quantizers for parameter in quantizer.parameters()]
     buffers = [(buffer, tensor_version(buffer), buffer.detach().clone()) for buffer in model.buffers()]
@@ -65,7 +65,7 @@ def _has_never_run(norm: BatchNorm) -> bool:
 
 
 @contextmanager
-def observing(quantizers: Mapping[str, GatedQuantizer], observers: Mapping[str, Hook]) -> Iterator[None]:
+def observing(quantizers: Mapping[str, Quantizer], observers: Mapping[str, Hook]) -> Iterator[None]:
     """Inside the block every observer is called with its quantizer's inputs."""
     handles = [quantizer.register_forward_pre_hook(observers[name]) for name, quantizer in quantizers.items()]
     try:

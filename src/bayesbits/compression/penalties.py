@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from bayesbits.compression.penalty_base import Penalty, decided_bits
 from bayesbits.cost import CostModel
 from bayesbits.functional.gates import HALF_LOGIT
-from bayesbits.nn import ChannelGate, GatedQuantizer
+from bayesbits.nn import ChannelGate, Quantizer
 from bayesbits.records.latency_table import NARROW_BITS, ROUNDED_BITS, LatencyTable
 from bayesbits.records.plan import FLOAT_BITS
 from bayesbits.records.topology import Topology
@@ -162,7 +162,7 @@ PENALTIES: dict[str, type[Penalty]] = {
 
 def make_penalty(
     topology: Topology,
-    quantizers: Mapping[str, GatedQuantizer],
+    quantizers: Mapping[str, Quantizer],
     channel_gates: Mapping[str, ChannelGate],
     kind: str = "paper",
     *,

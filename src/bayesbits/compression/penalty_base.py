@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from bayesbits.cost import CostModel
 from bayesbits.functional.gates import decide, probability_on
-from bayesbits.nn import ChannelGate, GatedQuantizer
+from bayesbits.nn import ChannelGate, Quantizer
 from bayesbits.records.latency_table import LatencyTable
 from bayesbits.records.plan import FLOAT_BITS
 from bayesbits.records.topology import Layer, Topology
@@ -72,7 +72,7 @@ class Penalty(nn.Module):
     def __init__(
         self,
         topology: Topology,
-        quantizers: Mapping[str, GatedQuantizer],
+        quantizers: Mapping[str, Quantizer],
         channel_gates: Mapping[str, ChannelGate],
         *,
         num_examples: int | None = None,
@@ -206,14 +206,14 @@ def _check_channels(layer: Layer, count: int) -> None:
         )
 
 
-def decided_bits(quantizer: GatedQuantizer | None) -> int | None:
+def decided_bits(quantizer: Quantizer | None) -> int | None:
     """The width of a tensor that is fixed or in float; None where its gates decide."""
     if quantizer is None or quantizer.mode == "off":
         return FLOAT_BITS
     return quantizer.fixed_bits if quantizer.mode == "fixed" else None
 
 
-def _learns(quantizer: GatedQuantizer | None, channels: list[ChannelGate]) -> bool:
+def _learns(quantizer: Quantizer | None, channels: list[ChannelGate]) -> bool:
     """Whether any gate of a tensor is still to be decided."""
     bits = decided_bits(quantizer)
     return bits is None or (bits > 0 and not all(gate.fixed for gate in channels))

@@ -30,7 +30,7 @@ from bayesbits.compression.planning import (
 )
 from bayesbits.compression.smallest_plan import BudgetError, check_reachable, fastest_plan
 from bayesbits.functional.gates import HALF_LOGIT, THRESHOLD
-from bayesbits.nn import GatedQuantizer
+from bayesbits.nn import Quantizer
 from bayesbits.records.plan import Plan
 
 _DECISION_LOGIT = HALF_LOGIT - math.log(THRESHOLD / (1 - THRESHOLD))  # a gate is open above it
@@ -246,7 +246,7 @@ class _GateOrder:
         return plan
 
 
-def _width_of(name: str, quantizer: GatedQuantizer, most_bits: int | None) -> _Width:
+def _width_of(name: str, quantizer: Quantizer, most_bits: int | None) -> _Width:
     widths = tuple(bits for bits in quantizer.bits if most_bits is None or bits <= most_bits) or quantizer.bits[:1]
     return _Width(name, widths, quantizer.gates.logits.detach().tolist()[: len(widths) - 1])
 

@@ -20,7 +20,7 @@ from bayesbits.compression.sampling import SAMPLE, evenly_spaced
 from bayesbits.functional import reference
 from bayesbits.functional.grid import INTEGER_BITS, asymmetric_code_bounds, check_bits, code_bounds, has_grid, step_size
 from bayesbits.functional.operation import SMALLEST_RANGE
-from bayesbits.nn import GatedQuantizer
+from bayesbits.nn import Quantizer
 
 METHODS = ("minmax", "moving_average", "percentile", "mse")
 """The methods that `Compressor.calibrate` takes; public as `bayesbits.CALIBRATION_METHODS`."""
@@ -178,7 +178,7 @@ def keep_ends_apart(alpha: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def set_asymmetric_range(
-    quantizer: GatedQuantizer, ends: tuple[Tensor, Tensor], extremes: tuple[Tensor, Tensor]
+    quantizer: Quantizer, ends: tuple[Tensor, Tensor], extremes: tuple[Tensor, Tensor]
 ) -> str | None:
     """Give the quantizer a range of two ends that is usable in any case; returns what is odd about it, if anything is.
 
@@ -201,7 +201,7 @@ def _widened(ends: Tensor) -> Tensor:
     return ends * (1 + 1.3e-7 + 6e-8 * ends.log().abs())
 
 
-def set_range(quantizer: GatedQuantizer, ends: Tensor, largest: Tensor, *, signed: bool) -> str | None:
+def set_range(quantizer: Quantizer, ends: Tensor, largest: Tensor, *, signed: bool) -> str | None:
     """Give the quantizer a range that is usable in any case; returns what is odd about it, if anything is.
 
     `ends` and `largest` have one value for each row. Rows of zeros take the range of the whole tensor.
@@ -214,5 +214,6 @@ def set_range(quantizer: GatedQuantizer, ends: Tensor, largest: Tensor, *, signe
         problem = "its range would end at zero, as nearly all values are zero; the largest magnitude is taken instead"
     largest = torch.where(dead, 1.0 if dead.all() else largest.max(), largest)
     ends = _widened(torch.where(dead | (ends < SMALLEST_RANGE), largest, ends).double())
-    quantizer.set_range(ends.expand(quantizer.log_beta.numel()).reshape(quantizer.log_beta.shape), signed=signed)
+    shape = quantizer.range_shape
+    quantizer.set_range(ends.expand(shape.numel()).reshape(shape), signed=signed)
     return problem

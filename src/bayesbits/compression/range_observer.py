@@ -54,8 +54,10 @@ class SeenValues:
 class RangeObserver:
     """A forward pre-hook that gathers what one quantizer sees, on the device."""
 
-    def __init__(self, options: RangeOptions) -> None:
+    def __init__(self, options: RangeOptions, *, sampling: bool = False) -> None:
+        """With `sampling` there is a sample of the values, whatever the method."""
         self.options = options
+        self.sampling = sampling or options.method == "mse"
         self.count = 0  # batches that ended
         self.calls: list[Tensor] = []  # in the present batch: smallest value, largest value, percentiles
         self.batches: dict[int, Tensor] = {}  # the same for each batch with values
@@ -71,7 +73,7 @@ class RangeObserver:
             statistics.append(percentile_of_magnitudes(row, self.options.percentile)[0])
             statistics += percentiles_of_values(row, self.options.percentile)
         self.calls.append(torch.stack(statistics))
-        if self.options.method == "mse":
+        if self.sampling:
             # A copy, as the network may write into the tensor later.
             self.sample.append(evenly_spaced(row, SAMPLE)[:, :: self.thinning].clone())
             if sum(part.numel() for part in self.sample) > 2 * SAMPLE:

@@ -13,7 +13,8 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 from bayesbits.compression.spec import Rule, Spec
-from bayesbits.functional.grid import MAX_BITS
+from bayesbits.functional.grid import INTEGER_BITS, MAX_BITS
+from bayesbits.methods import METHODS
 from bayesbits.records.topology import POOLED_BITS, Topology
 
 
@@ -125,10 +126,30 @@ def _given(spec: Spec, topology: Topology, tensor: str) -> tuple[int, ...]:
         if given is None and tensor in topology.pooled_tensors:
             given = POOLED_BITS
     elif any(activation.name == tensor and activation.network_input for activation in topology.activations):
-        given = spec.input_bits
+        given = MAX_BITS if spec.edge_bits == MAX_BITS else spec.input_bits
+    elif spec.edge_bits is not None and tensor in _edges(topology):
+        given = spec.edge_bits
+    elif spec.fixed_widths is not None:
+        given = spec.fixed_widths[tensor not in topology.weight_tensors]
     if given is None:
         return ()
+    if given == "learned" and not METHODS[spec.method].gated and tensor not in _decided_by_method(topology):
+        given = INTEGER_BITS
     return spec.bits if isinstance(given, str) else (given,)
+
+
+def _decided_by_method(topology: Topology) -> set[str]:
+    """The tensors that other methods than Bayesian Bits are about: weights, and activations but the network's input."""
+    inner = {activation.name for activation in topology.activations if not activation.network_input}
+    return set(topology.weight_tensors) | inner
+
+
+def _edges(topology: Topology) -> set[str]:
+    """The weights of the first and the last layers, and the inputs of the last ones."""
+    inputs = {activation.name for activation in topology.activations if activation.network_input}
+    first = {layer.parameter for layer in topology.layers if layer.activation in inputs}
+    last = [topology.layer(name) for name in topology.output_layers]
+    return first | {layer.parameter for layer in last} | {layer.activation for layer in last}
 
 
 def _widths(tensor: str, rule: Rule, bits: tuple[int, ...], given: tuple[int, ...]) -> tuple[int, ...]:
@@ -147,6 +168,8 @@ def _widths(tensor: str, rule: Rule, bits: tuple[int, ...], given: tuple[int, ..
 
 def _prunable(spec: Spec, topology: Topology, layers: Mapping[str, Rule]) -> frozenset[str]:
     """The layers with removable channels that neither their rule nor that of a depthwise layer behind them keeps."""
+    if not METHODS[spec.method].gated:
+        return frozenset()
     kept_by_depthwise = {
         producer
         for group in topology.groups

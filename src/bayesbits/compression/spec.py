@@ -14,6 +14,7 @@ from bayesbits.compression.penalties import PENALTIES
 from bayesbits.compression.table_files import as_table
 from bayesbits.functional.gates import KINDS as GATE_KINDS
 from bayesbits.functional.grid import MAX_BITS, MIN_BITS
+from bayesbits.methods import METHODS
 from bayesbits.records.latency_table import LatencyTable
 from bayesbits.utils.checks import check_choice, check_flag, check_integer, is_integer
 
@@ -94,6 +95,14 @@ class Spec:
         per_channel_weights: Whether every output channel of a weight has a range of its own.
         asymmetric_activations: Whether the range of an activation with values below zero has two ends of its own.
         channel_multiple: The number of kept channels of a group is rounded up to a multiple of this.
+        method: How tensors are quantized: "bayesian_bits", or a method to compare with, such as "lsq", "pact" or "dq"
+            (see `bayesbits.methods`). These neither prune nor have gates or asymmetric ranges, and one range for each
+            tensor, as in their papers, whatever other options say.
+        weight_bits: The width of all weights, for a method with fixed widths; None: the method's default.
+        activation_bits: The width of all activations but the input, for a method with fixed widths; 32: they stay in
+            float. None: the method's default.
+        edge_bits: The width of the first and the last layer, for another method than "bayesian_bits"; 32: they stay in
+            float, as in many papers. None: that of all other layers.
         rules: Demands on single layers or tensors, by shell-style patterns of their names.
 
     Raises:
@@ -139,6 +148,15 @@ class Spec:
     """The number of kept channels of a group is rounded up to a multiple of this."""
     latency_table: LatencyTable | str | None = None
     """The latency table of the network, or its file, which only the penalty "expected_latency" needs."""
+    method: str = "bayesian_bits"
+    """How tensors are quantized: "bayesian_bits", or the name of a method to compare with (see `bayesbits.methods`)."""
+    weight_bits: int | None = None
+    """The width of all weights, for a method with fixed widths; None: the method's default."""
+    activation_bits: int | None = None
+    """The width of all activations but the input, for a method with fixed widths; 32 is float. None: the method's
+    default."""
+    edge_bits: int | None = None
+    """The width of the first and the last layer, for another method than "bayesian_bits"; None: that of all others."""
     rules: Mapping[str, Rule] = field(default_factory=dict)
     """Demands on single layers or tensors, by shell-style patterns of their names, as a `Rule` or a dict with its keys.
 
@@ -172,9 +190,38 @@ class Spec:
         if self.output_bits not in (None, "learned"):
             _check_width("Spec.output_bits", self.output_bits, ', "learned" or None')
         check_integer(self, "channel_multiple", 1)
+        self._check_method()
         if not isinstance(self.rules, Mapping):
             raise ValueError(f"Spec.rules is a {type(self.rules).__name__}; it maps patterns to rules")
         object.__setattr__(self, "rules", {pattern: _check_rule(pattern, rule) for pattern, rule in self.rules.items()})
+
+    def _check_method(self) -> None:
+        check_choice(self, "method", tuple(METHODS))
+        for name in ("weight_bits", "activation_bits"):
+            width = getattr(self, name)
+            if width is not None:
+                _check_width(f"Spec.{name}", width, " or None")
+                if METHODS[self.method].widths is None:
+                    raise ValueError(
+                        f"Spec.{name} is {width} and Spec.method is {self.method!r}, which learns the widths: leave it "
+                        "out, give a rule with bits, or choose a method with fixed widths, such as 'lsq'"
+                    )
+        if self.edge_bits is not None:
+            _check_width("Spec.edge_bits", self.edge_bits, " or None")
+            if METHODS[self.method].gated:
+                raise ValueError(
+                    f"Spec.edge_bits is {self.edge_bits} and Spec.method is {self.method!r}, whose gates decide about "
+                    "the first and the last layer too: give these layers a rule with bits instead"
+                )
+
+    @property
+    def fixed_widths(self) -> tuple[int, int] | None:
+        """The bits of weights and of activations where the method fixes them; None where it learns them."""
+        default = METHODS[self.method].widths
+        if default is None:
+            return None
+        weights, activations = self.weight_bits, self.activation_bits
+        return default[0] if weights is None else weights, default[1] if activations is None else activations
 
     @classmethod
     def paper(cls) -> Spec:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.compression.compressor import Compressor
+from bayesbits.compression.final_form import make_final
 from bayesbits.deploy.layer_weights import (
     LayerWeights,
     read_weights,
@@ -24,7 +25,7 @@ from bayesbits.deploy.layer_weights import (
     stored_weights,
 )
 from bayesbits.deploy.signature import example_call
-from bayesbits.nn import GatedQuantizer
+from bayesbits.nn import Quantizer
 from bayesbits.records.integer_network import Grid, IntegerNetwork
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer, Topology
@@ -82,6 +83,7 @@ def read_decision(compressor: Compressor, channel_multiple: int = 1) -> Decision
     plan = compressor.plan()
     fixed = Compressor(copy.deepcopy(compressor.model).cpu().float().eval())
     fixed.fix(plan)
+    make_final(fixed.model, fixed.attachment)
     topology = fixed.topology
     if not topology.traced:
         raise ValueError(
@@ -150,7 +152,7 @@ def _float_on_cpu(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.is_floating_point() else tensor
 
 
-def _grid(name: str, quantizer: GatedQuantizer) -> Grid:
+def _grid(name: str, quantizer: Quantizer) -> Grid:
     low, high = quantizer.code_bounds()
     alpha = None if quantizer.alpha is None else quantizer.alpha.item()
     step, beta = quantizer.step().item(), quantizer.beta.item()

@@ -78,7 +78,7 @@ def read_weights(compressor: Compressor, layer: Layer, emitted: Tensor) -> Layer
         return LayerWeights(bits, None, None, _zero_unless(emitted, numbers, layer), bias)
     assert isinstance(module, AttachedLayer)
     codes, steps = module.folded_codes(), module.weight_steps().reshape(-1)
-    if parts.weight.log_beta.numel() == 1 and bool((steps == steps[0]).all()):
+    if parts.weight.range_shape.numel() == 1 and bool((steps == steps[0]).all()):
         steps = steps[:1]
     if factor is not None and parts.norm is None:
         # A tied weight is rounded without the factor: its magnitude is in the steps, its sign goes into the codes.

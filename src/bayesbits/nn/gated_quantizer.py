@@ -17,18 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesbits.functional import code_bounds, gated_quantize, quantize_to_codes, step_size
-from bayesbits.functional.grid import MIN_BITS, check_bits
+from bayesbits.functional import gated_quantize
+from bayesbits.functional.grid import MIN_BITS
 from bayesbits.functional.operation import check_range
 from bayesbits.nn.gates import Gates
+from bayesbits.nn.quantizer import Quantizer
 
 _LARGEST_LOGARITHM = 60.0  # ranges from 1e-26 to 1e26, which float32 can divide into steps
-_MODES = ("learning", "fixed", "off")
-KINDS = ("unsigned", "symmetric", "asymmetric")
-"""The kinds of ranges; the state has their positions."""
 
 
-class GatedQuantizer(nn.Module):
+class GatedQuantizer(Quantizer):
     """Quantizes a tensor to a learned number of bits.
 
     `mode` is "learning" (gates decide), "fixed" (a given width; the range still learns) or "off" (the identity).
@@ -50,27 +48,13 @@ class GatedQuantizer(nn.Module):
         learn_range: bool = True,
         asymmetric: bool = False,
     ) -> None:
-        super().__init__()
-        check_bits(tuple(bits))
-        self.signed, self.asymmetric, self.learn_range = signed or asymmetric, asymmetric, learn_range
-        self.bits = tuple(bits)
+        super().__init__(signed=signed, bits=bits, learn_range=learn_range, asymmetric=asymmetric)
         self.gates = Gates(len(self.bits) - (not zero), kind=gates, open_first=not zero)
         self.log_beta = nn.Parameter(_checked_logarithm(beta))
         if asymmetric and self.log_beta.dim():
             raise ValueError("a quantizer with a range for each index of axis 0 cannot be asymmetric")
         self.log_alpha = nn.Parameter(self.log_beta.detach().clone()) if asymmetric else None
-        self.mode = "off"
         self.enter("learning", None)
-
-    def enter(self, mode: str, fixed_bits: int | None) -> None:
-        """Go into a mode. Parameters that do not learn in it require no gradient, as parallel training waits for those.
-
-        A parameter that could learn in the mode before, and was frozen by `requires_grad_(False)`, stays frozen.
-        """
-        frozen = [learns and not parameter.requires_grad for parameter, learns in self._learns()]
-        self.mode, self.fixed_bits = mode, fixed_bits
-        for (parameter, learns), stays in zip(self._learns(), frozen, strict=True):
-            parameter.requires_grad_(learns and not stays)
 
     def _learns(self) -> tuple[tuple[nn.Parameter, bool], ...]:
         """Logits and ends of the range, and whether the mode lets them learn."""
@@ -91,6 +75,25 @@ class GatedQuantizer(nn.Module):
             return None
         assert self.log_alpha is not None
         return -_exponential(self.log_alpha)
+
+    @property
+    def may_be_asymmetric(self) -> bool:
+        return self.log_alpha is not None
+
+    @property
+    def range_shape(self) -> torch.Size:
+        return self.log_beta.shape
+
+    def width_parameters(self) -> list[nn.Parameter]:
+        """The logits of the gates."""
+        return [self.gates.logits]
+
+    def possible_range_parameters(self) -> list[nn.Parameter]:
+        """The ends that learn, and a lower end that does as soon as a calibration makes the range asymmetric."""
+        upper = [self.log_beta] if self.log_beta.requires_grad else []
+        if self.log_alpha is None:
+            return upper
+        return upper + [self.log_alpha] * (self.log_alpha if self.asymmetric else self.log_beta).requires_grad
 
     def range_parameters(self) -> list[nn.Parameter]:
         """The parameters of the present range: the logarithm of beta, and of -alpha where the range is asymmetric."""
@@ -117,19 +120,9 @@ class GatedQuantizer(nn.Module):
                 assert self.log_alpha is not None
                 self.log_alpha.copy_(lower)
 
-    @property
-    def kind(self) -> str:
-        """Which of `KINDS` the range is."""
-        return KINDS[self.signed + self.asymmetric]
-
     def set_kind(self, kind: str) -> None:
         """Make the range one of another kind, with the ends that it has; a new end learns where the other one does."""
-        if kind == "asymmetric" and self.log_alpha is None:
-            raise ValueError(
-                "a range with two ends was given to a quantizer that is symmetric or unsigned: attach with "
-                "Spec(asymmetric_activations=True), or use ranges that were made without it"
-            )
-        self.signed, self.asymmetric = kind != "unsigned", kind == "asymmetric"
+        super().set_kind(kind)
         if self.log_alpha is not None:
             self.log_alpha.requires_grad_(self.asymmetric and self.log_beta.requires_grad)
 
@@ -157,62 +150,6 @@ class GatedQuantizer(nn.Module):
             width = candidate
         return width
 
-    def step(self) -> Tensor:
-        """The distance between two neighboring codes at the effective bits."""
-        return step_size(self.beta, self.effective_bits() or MIN_BITS, self.signed, self.alpha)
-
-    def code_bounds(self) -> tuple[int, int]:
-        """The smallest and the largest code at the effective bits."""
-        bits, alpha = self.effective_bits(), self.alpha
-        if alpha is None:
-            return code_bounds(bits, self.signed)
-        alpha, beta, bits = alpha.detach(), self.beta.detach(), bits or MIN_BITS
-        step = step_size(beta, bits, True, alpha)
-        low = int(torch.round(alpha / step))
-        return low, min(int(torch.round(beta / step)), low + 2**bits - 1)  # whole numbers: float32 ends at 24 bits
-
-    def codes(self, x: Tensor, stretch: Tensor | None = None) -> Tensor:
-        """The integer codes of x at the effective bits; `stretch` as in calling the quantizer."""
-        width = self.effective_bits()
-        beta = (self.beta if stretch is None else self.beta * stretch).detach()
-        beta = beta.reshape(-1, *[1] * (x.dim() - 1)) if beta.dim() else beta
-        codes = quantize_to_codes(x, beta, bits=width or MIN_BITS, signed=self.signed, alpha=self.alpha)
-        return codes * (width > 0)
-
-    def fix(self, bits: int | None = None) -> None:
-        """Make a width final: 0, any from 2 to 32, or the present decision. The range must be usable by now."""
-        bits = self.effective_bits() if bits is None else bits
-        if bits != 0:
-            check_bits((bits,))
-        self.check_range()
-        self.enter("fixed", bits)
-
-    def check_range(self, name: str = "a quantizer") -> None:
-        """Raise unless the range is usable, that is neither NaN nor too small or large for its steps."""
-        try:
-            _checked_logarithm(self.beta.detach())
-            if self.alpha is not None:
-                _checked_logarithm(-self.alpha.detach())
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
-
-    def learn(self) -> None:
-        """Let the gates decide (again)."""
-        self.enter("learning", None)
-
-    def turn_off(self) -> None:
-        """Pass tensors through unchanged."""
-        self.enter("off", None)
-
-    def get_extra_state(self) -> Tensor:
-        """Kind of the range, mode and fixed width: a tensor, so that any checkpoint format can hold it."""
-        return torch.tensor([KINDS.index(self.kind), _MODES.index(self.mode), self.fixed_bits or 0])
-
-    def set_extra_state(self, state: Tensor) -> None:
-        kind, mode, bits = state.tolist()
-        self.set_kind(KINDS[kind])
-        self.enter(_MODES[mode], bits if _MODES[mode] == "fixed" else None)
-
     def _load_from_state_dict(
         self, state: Any, prefix: str, metadata: Any, strict: bool, missing: list[str], unexpected: list[str],
         errors: list[str],
@@ -222,14 +159,6 @@ class GatedQuantizer(nn.Module):
         key = f"{prefix}log_alpha"
         if key in missing and f"{prefix}log_beta" in state and not self.asymmetric:
             missing.remove(key)
-
-    def extra_repr(self) -> str:
-        beta = self.beta.detach()
-        span = f"{beta.item():.4g}" if beta.numel() == 1 else f"{beta.numel()} x ({beta.min():.4g} to {beta.max():.4g})"
-        decision = "off" if self.mode == "off" else f"{self.mode} {self.effective_bits()} bits"
-        if self.alpha is not None:
-            return f"{decision} of {self.bits}, asymmetric, alpha={self.alpha.item():.4g}, beta={span}"
-        return f"{decision} of {self.bits}, {'signed' if self.signed else 'unsigned'}, beta={span}"
 
 
 def _exponential(logarithm: Tensor) -> Tensor:

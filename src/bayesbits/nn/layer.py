@@ -29,7 +29,7 @@ from bayesbits.nn.calibration_state import CalibrationState
 from bayesbits.nn.channel_gate import ChannelFollower, ChannelGate
 from bayesbits.nn.class_exchange import AttachedModule, exchange_class
 from bayesbits.nn.folding import fold_factor, folded_bias, round_bias, widening
-from bayesbits.nn.gated_quantizer import GatedQuantizer
+from bayesbits.nn.quantizer import Quantizer
 from bayesbits.utils.torch_private import BatchNorm, ConvNd, ConvTransposeNd, conv_forward, output_padding
 
 _CONV_TRANSPOSE: dict[int, Any] = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -39,9 +39,9 @@ _CONV_TRANSPOSE: dict[int, Any] = {1: F.conv_transpose1d, 2: F.conv_transpose2d,
 class LayerParts:
     """What is attached to a layer; any of it may be missing."""
 
-    weight: GatedQuantizer | None = None
+    weight: Quantizer | None = None
     """Quantizes the weight."""
-    input: GatedQuantizer | None = None
+    input: Quantizer | None = None
     """Quantizes the input."""
     gate: ChannelGate | ChannelFollower | None = None
     """Gates the output channels; where a batch norm follows, the batch norm has the gate instead."""

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from bayesbits.nn.calibration_state import CalibrationState
 from bayesbits.nn.channel_gate import ChannelFollower, ChannelGate
-from bayesbits.nn.gated_quantizer import GatedQuantizer
 from bayesbits.nn.gates import GateBank
+from bayesbits.nn.quantizer import Quantizer
 from bayesbits.utils.naming import key_of, name_of
 
 
@@ -22,7 +22,7 @@ class NetworkQuantizers(nn.Module):
 
     def __init__(
         self,
-        quantizers: Mapping[str, GatedQuantizer],
+        quantizers: Mapping[str, Quantizer],
         channel_gates: Mapping[str, ChannelGate],
         followers: Mapping[str, ChannelFollower],
     ) -> None:
@@ -31,7 +31,7 @@ class NetworkQuantizers(nn.Module):
         self.tensors = nn.ModuleDict({key_of(name): quantizer for name, quantizer in quantizers.items()})
         self.channels = nn.ModuleDict({key_of(name): gate for name, gate in channel_gates.items()})
         self.followers = nn.ModuleDict({key_of(name): gate for name, gate in followers.items()})
-        learning = [q.gates for q in self.quantizers.values() if q.mode == "learning"]
+        learning = [q.gates for q in self.quantizers.values() if q.mode == "learning" and q.gates.logits.numel()]
         # Channels first: a compiler reads their values with large tensors, several at once where they are aligned.
         self.bank = GateBank([*(gate.gates for gate in self.channel_gates.values()), *learning])
 
@@ -45,7 +45,7 @@ class NetworkQuantizers(nn.Module):
         self.calibration.known = known
 
     @property
-    def quantizers(self) -> Mapping[str, GatedQuantizer]:
+    def quantizers(self) -> Mapping[str, Quantizer]:
         """Tensor name -> quantizer; tensors that stay in float are not there."""
         return {name_of(key): module for key, module in self.tensors.items()}  # type: ignore[misc]
 
@@ -63,13 +63,13 @@ class NetworkQuantizers(nn.Module):
 
     def learnable(self) -> dict[str, dict[str, nn.Parameter]]:
         """The groups "gates" and "ranges": the parameters that learn in the present modes, by name, frozen or not."""
-        learning = {name: q.gates.logits for name, q in self.quantizers.items() if q.mode == "learning"}
+        learning = {name: q for name, q in self.quantizers.items() if q.mode == "learning"}
         channels = {name: gate.gates.logits for name, gate in self.channel_gates.items() if not gate.fixed}
         ranged = {name: q for name, q in self.quantizers.items() if q.mode != "off" and q.learn_range}
-        lower = {f"the lower end of {name}": q.range_parameters()[1] for name, q in ranged.items() if q.asymmetric}
         return {
-            "gates": learning | {f"the channels of {name}": logits for name, logits in channels.items()},
-            "ranges": {name: q.log_beta for name, q in ranged.items()} | lower,
+            "gates": _named({name: q.width_parameters() for name, q in learning.items()}, "another width of")
+            | {f"the channels of {name}": logits for name, logits in channels.items()},
+            "ranges": _named({name: q.range_parameters() for name, q in ranged.items()}, "the lower end of"),
         }
 
     def learning_ranges(self) -> list[nn.Parameter]:
@@ -79,13 +79,8 @@ class NetworkQuantizers(nn.Module):
         parameters nor their order depends on it.
         """
         ranged = [q for q in self.quantizers.values() if q.mode != "off" and q.learn_range]
-        upper = [q.log_beta for q in ranged if q.log_beta.requires_grad]
-        lower = [
-            q.log_alpha
-            for q in ranged
-            if q.log_alpha is not None and (q.log_alpha if q.asymmetric else q.log_beta).requires_grad
-        ]
-        return upper + lower
+        parameters = [q.possible_range_parameters() for q in ranged]
+        return [end for ends in parameters for end in ends[:1]] + [end for ends in parameters for end in ends[1:]]
 
     @property
     def in_pass(self) -> bool:
@@ -117,3 +112,9 @@ class NetworkQuantizers(nn.Module):
 
     def set_extra_state(self, state: Tensor) -> None:
         self.calibrated = bool(state.item())
+
+
+def _named(parameters: Mapping[str, list[nn.Parameter]], second: str) -> dict[str, nn.Parameter]:
+    """The first parameter of each tensor by the tensor's name, and then the second ones, by that and a word."""
+    first = {name: own[0] for name, own in parameters.items() if own}
+    return first | {f"{second} {name}": one for name, own in parameters.items() for one in own[1:]}

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from bayesbits.nn.calibration_state import CalibrationState
 from bayesbits.nn.class_exchange import AttachedModule, exchange_class
-from bayesbits.nn.gated_quantizer import GatedQuantizer
+from bayesbits.nn.quantizer import Quantizer
 
 
 @dataclass
 class Output:
     """What is attached to a module whose output is quantized."""
 
-    quantizer: GatedQuantizer
+    quantizer: Quantizer
     """Quantizes the output."""
     name: str
     """The module's name in the network."""

@@ -2,8 +2,8 @@
 
 import torch
 
-from bayesbits.compression.compressor import Compressor, check_compressor
-from bayesbits.nn import GatedQuantizer
+from bayesbits.compression.compressor import Compressor, check_compressor, check_gated
+from bayesbits.nn import Quantizer
 from bayesbits.posttraining.quantizer_state import forget_sweep
 from bayesbits.records.front import Point, Range
 from bayesbits.records.plan import Plan
@@ -18,19 +18,19 @@ def read_point(
     return Point(plan, compressor.cost(plan).relative_bops, ranges, score, mu)
 
 
-def read_range(quantizer: GatedQuantizer) -> Range:
+def read_range(quantizer: Quantizer) -> Range:
     """The present range of a quantizer."""
     log_beta, *lower = (end.detach().flatten().tolist() for end in quantizer.range_parameters())
     return Range(tuple(log_beta), quantizer.signed, lower[0][0] if lower else None)
 
 
 @torch.no_grad()
-def put_range(quantizer: GatedQuantizer, own: Range) -> None:
+def put_range(quantizer: Quantizer, own: Range) -> None:
     """Give a quantizer a range that `read_range` has read."""
     quantizer.set_kind(own.kind)
-    quantizer.log_beta.copy_(quantizer.log_beta.new_tensor(own.log_beta).reshape(quantizer.log_beta.shape))
-    if own.log_alpha is not None and quantizer.log_alpha is not None:
-        quantizer.log_alpha.fill_(own.log_alpha)
+    ends = [own.log_beta] if own.log_alpha is None else [own.log_beta, (own.log_alpha,)]
+    for parameter, end in zip(quantizer.range_parameters(), ends, strict=True):
+        parameter.copy_(parameter.new_tensor(end).reshape(parameter.shape))
 
 
 def restore(compressor: Compressor, point: Point) -> None:
@@ -56,6 +56,7 @@ def restore(compressor: Compressor, point: Point) -> None:
         True
     """
     check_compressor(compressor, "restore")
+    check_gated(compressor, "restore")
     if not isinstance(point, Point):
         raise TypeError(
             f"restore takes one Point of a Front, and this is a {type(point).__name__}: pass front.points[0], or "
@@ -65,12 +66,12 @@ def restore(compressor: Compressor, point: Point) -> None:
     for name, quantizer in quantizers.items():
         if name not in point.ranges:
             raise ValueError(f"the point has no range for {name!r}; it was made with another network or spec")
-        if len(point.ranges[name].log_beta) != quantizer.log_beta.numel():
+        if len(point.ranges[name].log_beta) != quantizer.range_shape.numel():
             raise ValueError(
                 f"the point has {len(point.ranges[name].log_beta)} ranges for {name!r}, whose quantizer has "
-                f"{quantizer.log_beta.numel()}; it was made with another network or spec"
+                f"{quantizer.range_shape.numel()}; it was made with another network or spec"
             )
-        if point.ranges[name].log_alpha is not None and quantizer.log_alpha is None:
+        if point.ranges[name].log_alpha is not None and not quantizer.may_be_asymmetric:
             raise ValueError(
                 f"the point has an asymmetric range for {name!r}, whose quantizer cannot have one: attach with "
                 "Spec(asymmetric_activations=True)"

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.compression.budget import Budget, as_budget
-from bayesbits.compression.compressor import Compressor, check_compressor
+from bayesbits.compression.compressor import Compressor, check_compressor, check_gated
 from bayesbits.compression.smallest_plan import check_reachable
 from bayesbits.posttraining.budget_points import BudgetPoints
 from bayesbits.posttraining.config import LEARN, PosttrainConfig
@@ -91,6 +91,7 @@ def posttrain(
         [0.001, 0.1]
     """
     check_compressor(compressor, "posttrain")
+    check_gated(compressor, "posttrain")
     config = PosttrainConfig() if config is None else config
     limit = as_budget(budget, "budget")
     if learn not in LEARN:

@@ -32,7 +32,7 @@ class Result:
 
     Args:
         recipe: The name of the recipe.
-        method: "bayesian_bits", or one of its parts (see `method_of`), or "posttraining".
+        method: "bayesian_bits" or one of its parts (see `method_of`), another method, or "posttraining".
         mu: The weight of the penalty; with a budget, the last one.
         seed: The seed of the run.
         epochs: The epochs of the search; 0 after post-training.
@@ -61,7 +61,7 @@ class Result:
     recipe: str
     """The name of the recipe."""
     method: str
-    """"bayesian_bits", or one of its parts (see `method_of`), or "posttraining"."""
+    """"bayesian_bits" or one of its parts (see `method_of`), another method, or "posttraining"."""
     mu: float
     """The weight of the penalty; with a budget, the last one."""
     seed: int
@@ -141,7 +141,9 @@ class Result:
 
 
 def method_of(spec: Spec) -> str:
-    """The name of the method: Bayesian Bits, or one of the two restricted settings that the paper compares with it."""
+    """The name of the method: that of the spec, or one of the paper's two restricted settings of Bayesian Bits."""
+    if spec.method != "bayesian_bits":
+        return spec.method
     if not spec.prune:
         return "bayesian_bits_quantization_only"
     return "bayesian_bits" if len(spec.bits) > 1 else "bayesian_bits_pruning_only"

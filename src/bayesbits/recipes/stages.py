@@ -13,7 +13,7 @@ from torch import nn
 
 from bayesbits.compression.attach import attach
 from bayesbits.compression.budget import Budget
-from bayesbits.compression.compressor import Compressor
+from bayesbits.compression.compressor import Compressor, check_gated
 from bayesbits.compression.smallest_plan import check_reachable
 from bayesbits.compression.spec import Spec
 from bayesbits.recipes import run_folder, search_advice
@@ -61,6 +61,7 @@ class Stages:
         """Raise a `BudgetError` before any training where the network cannot be made as small as the budget asks."""
         if budget is not None:
             compressor = attach(copy.deepcopy(model), self.loaders.example, self.recipe.spec)
+            check_gated(compressor, "a budget")
             check_reachable(compressor.attachment, budget)
 
     def float_network(self, model: nn.Module) -> dict[str, float] | None:
@@ -105,6 +106,7 @@ class Stages:
             compressor.topology.save(self.folder / run_folder.TOPOLOGY)
         steps = self._search_steps()
         learns = any(group["name"] == "gates" for group in compressor.parameter_groups())
+        learns = learns and compressor.attachment.method.gated
         open_bops = compressor.cost(compressor.plan()).relative_bops
         if learns and (warning := search_advice.before(config, steps)):
             self.say(warning)

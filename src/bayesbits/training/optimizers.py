@@ -2,6 +2,8 @@
 
 import math
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -38,10 +40,21 @@ def make_optimizers(
 ) -> "Optimizers":
     """One optimizer for each group of parameters that learns; `steps` is the number of steps of the whole phase."""
     groups = {group["name"]: group["params"] for group in compressor.parameter_groups()}
-    configs = {"weights": config.weights, "ranges": range_optimizer(config, steps)}
+    wanted = compressor.attachment.method.ranges
+    configs = {"weights": config.weights, "ranges": _range_optimizer(config, steps, wanted)}
     if isinstance(config, SearchConfig):
         configs["gates"] = gate_optimizer(config, steps)
     return Optimizers({name: (parameters, configs[name]) for name, parameters in groups.items()})
+
+
+def _range_optimizer(config: SearchConfig | FinetuneConfig, steps: int, wanted: Mapping[str, Any]) -> OptimizerConfig:
+    """How ranges learn: as the configuration says, or, where that is the default, as the method wants it."""
+    default = type(config)().ranges
+    if not wanted or config.ranges != default:
+        return range_optimizer(config, steps)
+    default = OptimizerConfig() if default is None else default
+    lr = wanted.get("lr", OptimizerConfig().lr) * default.lr / OptimizerConfig().lr  # fine-tuning has a smaller one
+    return replace(default, **{**wanted, "lr": lr})
 
 
 class Optimizers:

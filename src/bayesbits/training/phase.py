@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.compression.budget import Budget
-from bayesbits.compression.compressor import Compressor
+from bayesbits.compression.compressor import Compressor, check_gated
 from bayesbits.compression.smallest_plan import check_reachable
 from bayesbits.records.plan import Plan
 from bayesbits.training import randomness
@@ -112,6 +112,7 @@ class Position:
 def check_budget(phase: Phase, batches: int | None) -> None:
     """Raise before any training where a search cannot end within its budget; `batches` is the length of an epoch."""
     assert phase.budget is not None
+    check_gated(phase.compressor, "a budget")
     check_reachable(phase.compressor.attachment, phase.budget)
     if batches is None:
         raise ValueError(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from bayesbits.compression.compressor import Compressor
 from bayesbits.functional.compiled import with_own_code
 from bayesbits.functional.dispatch import watching
-from bayesbits.nn import GatedQuantizer
+from bayesbits.nn import Quantizer
 from bayesbits.training.budget_control import BudgetControl
 from bayesbits.training.config import FinetuneConfig, SearchConfig
 from bayesbits.training.execution import Execution, quantizers_by
@@ -63,6 +63,7 @@ class TrainingStep:
         self.network, self.compressor, self.loss_fn, self.optimizers = network, compressor, loss_fn, optimizers
         self.config, self.mu, self.control, self.teacher = config, mu, control, teacher
         self.device = next(compressor.model.parameters()).device
+        self.has_method_loss = compressor.attachment.method.name != "bayesian_bits"
         self.may_compile, self._ran_eagerly = config.compile, False
         self.execution: Execution | None = None
         """How it is executed, once that is known."""
@@ -132,7 +133,7 @@ class TrainingStep:
         if recorder is not None and not recorder.has_recorded:
             not_recorded = recorder.refused or f"it takes more than {WARM_UP} batches of one shape"
         modules = self.compressor.model.modules()
-        attached = any(isinstance(module, GatedQuantizer) and module.mode != "off" for module in modules)
+        attached = any(isinstance(module, Quantizer) and module.mode != "off" for module in modules)
         self.execution = Execution(
             quantizers=quantizers_by(self._ran, attached=attached, compiled=self.may_compile and not odd),
             compiled=self.may_compile and not odd,
@@ -176,6 +177,8 @@ class TrainingStep:
                 wanted = call_model(self.teacher, inputs)
             part = self.config.distillation
             loss = (1 - part) * task + part * distillation_loss(output, wanted, self.config.temperature)
+        added = self.compressor.attachment.method_loss(loss) if self.has_method_loss else None
+        loss = loss if added is None else loss + added.to(loss.dtype)
         if self.control is not None:
             log_costs = self.control.measure()
             penalty = self.control.penalty(log_costs).to(loss.dtype)

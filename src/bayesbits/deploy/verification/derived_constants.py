@@ -111,6 +111,7 @@ class _LayerDerivation:
         tied = len(fixed.topology.weight_tensors[layer.parameter]) > 1
         self.factor = None if norm is None else _factor(norm)
         self.rounded_folded = self.factor is not None and not tied and (not transposed or layer.groups == 1)
+        self.rounded_folded = self.rounded_folded and fixed.attachment.method.folds
         """Whether the weight is multiplied by the factor of its batch norm before it is rounded."""
 
     def constants(self) -> LayerConstants:

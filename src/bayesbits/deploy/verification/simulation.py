@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.compression.compressor import Compressor
+from bayesbits.compression.final_form import make_final
 from bayesbits.deploy.verification.derived_constants import LayerConstants
 from bayesbits.deploy.verification.float64_mode import Float64Mode
 from bayesbits.deploy.verification.inputs import Batch
@@ -51,6 +52,7 @@ def fixed_copy(compressor: Compressor, plan: Plan) -> Compressor:
     """A copy of the trained network in evaluation mode, with its plan fixed, on the CPU."""
     fixed = Compressor(copy.deepcopy(compressor.model).cpu().float().eval())
     fixed.fix(plan)
+    make_final(fixed.model, fixed.attachment)
     return fixed
 
 

@@ -1,0 +1,60 @@
+"""The final form of a network that another method has quantized: plain grids, and weights that lie on them.
+
+A method may find the codes of a weight in its own way, by thresholds or by probabilities. For deployment every weight
+is written as the numbers that its layer multiplies with, and every quantizer becomes a `FinalQuantizer`, which rounds
+to the nearest code: from numbers on the grid it finds the same codes again. What deploys and verifies a network then
+knows one kind of grid alone.
+"""
+
+import torch
+from torch import nn
+
+from bayesbits.compression.attachment import Attachment
+from bayesbits.methods import MethodQuantizer
+from bayesbits.nn.final_quantizer import FinalQuantizer
+from bayesbits.nn.layer import AttachedLayer
+from bayesbits.nn.product import find_layer
+from bayesbits.utils.naming import key_of
+
+
+def make_final(model: nn.Module, attachment: Attachment) -> None:
+    """Replace the quantizers of another method by final ones, in place; the network is fixed and in evaluation mode.
+
+    Raises:
+        ValueError: A tensor lies on a grid that is not deployed; the message names it.
+    """
+    quantizers = {name: q for name, q in attachment.quantizers.items() if isinstance(q, MethodQuantizer)}
+    for name, quantizer in quantizers.items():
+        if quantizer.not_deployable:
+            raise ValueError(f"{name} cannot be deployed: {quantizer.not_deployable}")
+    if not quantizers:
+        return
+    _write_weights(model, attachment, quantizers)
+    final = {
+        name: FinalQuantizer(quantizer.beta, bits=quantizer.effective_bits(), signed=quantizer.signed)
+        for name, quantizer in quantizers.items()
+    }
+    for layer in attachment.topology.layers:
+        module = find_layer(model, layer.name)
+        if isinstance(module, AttachedLayer):
+            module.parts.weight = final.get(layer.parameter, module.parts.weight)
+            module.parts.input = final.get(layer.activation, module.parts.input)
+    for name, replacement in final.items():
+        attachment.tensors[key_of(name)] = replacement
+
+
+def _write_weights(model: nn.Module, attachment: Attachment, quantizers: dict[str, MethodQuantizer]) -> None:
+    """Write every weight as it is multiplied with."""
+    for parameter, layers in attachment.topology.weight_tensors.items():
+        if parameter not in quantizers:
+            continue
+        module = find_layer(model, layers[0])
+        assert isinstance(module, AttachedLayer)
+        stored = module.stored_weight
+        if stored is None:
+            raise ValueError(
+                f"{parameter} is computed from other parameters, and its codes cannot be written into it: the method "
+                f"{attachment.spec.method!r} deploys weights that are parameters"
+            )
+        with torch.no_grad():
+            module.weight.copy_(module.effective_weight())

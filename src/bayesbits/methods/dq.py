@@ -1,0 +1,120 @@
+"""DQ: step and range are learned, the width follows from them, and a penalty on the cost makes it small.
+
+S. Uhlich et al., Mixed Precision DNNs: All you need is a good parametrization, ICLR 2020, its case U3. With the step d
+and the range q_max:
+
+    Q(x) = sign(x) d floor(|x| / d + 1/2) for |x| <= q_max,  sign(x) q_max beyond                    (1)
+    b = ceil(log2(q_max / d + 1) + 1) signed, ceil(log2(q_max / d + 1)) unsigned                     (section 2)
+    d Q / d d = (Q(x) - x) / d inside, 0 beyond                                                      (4)
+    d Q / d q_max = 0 inside, sign(x) beyond;  d Q / d x = 1 inside, 0 beyond
+    the loss has a penalty on what the network costs with the widths b; the ceiling passes gradients straight through
+
+Where it differs: the cost is that of the package, relative bit operations, as in the comparison of the Bayesian Bits
+paper, and not a limit on bytes; the parameters are log2 d and log2 q_max, so that a step of any optimizer is a relative
+one; d is no power of two; and q_max is rounded to a whole number of steps, so that it lies on the grid. Widths start at
+8 bits. A width that is fixed keeps q_max, and the step becomes that of the whole grid of the width.
+
+DQ-restricted is the same with the widths rounded up to those of `Spec.bits`, the powers of two by default, which
+hardware has.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from bayesbits.functional.grid import MAX_BITS, MIN_BITS, code_bounds, step_size
+from bayesbits.methods.method import Method
+from bayesbits.methods.quantizer import MethodQuantizer, ceil_through, round_through
+
+START_BITS = 8
+
+
+class DqQuantizer(MethodQuantizer):
+    """A learned step and a learned range, from which the width follows."""
+
+    learns_width = True
+    restricted: ClassVar[bool] = False
+    """Whether widths are rounded up to those of the spec."""
+
+    def __init__(self, *, weight: bool, bits: Sequence[int]) -> None:
+        super().__init__(weight=weight, bits=bits)
+        self.put_range(1.0)
+
+    def make_parameters(self) -> None:
+        self.log2_step = nn.Parameter(torch.tensor(0.0))
+        self.log2_range = nn.Parameter(torch.tensor(0.0))
+
+    def quantize(self, x: Tensor) -> Tensor:
+        if self.mode == "fixed":
+            step, (low, high) = step_size(self.beta, self.present_bits, self.signed), self.bounds()
+            return round_through((x / step).clamp(low, high)) * step
+        step, end = self.learned_step(), torch.exp2(self.log2_range)
+        magnitude = x.abs() if self.signed else x.clamp_min(0.0)
+        inside = round_through(x / step) * step
+        last = end + (torch.round(end / step) * step - end).detach()
+        beyond = x.sign() * last
+        kept = torch.where(magnitude <= end, inside, beyond)
+        return kept if self.signed else torch.where(x >= 0, kept, torch.zeros_like(x))
+
+    def learned_step(self) -> Tensor:
+        """d, at most what the narrowest width has."""
+        return torch.exp2(torch.minimum(self.log2_step, self.log2_range - math.log2(code_bounds(*self._narrow())[1])))
+
+    def _narrow(self) -> tuple[int, bool]:
+        return MIN_BITS, self.signed
+
+    def width(self) -> Tensor:
+        """b before it is rounded up."""
+        steps = torch.exp2(self.log2_range) / self.learned_step()
+        # A ratio that is 2^b - 1 up to rounding is not to be rounded up to the next width.
+        return torch.log2(steps + 1) * (1 - 1e-6) + int(self.signed)
+
+    def expected_bits(self) -> Tensor:
+        """The width that the penalty charges for."""
+        return ceil_through(self.width()).clamp(MIN_BITS, MAX_BITS)
+
+    def effective_bits(self) -> int:
+        if self.fixed_bits is not None:
+            return self.fixed_bits
+        width = int(self.expected_bits().item())
+        if not self.restricted:
+            return width
+        return next((allowed for allowed in self.bits if allowed >= width), self.bits[-1])
+
+    @property
+    def beta(self) -> Tensor:
+        """The end of the whole grid of the width whose last code is q_max."""
+        width = self.fixed_bits or self.effective_bits()
+        low, high = code_bounds(width, self.signed)
+        return torch.exp2(self.log2_range) * ((2**width - 1) / (high - low))
+
+    def width_parameters(self) -> list[nn.Parameter]:
+        return [self.log2_step]
+
+    def range_parameters(self) -> list[nn.Parameter]:
+        return [self.log2_range]
+
+    @torch.no_grad()
+    def put_range(self, beta: float) -> None:
+        self.log2_range.fill_(math.log2(beta))
+        self.log2_step.fill_(math.log2(beta / code_bounds(min(START_BITS, self.bits[-1]), self.signed)[1]))
+
+
+class RestrictedDqQuantizer(DqQuantizer):
+    """The same, with widths rounded up to those of the spec."""
+
+    restricted = True
+
+
+PAPER = "Uhlich et al., Mixed Precision DNNs: All you need is a good parametrization, ICLR 2020"
+METHOD = Method(name="dq", title="DQ", paper=PAPER, weights=DqQuantizer, activations=DqQuantizer)
+RESTRICTED = Method(
+    name="dq_restricted",
+    title="DQ, restricted",
+    paper=PAPER,
+    weights=RestrictedDqQuantizer,
+    activations=RestrictedDqQuantizer,
+)

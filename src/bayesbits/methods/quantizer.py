@@ -1,0 +1,134 @@
+"""What the quantizers of all methods share: modes, precision, stretched ranges, and rounding with a gradient.
+
+A subclass writes the equation of its paper in `quantize`, in plain operations that autograd and compilers can read. It
+is called with float32 numbers. In training it may be soft or random; in evaluation it returns what is deployed.
+
+Its grid is the one of `functional.grid`: codes are symmetric where they are signed (-7..7 at 4 bits), so that layers
+can be deployed with the sign of a batch norm's factor, and start at 0 where they are not. Papers that also use the code
+-8 lose it here; at 2 bits weights are ternary in every method, as they are in Bayesian Bits.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from bayesbits.functional.grid import arithmetic_dtype, code_bounds
+from bayesbits.functional.operation import check_range
+from bayesbits.nn.gates import Gates
+from bayesbits.nn.quantizer import Quantizer
+
+SMALLEST_SCALE = 1e-12
+"""Learned scales stay above this, so that they can be divided by."""
+
+
+class MethodQuantizer(Quantizer):
+    """The quantizer of another method, for a weight or for an activation; with one range for the whole tensor."""
+
+    learns_width: ClassVar[bool] = False
+    """Whether the width is learned; otherwise it is fixed from the start."""
+    not_deployable: ClassVar[str] = ""
+    """Why a tensor of this quantizer cannot be deployed; empty where it can."""
+
+    def __init__(self, *, weight: bool, bits: Sequence[int]) -> None:
+        """`weight`: whether it is for a weight, whose range is symmetric; `bits`: the widths, or the only one."""
+        super().__init__(signed=weight, bits=bits, learn_range=True)
+        self.of_weight = weight
+        self.gates = Gates(0, open_first=True)
+        self.make_parameters()
+        self.enter("learning" if self.learns_width else "fixed", None if self.learns_width else self.bits[0])
+
+    def make_parameters(self) -> None:
+        """Make what is learned, for a range that ends at 1."""
+        raise NotImplementedError
+
+    def quantize(self, x: Tensor) -> Tensor:
+        """x quantized, in its own precision."""
+        raise NotImplementedError
+
+    def regularizer(self) -> Tensor | None:
+        """What the method adds to the loss for this quantizer; None where it adds nothing."""
+        return None
+
+    def expected_bits(self) -> Tensor:
+        """The width that is learned, differentiable in what decides it; a penalty charges for it."""
+        raise NotImplementedError
+
+    @property
+    def present_bits(self) -> int:
+        """The width of the grid: the fixed one, or the widest where it is not decided or the tensor has no bits."""
+        return self.fixed_bits or self.bits[-1]
+
+    def bounds(self) -> tuple[int, int]:
+        """The smallest and the largest code at the present width."""
+        return code_bounds(self.present_bits, self.signed)
+
+    def levels(self) -> float:
+        """beta in steps at the present width: s = beta / levels."""
+        return float(2**self.present_bits - 1) / (2 if self.signed else 1)
+
+    def effective_bits(self) -> int:
+        return self.bits[-1] if self.fixed_bits is None else self.fixed_bits
+
+    def forward(self, x: Tensor, stretch: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        if self.mode == "off":
+            return x
+        values = x.to(arithmetic_dtype(x.dtype))
+        if self.fixed_bits == 0:
+            quantized = values * 0.0
+        elif stretch is None:
+            quantized = self.quantize(values)
+        else:
+            factor = stretch.reshape(-1, *[1] * (x.dim() - 1)) if stretch.dim() else stretch
+            quantized = self.quantize(values / factor) * factor
+        return quantized.to(x.dtype if dtype is None else dtype)
+
+    @torch.no_grad()
+    def codes(self, x: Tensor, stretch: Tensor | None = None) -> Tensor:
+        """What evaluation emits, in steps: a method may find its codes in another way than by rounding."""
+        training, values = self.training, x.to(arithmetic_dtype(x.dtype))
+        emitted = self.eval()(values, stretch)
+        self.train(training)
+        step = self.step() if stretch is None else self.step() * stretch
+        return (emitted / (step.reshape(-1, *[1] * (x.dim() - 1)) if step.dim() else step)).round().int()
+
+    def _learns(self) -> tuple[tuple[nn.Parameter, bool], ...]:
+        width = tuple((parameter, self.mode == "learning") for parameter in self.width_parameters())
+        ranges = tuple((parameter, self.mode != "off") for parameter in self.range_parameters())
+        return ((self.gates.logits, False), *width, *ranges)
+
+    def set_range(
+        self,
+        beta: float | Sequence[float] | Tensor,
+        *,
+        signed: bool | None = None,
+        alpha: float | Tensor | None = None,
+    ) -> None:
+        if alpha is not None:
+            self.set_kind("asymmetric")  # raises: no method here has a second end
+        self.set_kind("symmetric" if (self.signed if signed is None else signed) else "unsigned")
+        end = torch.as_tensor(beta, dtype=torch.float64)
+        if end.numel() != 1:
+            raise ValueError(f"the quantizers of this method have one range for a tensor, and {end.numel()} were given")
+        with torch.no_grad():
+            self.put_range(check_range(end.item()))
+
+    def put_range(self, beta: float) -> None:
+        """Write the end of the range into the parameters."""
+        raise NotImplementedError
+
+
+def round_through(x: Tensor) -> Tensor:
+    """x rounded half to even; the gradient passes straight through."""
+    return x + (x.round() - x).detach()
+
+
+def ceil_through(x: Tensor) -> Tensor:
+    """x rounded up; the gradient passes straight through."""
+    return x + (x.ceil() - x).detach()
+
+
+def scale_gradient(x: Tensor, factor: float) -> Tensor:
+    """x, whose gradient is multiplied by a factor."""
+    return x * factor + (x * (1 - factor)).detach()

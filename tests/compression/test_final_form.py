@@ -1,0 +1,50 @@
+"""The final form of a network of another method: plain grids, and weights that lie on them."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations
+
+import bayesbits as bb
+from bayesbits.compression.final_form import make_final
+from bayesbits.nn.final_quantizer import FinalQuantizer
+from tests.methods.quantizers import IMAGES, network
+
+
+def fixed(method="tqt", model=None):
+    compressor = bb.attach(model or network(), IMAGES[:1], bb.Spec(method=method, weight_bits=4, activation_bits=4))
+    compressor.calibrate([IMAGES])
+    compressor.fix()
+    compressor.model.eval()
+    return compressor
+
+
+def test_the_network_computes_the_same_with_final_quantizers_and_weights_on_the_grid():
+    compressor = fixed()
+    before = compressor.model(IMAGES)
+    make_final(compressor.model, compressor.attachment)
+    torch.testing.assert_close(compressor.model(IMAGES), before)
+    quantizers = compressor.attachment.quantizers
+    assert all(isinstance(quantizers[f"{layer}.weight"], FinalQuantizer) for layer in (0, 3, 7, 9))
+    assert compressor.model[3].parts.weight is quantizers["3.weight"]
+    assert compressor.model[3].parts.input is quantizers["3.input"]
+    step = quantizers["3.weight"].step()
+    codes = compressor.model[3].weight / step
+    torch.testing.assert_close(codes, codes.round())
+    assert torch.log2(step).item() == round(torch.log2(step).item())  # the step is exactly a power of two
+
+
+def test_our_own_quantizers_stay():
+    compressor = bb.attach(network(), IMAGES[:1])
+    compressor.calibrate([IMAGES])
+    compressor.fix()
+    before = dict(compressor.attachment.quantizers)
+    make_final(compressor.model, compressor.attachment)
+    assert dict(compressor.attachment.quantizers) == before
+
+
+def test_a_weight_that_is_computed_is_refused():
+    model = nn.Sequential(nn.Flatten(), parametrizations.weight_norm(nn.Linear(64, 4)))
+    compressor = fixed(model=model)
+    with pytest.raises(ValueError, match="computed from other parameters"):
+        make_final(compressor.model, compressor.attachment)

@@ -1,0 +1,92 @@
+"""DQ by hand: step and range learn, the width follows, and the penalty makes it small."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import bayesbits as bb
+from bayesbits.methods.dq import DqQuantizer, RestrictedDqQuantizer
+from tests.methods.quantizers import IMAGES, LABELS, network
+
+
+def quantizer(weight, step, end, made=DqQuantizer):
+    one = made(weight=weight, bits=(2, 4, 8, 16, 32))
+    one.set_range(end, signed=weight)
+    with torch.no_grad():
+        one.log2_step.fill_(math.log2(step))
+    return one
+
+
+def test_forward_and_gradients_of_a_weight():
+    """d = 0.5, q_max = 1.5: codes -3..3."""
+    made, x = quantizer(True, 0.5, 1.5), torch.tensor([0.3, -0.9, 4.0, -4.5], requires_grad=True)
+    y = made(x)
+    assert y.tolist() == pytest.approx([0.5, -1.0, 1.5, -1.5])
+    y.backward(torch.tensor([1.0, 1.0, 1.0, 2.0]))
+    assert x.grad.tolist() == [1.0, 1.0, 0.0, 0.0]
+    # dQ/dd = (Q(x) - x) / d inside, here 0.4 and -0.2; the parameter is log2 d: times d ln 2
+    assert made.log2_step.grad.item() == pytest.approx((0.4 - 0.2) * 0.5 * math.log(2), rel=1e-4)
+    # dQ/dq_max = sign(x) beyond: 1 - 2; times q_max ln 2
+    assert made.log2_range.grad.item() == pytest.approx((1 - 2) * 1.5 * math.log(2), rel=1e-4)
+
+
+def test_forward_of_an_activation():
+    made = quantizer(False, 0.5, 1.5)
+    x = torch.tensor([-1.0, 0.3, 0.9, 5.0], requires_grad=True)
+    y = made(x)
+    assert y.tolist() == pytest.approx([0.0, 0.5, 1.0, 1.5])
+    y.sum().backward()
+    assert x.grad.tolist() == [0.0, 1.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("weight", "ratio", "bits", "restricted"),
+    [(True, 1, 2, 2), (True, 3, 3, 4), (True, 7, 4, 4), (True, 8, 5, 8), (True, 127, 8, 8),
+     (False, 3, 2, 2), (False, 15, 4, 4), (False, 16, 5, 8), (False, 255, 8, 8)],
+)  # fmt: skip
+def test_the_width_follows_from_range_and_step(weight, ratio, bits, restricted):
+    """b = ceil(log2(q_max / d + 1) + 1) signed, and one less unsigned."""
+    assert quantizer(weight, 0.25, 0.25 * ratio).effective_bits() == bits
+    assert quantizer(weight, 0.25, 0.25 * ratio).expected_bits().item() == bits
+    assert quantizer(weight, 0.25, 0.25 * ratio, RestrictedDqQuantizer).effective_bits() == restricted
+
+
+def test_widths_start_at_8_bits_and_never_fall_below_2():
+    made = DqQuantizer(weight=True, bits=(2, 4, 8))
+    made.set_range(3.0, signed=True)
+    assert made.effective_bits() == 8
+    with torch.no_grad():
+        made.log2_step.fill_(20.0)
+    assert made.effective_bits() == 2
+    assert made(torch.tensor([-9.0, 1.4, 1.6, 9.0])).tolist() == pytest.approx([-3.0, 0.0, 3.0, 3.0])
+
+
+def test_a_fixed_width_keeps_the_range_and_takes_the_whole_grid():
+    made = quantizer(True, 0.4, 1.4)
+    made.fix(4)
+    assert made.step().item() == pytest.approx(1.4 / 7)
+    assert made(torch.tensor([9.0, 0.31])).tolist() == pytest.approx([1.4, 0.4])
+
+
+def test_the_gradient_of_the_width_is_that_of_its_logarithm():
+    """b = log2(q_max / d + 1) + 1 with q_max / d = 3: db / d log2 d = -3 / 4, and +3 / 4 for q_max."""
+    made = quantizer(True, 0.5, 1.5)
+    made.expected_bits().backward()
+    assert made.log2_step.grad.item() == pytest.approx(-0.75, rel=1e-4)
+    assert made.log2_range.grad.item() == pytest.approx(0.75, rel=1e-4)
+
+
+def searched(mu):
+    compressor = bb.attach(network(), IMAGES[:1], bb.Spec(method="dq"))
+    config = bb.SearchConfig(epochs=6, mu=mu, gates={"lr": 0.3})
+    torch.manual_seed(0)
+    return compressor.cost(
+        bb.search(compressor, [(IMAGES, LABELS)] * 3, F.cross_entropy, config, progress=False)
+    ).relative_bops
+
+
+def test_the_penalty_makes_the_network_small():
+    """Without it the widths stay near the 8 bits that they start with."""
+    assert searched(mu=10.0) < 0.5 * searched(mu=0.0)

@@ -1,0 +1,222 @@
+"""The conformance suite: what every quantizer does, ours and every other method's."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import bayesbits as bb
+from bayesbits.methods import METHODS, MethodQuantizer
+from bayesbits.methods.quantizer import ceil_through, round_through, scale_gradient
+from tests.methods.quantizers import ACTIVATION, EVERY, IMAGES, LABELS, WEIGHT, make, network, values
+
+every_quantizer = pytest.mark.parametrize(("name", "weight"), EVERY)
+every_method = pytest.mark.parametrize("name", METHODS)
+
+
+DEPLOYED = [(name, weight) for name, weight in EVERY if not getattr(make(name, weight), "not_deployable", "")]
+
+
+@every_quantizer
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("training", [True, False])
+def test_shape_dtype_and_strides_are_those_of_the_input(name, weight, dtype, training):
+    quantizer = make(name, weight).train(training)
+    for x in (values(weight), values(weight).to(memory_format=torch.channels_last), values(weight)[:, ::2]):
+        given = x.to(dtype)
+        result = quantizer(given)
+        assert (result.shape, result.dtype) == (given.shape, dtype)
+        dense = given.is_contiguous() or given.is_contiguous(memory_format=torch.channels_last)
+        assert not dense or result.stride() == given.stride()
+        assert quantizer(given, dtype=torch.bfloat16).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(("name", "weight"), DEPLOYED)
+def test_evaluation_emits_grid_points_and_codes_says_which(name, weight):
+    quantizer = make(name, weight).eval()
+    x = 3 * values(weight)
+    emitted, step = quantizer(x), quantizer.step()
+    codes = emitted / step
+    low, high = quantizer.code_bounds()
+    torch.testing.assert_close(codes, codes.round(), rtol=0, atol=1e-3)
+    assert low <= codes.round().min()
+    assert codes.round().max() <= high
+    assert codes.round().unique().numel() > 1
+    assert torch.equal(quantizer.codes(x), codes.round().int())
+    assert torch.equal(quantizer(x), emitted)
+
+
+@every_quantizer
+def test_a_stretched_range_stretches_the_grid_of_each_row(name, weight):
+    quantizer = make(name, weight).eval()
+    x, stretch = values(weight), torch.tensor([1.0, 2.0, 0.5, 1.0, 4.0, 1.0])
+    if name in ("lrnet", "lrnet_binary") and weight:
+        pytest.skip("the codes of these weights are parameters, and no function of x")
+    wide = stretch.reshape(-1, 1, 1, 1)
+    torch.testing.assert_close(quantizer(x * wide, stretch), quantizer(x) * wide)
+
+
+@every_quantizer
+def test_gradients_reach_all_that_learns(name, weight):
+    quantizer = make(name, weight)
+    quantizer.gates.logits.data.fill_(0.0)  # no gate is certain
+    x = (1.5 * values(weight)).requires_grad_()
+    (quantizer(x) * torch.linspace(-1, 2, x.numel()).reshape(x.shape)).sum().backward()
+    learning = [p for p in quantizer.range_parameters() if p.requires_grad]
+    if METHODS[name].gates is None:  # the gradient of other gates comes from the loss itself
+        learning += [p for p in quantizer.width_parameters() if p.requires_grad]
+    for parameter in learning:
+        assert parameter.grad is not None
+        assert bool(torch.isfinite(parameter.grad).all())
+        assert bool((parameter.grad != 0).any())
+    if not (name in ("lrnet", "lrnet_binary") and weight):
+        assert x.grad is not None
+        assert bool(torch.isfinite(x.grad).all())
+        assert bool((x.grad != 0).any())
+
+
+@every_quantizer
+def test_a_state_dict_and_a_copy_are_the_same_quantizer(name, weight):
+    quantizer, other = make(name, weight), make(name, weight)
+    with torch.no_grad():
+        for parameter in quantizer.parameters():
+            parameter.add_(0.1)
+    quantizer.set_kind("symmetric")
+    copied = copy.deepcopy(quantizer)
+    other.load_state_dict(quantizer.state_dict())
+    x = values(WEIGHT)
+    for one in (other, copied):
+        assert torch.equal(one.eval()(x), quantizer.eval()(x))
+        assert (one.mode, one.kind) == (quantizer.mode, quantizer.kind)
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            parameter.add_(1.0)
+    assert torch.equal(quantizer(x), other(x))
+
+
+@every_quantizer
+def test_the_fixed_mode_is_final_and_off_is_the_identity(name, weight):
+    quantizer = make(name, weight)
+    quantizer.fix()
+    assert quantizer.mode == "fixed"
+    assert quantizer.effective_bits() == quantizer.fixed_bits
+    assert not any(parameter.requires_grad for parameter in quantizer.width_parameters())
+    x = values(weight)
+    quantizer.fix(0)
+    assert not quantizer(x).any()
+    quantizer.turn_off()
+    assert quantizer(x) is x
+    assert not any(parameter.requires_grad for parameter in quantizer.parameters())
+    assert f"{quantizer}"
+
+
+@every_quantizer
+@pytest.mark.parametrize("training", [True, False])
+def test_a_compiler_takes_it_whole(name, weight, training):
+    torch._dynamo.reset()  # it counts compilations of all quantizers together
+    quantizer = make(name, weight).train(training)
+    compiled = torch.compile(copy.deepcopy(quantizer), fullgraph=True, backend="aot_eager")
+    x = values(weight).requires_grad_()
+    torch.manual_seed(3)
+    expected = quantizer(x)
+    torch.manual_seed(3)
+    found = compiled(x)
+    assert found.shape == expected.shape
+    if not training:
+        torch.testing.assert_close(found, expected)
+    else:
+        found.sum().backward()
+        learning = [p for p in compiled.range_parameters() if p.requires_grad]
+        assert all(p.grad is not None for p in learning)
+
+
+def trained(name, **options):
+    model = network()
+    compressor = bb.attach(model, IMAGES[:1], bb.Spec(method=name, bits=(2, 4, 8), **options))
+    config = bb.SearchConfig(epochs=2, mu=0.01, frozen_statistics=0.5)
+    with torch.random.fork_rng():
+        plan = bb.search(compressor, [(IMAGES, LABELS)] * 2, F.cross_entropy, config, progress=False)
+    return model, compressor, plan
+
+
+@every_method
+def test_a_network_ends_in_a_plan_that_is_counted_fixed_and_deployed(name, tmp_path):
+    model, compressor, plan = trained(name)
+    widths = compressor.spec.fixed_widths
+    if widths is not None:
+        assert {plan.bits[f"{layer}.weight"] for layer in (0, 3, 7, 9)} == {widths[0]}
+        assert {plan.bits[f"{layer}.input"] for layer in (3, 7, 9)} == {widths[1]}
+    assert plan.bits["0.input"] == 8
+    assert 0 < compressor.cost(plan).relative_bops < 100
+    compressor.fix(plan)
+    model.eval()
+    reasons = [q.not_deployable for q in compressor.attachment.quantizers.values() if isinstance(q, MethodQuantizer)]
+    if any(reasons):
+        with pytest.raises(ValueError, match=r"weight cannot be deployed: .*"):
+            bb.deploy(compressor)
+        return
+    before = model(IMAGES)
+    small = bb.deploy(compressor)
+    torch.testing.assert_close(model(IMAGES), before)  # deploying leaves the network as it was
+    torch.testing.assert_close(small(IMAGES), before, rtol=1e-4, atol=1e-4)
+    path = tmp_path / "fast.onnx"
+    bb.export_onnx(small, IMAGES, path)
+    counts = bb.verify(compressor, small, path, IMAGES)
+    assert "0 elsewhere" in str(counts)
+
+
+@every_method
+def test_a_step_in_bfloat16(name):
+    model = network()
+    compressor = bb.attach(model, IMAGES[:1], bb.Spec(method=name))
+    compressor.calibrate([IMAGES])
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = F.cross_entropy(model(IMAGES), LABELS)
+    loss.float().backward()
+    groups = {group["name"]: group["params"] for group in compressor.parameter_groups()}
+    assert all(torch.isfinite(p.grad).all() for params in groups.values() for p in params if p.grad is not None)
+    assert any(p.grad is not None for p in groups["weights"])
+
+
+@every_method
+def test_a_state_of_the_whole_network_loads(name):
+    _, compressor, plan = trained(name)
+    compressor.fix(plan)
+    other = bb.attach(network(), IMAGES[:1], compressor.spec)
+    other.model.load_state_dict(compressor.model.state_dict())
+    assert other.plan() == plan
+    assert torch.equal(other.model.eval()(IMAGES), compressor.model.eval()(IMAGES))
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.widths is not None])
+def test_the_first_and_the_last_layer_can_stay_in_float(name):
+    compressor = bb.attach(network(), IMAGES[:1], bb.Spec(method=name, edge_bits=32))
+    assert {n: bits for n, bits in compressor.plan().bits.items() if n[0] in "09"} == {
+        "0.weight": 32, "0.input": 32, "9.weight": 32, "9.input": 32,
+    }  # fmt: skip
+    at_eight = bb.attach(network(), IMAGES[:1], bb.Spec(method=name, edge_bits=8)).plan().bits
+    assert (at_eight["0.weight"], at_eight["9.weight"], at_eight["9.input"]) == (8, 8, 8)
+
+
+def test_rounding_passes_gradients_straight_through():
+    x = torch.tensor([0.4, 1.6, -2.5], requires_grad=True)
+    assert round_through(x).tolist() == [0.0, 2.0, -2.0]
+    assert ceil_through(x).tolist() == [1.0, 2.0, -2.0]
+    (round_through(x) * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
+    assert x.grad.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_a_scaled_gradient_leaves_the_value():
+    x = torch.tensor(3.0, requires_grad=True)
+    y = scale_gradient(x, 0.25)
+    y.backward()
+    assert (y.item(), x.grad.item()) == (3.0, 0.25)
+
+
+def test_a_method_has_one_range_without_a_second_end():
+    quantizer = make("lsq", ACTIVATION)
+    with pytest.raises(ValueError, match="two ends"):
+        quantizer.set_range(1.0, alpha=-1.0)
+    with pytest.raises(ValueError, match="one range for a tensor"):
+        quantizer.set_range([1.0, 2.0])
