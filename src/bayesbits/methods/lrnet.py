@@ -44,8 +44,9 @@ class LrnetQuantizer(MethodQuantizer):
         self.sign_logits = nn.Parameter(torch.zeros(1))
 
     def quantize(self, x: Tensor) -> Tensor:
-        values = self.mean() if self.training else self.likeliest()
-        return (values * self.scale).to(x.dtype).expand(x.shape)
+        values = ((self.mean() if self.training else self.likeliest()) * self.scale).to(x.dtype)
+        # The weight has a gradient of zero, as parallel training waits for one of every parameter.
+        return values + 0.0 * x if self.training else values.expand(x.shape)
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """E[w] and E[w^2], without the scale."""
