@@ -18,6 +18,8 @@ from experiments import cifar10_mosaics
 from experiments.efficientnet_lite0 import between
 from experiments.front_picture import draw_fronts
 from experiments.fronts import compare
+from experiments.methods import FLOAT_ROW, Results, Row, chosen, recipe_of, rows, summary, table
+from experiments.methods import parse as parse_methods
 from experiments.posttrain import as_typed, parse, thinned, to_round
 from tests.zoo.data_files import Bytes, cifar_arrays, refused
 
@@ -163,3 +165,51 @@ def test_between_two_points_single_widths_are_lowered_until_the_cost_is_met():
     assert {name for name, of in found.ranges.items() if of == 4} == {"4.weight"}
     half = between(compressor, Front(tuple(points)), points[1].relative_bops + 0.3)
     assert [half.plan.bits[name] for name in ("0.weight", "2.weight", "4.weight")] == [4, 4, 8]
+
+
+def test_the_rows_of_all_methods_are_valid_recipes(tmp_path):
+    options = parse_methods(["digits-lenet5", "--runs", str(tmp_path), "--epochs", "7"])
+    names = [row.name for row in rows()]
+    assert len(set(names)) == len(names)
+    for row in rows():
+        plain, tricks = (recipe_of(options, row, setting, 3) for setting in ("plain", "tricks"))
+        assert (plain.seed, plain.search.epochs, plain.search.distillation) == (3, 7, 0.0)
+        assert tricks.search.distillation == 0.5
+        assert tricks.model.checkpoint.endswith("float-seed3/float.safetensors")
+        assert tricks.float_training is None
+        assert tricks.spec == plain.spec
+    widths = {row.name: recipe_of(options, row, "plain", 0).spec for row in rows()}
+    assert widths["LSQ 4/4 (8-bit ends)"].edge_bits == 8
+    assert widths["PACT 2/2"].fixed_widths == (2, 2)
+    assert widths[FLOAT_ROW].rules["*"].bits == 32
+
+
+def test_rows_are_chosen_by_name_or_method():
+    assert [row.name for row in chosen("LSQ 4/4, qt")] == ["LSQ 4/4", "QT 8/8"]
+    assert {row.overrides[0] for row in chosen("lsq")} == {"spec.method=lsq"}
+    with pytest.raises(SystemExit, match="there is no row 'LSQ 5/5'"):
+        chosen("LSQ 5/5")
+
+
+def test_results_are_kept_skipped_and_shown(tmp_path):
+    path, row = tmp_path / "results.json", Row("LSQ 4/4", ())
+    results = Results(path)
+    done = {
+        "row": "LSQ 4/4", "setting": "plain", "seed": 0, "epochs": 5, "accuracy": 91.5, "relative_bops": 1.731,
+        "relative_bops_8_bit_ends": None, "seconds_an_epoch": 2.5, "deployed": "4 of 4 layers in integers",
+    }  # fmt: skip
+    results.add({"row": "LSQ 4/4", "setting": "plain", "seed": 0, "error": "OSError: disk"})
+    assert not results.has(row, "plain", 0, 5)
+    assert "OSError" in table(results.rows)
+    results.add(done)
+    again = Results(path)
+    assert again.rows == [done]  # the failure is replaced
+    assert again.has(row, "plain", 0, 5)
+    assert not again.has(row, "plain", 0, 6)
+    assert not again.has(row, "tricks", 0, 5)
+    assert "91.50%" in table(again.rows)
+    assert summary(done).startswith("91.50% at 1.731%")
+    refused = done | {"deployed": "no: 0.weight cannot be deployed: it has no zero", "relative_bops_8_bit_ends": 0.5}
+    shown = table([refused])
+    assert "0.weight cannot be deployed" in shown
+    assert "0.500%" in shown

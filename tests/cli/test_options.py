@@ -8,6 +8,7 @@ import typer
 from bayesbits import recipes
 from bayesbits.cli import options
 from bayesbits.functional.gates import KINDS
+from bayesbits.methods import METHODS
 from bayesbits.posttraining import PosttrainConfig
 from bayesbits.posttraining.config import LEARN
 from bayesbits.posttraining.config import LOSSES as POSTTRAIN_LOSSES
@@ -18,6 +19,7 @@ def test_choices_and_defaults_are_those_of_the_library():
     assert get_args(options.Task) == TASKS
     assert get_args(options.Gates) == KINDS
     assert get_args(options.Learn) == LEARN
+    assert get_args(options.Method) == tuple(METHODS)
     assert options.LOSSES == LOSSES
     assert POSTTRAIN_LOSSES[1:] == options.FLOAT_LOSSES
     assert options.METRICS == METRICS

@@ -146,3 +146,18 @@ def test_a_search_within_milliseconds_says_what_was_predicted_and_measured(here,
     assert again.verdict.count("measured") == 1
     failed = bayesbits(*SEARCH, *options[:4], "--output", "other", code=1).stderr.replace("\n", " ")
     assert "needs the latency table of the network on your machine" in failed
+
+
+def test_another_method_by_its_name(here):
+    output = bayesbits(
+        *SEARCH, "--method", "lsq", "--set", "spec.weight_bits=4", "--set", "spec.activation_bits=4", "-o", "run"
+    ).stdout
+    result = recipes.Result.load(here / "run/result.json")
+    assert result.method == "lsq"
+    assert {layer["weight_bits"] for layer in result.layers} == {4}
+    assert "report: run/report.html" in output
+    assert recipes.load(here / "run/recipe.toml").spec.method == "lsq"
+
+
+def test_an_unknown_method_is_refused_with_the_names(here):
+    assert "lsq" in bayesbits(*SEARCH, "--method", "lsqq", code=2).stderr

@@ -226,3 +226,29 @@ def test_a_network_from_scratch_learns_after_calibration():
         loss.backward()
         optimizer.step()
     assert loss.item() < 0.1
+
+
+def test_what_is_about_gates_refuses_other_methods():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    handle = bb.attach(model, torch.randn(1, 4), bb.Spec(method="lsq"))
+    batches = [torch.randn(8, 4)]
+    handle.calibrate(batches)
+    calls = {
+        "project": lambda: handle.project(bb.Budget(relative_bops=1.0)),
+        "diagnose": lambda: handle.diagnose([(batches[0], torch.zeros(8, dtype=torch.long))], cross_entropy),
+        "posttrain": lambda: bb.posttrain(handle, batches),
+        "uniform": lambda: bb.baselines.uniform(handle, batches),
+        "adaround": lambda: bb.baselines.adaround(handle, batches),
+        "a budget": lambda: bb.search(
+            handle, [(batches[0], torch.zeros(8, dtype=torch.long))], cross_entropy,
+            bb.SearchConfig(epochs=1, budget="5% bops"), progress=False,
+        ),
+    }  # fmt: skip
+    for what, call in calls.items():
+        with pytest.raises(ValueError, match=f"{what} needs the quantizers of Bayesian Bits, .*method='lsq'"):
+            call()
+
+
+def test_our_own_method_adds_nothing_to_the_loss():
+    handle = bb.attach(nn.Sequential(nn.Linear(4, 2)), torch.randn(1, 4))
+    assert handle.method_loss(torch.tensor(2.0)).item() == 0.0

@@ -175,3 +175,31 @@ def test_an_operand_of_two_additions_is_one_tensor() -> None:
     additions = (Addition("a", ("outer_norm", None)), Addition("b", ("stem", "outer_norm")))
     twice = replace(topology("residual"), additions=additions, emitted=())
     assert twice.operand_tensors == {"outer_norm.output": "outer_norm", "stem.output": "stem"}
+
+
+def test_a_method_with_fixed_widths_prunes_nothing() -> None:
+    choices = resolved("residual", {}, method="lsq", weight_bits=4, activation_bits=2, input_bits="learned")
+    weights, inputs = ["stem", "inner", "outer", "head"], ["inner", "outer", "head"]
+    assert choices.widths == {
+        **{f"{name}.weight": (4,) for name in weights},
+        "stem.input": (8,),
+        **{f"{name}.input": (2,) for name in inputs},
+        "outer_norm.output": (8,),
+    }
+    assert choices.prunable == frozenset()
+
+
+def test_the_edges_of_a_method_are_the_first_and_the_last_layer() -> None:
+    widths = resolved("residual", {}, method="lsq", weight_bits=4, activation_bits=4, edge_bits=8).widths
+    assert {name for name, found in widths.items() if found == (8,)} == {
+        "stem.weight", "stem.input", "head.weight", "head.input", "outer_norm.output",
+    }  # fmt: skip
+    in_float = resolved("residual", {}, method="lsq", edge_bits=32).widths
+    assert in_float["stem.input"] == in_float["stem.weight"] == in_float["head.input"] == (32,)
+
+
+def test_rules_hold_for_methods_too() -> None:
+    rules = {"inner": {"bits": 4}, "head": {"skip": True}}
+    widths = resolved("residual", rules, method="lsq").widths
+    assert (widths["inner.weight"], widths["inner.input"], widths["head.weight"]) == ((4,), (4,), (32,))
+    assert resolved("residual", {"*": {"max_bits": 8}}, method="dq").widths["inner.weight"] == (2, 4, 8)

@@ -58,6 +58,12 @@ def test_presets() -> None:
         ({"per_channel_weights": None}, r"Spec.per_channel_weights is None"),
         ({"asymmetric_activations": 1}, r"Spec.asymmetric_activations is 1"),
         ({"channel_multiple": 0}, r"Spec.channel_multiple is 0; it is an integer of at least 1"),
+        ({"method": "lsqq"}, r"Spec.method is 'lsqq'; it is one of bayesian_bits, .*; did you mean 'lsq'\?"),
+        ({"method": "lsq", "weight_bits": 1}, r"Spec.weight_bits is 1; it is an integer from 2 to 32 or None"),
+        ({"weight_bits": 4}, r"Spec.weight_bits is 4 and Spec.method is 'bayesian_bits', which learns the widths"),
+        ({"method": "dq", "activation_bits": 4}, r"Spec.activation_bits is 4 and Spec.method is 'dq', which learns"),
+        ({"edge_bits": 8}, r"Spec.edge_bits is 8 and Spec.method is 'bayesian_bits', whose gates decide"),
+        ({"method": "lsq", "edge_bits": 0}, r"Spec.edge_bits is 0"),
         ({"rules": []}, r"Spec.rules is a list"),
         ({"rules": {3: {}}}, r"the pattern 3; patterns are strings"),
         ({"rules": {"fc": {"bit": 4}}}, r"Spec.rules\['fc'\] is \{'bit': 4\}; .* keys of bits, min_bits, max_bits"),
@@ -89,3 +95,12 @@ def test_rules_may_be_dicts() -> None:
     assert spec.rules == {"fc": Rule(bits=4), "conv*": Rule(prune=False)}
     rules["fc"] = None
     assert spec.rules["fc"] == Rule(bits=4)
+
+
+def test_widths_of_a_method_are_its_defaults_or_what_is_given() -> None:
+    assert Spec().fixed_widths is None
+    assert Spec(method="dq").fixed_widths is None
+    assert Spec(method="lsq").fixed_widths == (8, 8)
+    assert Spec(method="wage").fixed_widths == (2, 8)
+    assert Spec(method="twn", activation_bits=8).fixed_widths == (2, 8)
+    assert Spec(method="pact", weight_bits=2).fixed_widths == (2, 4)

@@ -59,3 +59,10 @@ def test_a_gate_that_is_always_open_has_an_infinite_logit():
 def test_an_unknown_kind_is_refused():
     with pytest.raises(ValueError, match="hard_concrete, hard_sigmoid, sigmoid"):
         gate_values(LOGITS, "relu")
+
+
+def test_bernoulli_gates_are_open_or_closed_and_have_no_gradient():
+    logits = torch.tensor([0.0, 0.0, 9.0], requires_grad=True)
+    values = gate_values(logits, "bernoulli", torch.tensor([0.83, 0.84, 0.999]))  # P(z > 0) = 0.8318 at 0
+    assert values.tolist() == [1.0, 0.0, 1.0]
+    assert not values.requires_grad

@@ -18,7 +18,8 @@ def test_forward_and_gradients_of_a_weight():
 
 def test_the_range_of_a_weight_is_that_of_the_present_weight():
     made = QtQuantizer(weight=True, bits=(4,))
-    for largest in (2.1, 0.7, 7.0):
+    for largest, training in ((2.1, True), (0.7, True), (7.0, False)):
+        made.train(training)
         assert made(torch.tensor([0.0, -largest])).tolist() == pytest.approx([0.0, -largest])
         assert made.step().item() == pytest.approx(largest / 7)
 

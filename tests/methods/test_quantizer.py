@@ -9,6 +9,8 @@ import torch.nn.functional as F
 import bayesbits as bb
 from bayesbits.methods import METHODS, MethodQuantizer
 from bayesbits.methods.quantizer import ceil_through, round_through, scale_gradient
+from bayesbits.training.optimizers import make_optimizers
+from bayesbits.training.step import TrainingStep
 from tests.methods.quantizers import ACTIVATION, EVERY, IMAGES, LABELS, WEIGHT, make, network, values
 
 every_quantizer = pytest.mark.parametrize(("name", "weight"), EVERY)
@@ -220,3 +222,18 @@ def test_a_method_has_one_range_without_a_second_end():
         quantizer.set_range(1.0, alpha=-1.0)
     with pytest.raises(ValueError, match="one range for a tensor"):
         quantizer.set_range([1.0, 2.0])
+
+
+@every_method
+def test_the_loss_of_a_whole_step_is_one_graph(name):
+    torch._dynamo.reset()
+    model = network()
+    compressor = bb.attach(model, IMAGES[:1], bb.Spec(method=name, bits=(2, 4, 8)))
+    compressor.calibrate([IMAGES])
+    config = bb.SearchConfig()
+    step = TrainingStep(
+        model, compressor, F.cross_entropy, make_optimizers(compressor, config), config, mu=0.01
+    )  # fmt: skip
+    losses = torch.compile(step._losses, backend="aot_eager", fullgraph=True)(IMAGES, LABELS)
+    losses[0].backward()
+    assert bool(torch.isfinite(losses).all())

@@ -76,6 +76,7 @@ def test_the_method_is_named_by_what_is_learned():
     assert method_of(bb.Spec()) == "bayesian_bits"
     assert method_of(bb.Spec(prune=False)) == "bayesian_bits_quantization_only"
     assert method_of(bb.Spec(bits=(8,))) == "bayesian_bits_pruning_only"
+    assert method_of(bb.Spec(method="lsq")) == "lsq"
 
 
 def test_rows_have_the_channels_of_the_float_network():

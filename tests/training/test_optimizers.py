@@ -46,3 +46,21 @@ def test_a_state_from_a_device_leaves_options_and_learning_rates_as_they_are_her
     assert other.lrs()["weights"] == 1e-3
     other.step()
     assert all(values["step"] == 2 for values in other.state_dict(handle.model)["weights"]["state"].values())
+
+
+def test_a_method_brings_the_optimizer_of_its_ranges_where_nothing_else_is_said():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 2))
+    handle = bb.attach(model, torch.randn(1, 4), bb.Spec(method="lsq"))
+    handle.calibrate([torch.randn(8, 4)])
+    own = make_optimizers(handle, bb.SearchConfig())
+    assert isinstance(own.members["ranges"], torch.optim.SGD)
+    assert isinstance(own.members["weights"], torch.optim.Adam)
+    assert own.lrs()["ranges"] == pytest.approx(1e-2)
+    said = make_optimizers(handle, bb.SearchConfig(ranges={"lr": 0.5}))
+    assert isinstance(said.members["ranges"], torch.optim.Adam)
+    assert said.lrs()["ranges"] == 0.5
+    handle.fix()
+    finer = make_optimizers(handle, bb.FinetuneConfig())
+    assert isinstance(finer.members["ranges"], torch.optim.SGD)
+    assert finer.lrs()["ranges"] == pytest.approx(1e-3)
+    assert finer.configs["ranges"].schedule == "cosine"

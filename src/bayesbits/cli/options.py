@@ -14,7 +14,8 @@ import typer
 Task = Literal["classification", "segmentation", "regression"]
 Gates = Literal["hard_concrete", "hard_sigmoid", "sigmoid"]
 Method = Literal[
-    "bayesian_bits", "lsq", "pact", "qt", "tqt", "dq", "dq_restricted",
+    "bayesian_bits", "reinforce", "lsq", "pact", "qt", "tqt", "rq", "wage", "twn", "lrnet", "lrnet_binary", "dq",
+    "dq_restricted", "fracbits", "learned_width",
 ]  # fmt: skip
 Learn = Literal["gates", "gates+ranges"]
 Planner = Literal["best", "learned", "solver"]

@@ -19,6 +19,7 @@ from bayesbits.compression.table_files import as_table
 from bayesbits.compression.width_penalty import WidthPenalty
 from bayesbits.cost import CostModel
 from bayesbits.methods import METHODS, Method, MethodQuantizer
+from bayesbits.methods.reinforce import ScoreFunction
 from bayesbits.nn import ChannelFollower, ChannelGate, GatedQuantizer, Quantizer
 from bayesbits.nn.batch_norm import AttachedBatchNorm
 from bayesbits.nn.class_exchange import check_restorable, restore_class
@@ -47,6 +48,7 @@ class Attachment(NetworkQuantizers):
         self.example_inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = tree_map_only(
             Tensor, Tensor.detach, split_inputs(example_inputs)
         )
+        self.score_function = ScoreFunction() if self.method is METHODS["reinforce"] else None
         self.notes: dict[str, Any] = {}
         """What other parts of the library remember with the live network, under keys of their own. Copies of the
         network have it too, and no state_dict has it."""
@@ -62,10 +64,11 @@ class Attachment(NetworkQuantizers):
 
     def method_loss(self, loss: Tensor) -> Tensor | None:
         """What the method adds to the loss beside the penalty, such as the decay of PACT; None where it is nothing."""
-        terms = [
-            q.regularizer() for q in self.quantizers.values() if isinstance(q, MethodQuantizer) and q.mode != "off"
-        ]
-        added = [term for term in terms if term is not None]
+        if self.score_function is not None:
+            learning = any(parameter.requires_grad for parameter in self.learnable()["gates"].values())
+            return self.score_function(loss, self.bank) if learning else None  # type: ignore[no-any-return]
+        quantizers = [q for q in self.quantizers.values() if isinstance(q, MethodQuantizer) and q.mode != "off"]
+        added = [term for quantizer in quantizers if (term := quantizer.regularizer()) is not None]
         return torch.stack(added).sum() if added else None
 
     def expected_latency(self, table: LatencyTable) -> Penalty | WidthPenalty:

@@ -66,7 +66,7 @@ def _share_ranges(attachment: Attachment) -> None:
     """Give tensors that hold the same values, or parts of them, the one range that covers all of theirs."""
     for family in attachment.topology.shared_ranges:
         members = [attachment.quantizers[name] for name in family if name in attachment.quantizers]
-        if not members:
+        if not members or any(one.needs_sample for one in members):  # which have a range of their own method
             continue
         high = max(one.beta.item() for one in members)
         low = min(_lower_end(one) for one in members)

@@ -297,10 +297,10 @@ def check_compressor(compressor: Any, what: str) -> None:
         )
 
 
-def check_gated(compressor: Compressor, what: str) -> None:
-    """Raise where another method than Bayesian Bits was attached."""
+def check_gated(compressor: Compressor, what: str, *, learns: bool = False) -> None:
+    """Raise where another method than Bayesian Bits was attached; `learns`: also where gates have another gradient."""
     method = compressor.attachment.method
-    if not method.gated:
+    if not method.gated or (learns and method.gates is not None):
         raise ValueError(
             f"{what} needs the quantizers of Bayesian Bits, and this network was attached with method={method.name!r}: "
             "train it by search, or attach with the default method"

@@ -23,6 +23,9 @@ THRESHOLD = 0.34  # t: a gate is off when exact zero is more likely than this
 INITIAL_LOGIT = 6.0  # gates start open
 
 KINDS = ("hard_concrete", "hard_sigmoid", "sigmoid")
+BERNOULLI = "bernoulli"
+"""Gates that are 0 or 1 in training and have no gradient; those of `methods.reinforce`, and none of a user's choice."""
+RANDOM_KINDS = ("hard_concrete", BERNOULLI)
 
 # The logit at which P(z > 0) is one half.
 HALF_LOGIT = TEMPERATURE * math.log(-STRETCH_DOWN / STRETCH_UP)
@@ -30,7 +33,7 @@ HALF_LOGIT = TEMPERATURE * math.log(-STRETCH_DOWN / STRETCH_UP)
 
 def check_kind(kind: str) -> None:
     """Raise unless `kind` names a kind of gate."""
-    if kind not in KINDS:
+    if kind not in (*KINDS, BERNOULLI):
         raise ValueError(f"gates must be one of {', '.join(KINDS)}, got {kind!r}")
 
 
@@ -80,6 +83,9 @@ def gate_values(logits: Tensor, kind: str, uniform: Tensor | None = None) -> Ten
         tensor([0.0000, 0.5000, 1.0000])
     """
     check_kind(kind)
+    if kind == BERNOULLI:
+        drawn = torch.rand_like(logits) if uniform is None else uniform
+        return (drawn < probability_on(logits)).to(logits.dtype)
     if kind == "hard_concrete":
         return sample_hard_concrete(logits, torch.rand_like(logits) if uniform is None else uniform)
     return _stretch(torch.sigmoid(logits)) if kind == "hard_sigmoid" else torch.sigmoid(logits)

@@ -11,11 +11,30 @@ code. Every file has the equations of its paper, and says where it differs from 
 # 3. `tests/methods/test_quantizer.py` runs the conformance tests over all of `METHODS`; a test file of its own has the
 #    forward pass and the gradients computed by hand. Then run `python -m tests.tree`.
 
-from bayesbits.methods import bayesian_bits, dq, lsq, pact, qt, tqt
+from bayesbits.methods import (
+    bayesian_bits,
+    dq,
+    fracbits,
+    learned_width,
+    lrnet,
+    lsq,
+    pact,
+    qt,
+    reinforce,
+    rq,
+    tqt,
+    twn,
+    wage,
+)
 from bayesbits.methods.method import Method
 from bayesbits.methods.quantizer import MethodQuantizer
 
-_ALL = (bayesian_bits.METHOD, lsq.METHOD, pact.METHOD, qt.METHOD, tqt.METHOD, dq.METHOD, dq.RESTRICTED)
+_ALL = (
+    bayesian_bits.METHOD, reinforce.METHOD,  # gates decide
+    lsq.METHOD, pact.METHOD, qt.METHOD, tqt.METHOD, rq.METHOD, wage.METHOD,  # fixed widths
+    twn.METHOD, lrnet.METHOD, lrnet.BINARY,  # few weights, and float activations
+    dq.METHOD, dq.RESTRICTED, fracbits.METHOD, learned_width.METHOD,  # widths are learned
+)  # fmt: skip
 
 METHODS: dict[str, Method] = {method.name: method for method in _ALL}
 """All methods, by the name that `Spec.method` has."""

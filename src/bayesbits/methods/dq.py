@@ -113,7 +113,7 @@ PAPER = "Uhlich et al., Mixed Precision DNNs: All you need is a good parametriza
 METHOD = Method(name="dq", title="DQ", paper=PAPER, weights=DqQuantizer, activations=DqQuantizer)
 RESTRICTED = Method(
     name="dq_restricted",
-    title="DQ, restricted",
+    title="DQ-restricted",
     paper=PAPER,
     weights=RestrictedDqQuantizer,
     activations=RestrictedDqQuantizer,

@@ -32,7 +32,7 @@ class QtQuantizer(MethodQuantizer):
         self.register_buffer("end", torch.tensor(1.0))
 
     def quantize(self, x: Tensor) -> Tensor:
-        if self.training:
+        if self.training or self.of_weight:
             self._follow(x.detach())
         beta = self.beta.to(x.dtype).clone()
         inside = clip(x, beta, self.signed)

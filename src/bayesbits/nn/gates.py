@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bayesbits.functional import decide, gate_values, probability_on
 from bayesbits.functional.custom_ops import compute_once, snapshot
-from bayesbits.functional.gates import INITIAL_LOGIT, check_kind
+from bayesbits.functional.gates import INITIAL_LOGIT, RANDOM_KINDS, check_kind
 from bayesbits.functional.noise import counter_uniform
 from bayesbits.utils.torch_private import in_backward
 
@@ -110,7 +110,7 @@ class GateBank(nn.Module):
         for (kind, training), members in by_mode.items():
             logits = torch.cat([member.padded_logits() for member in members])
             uniform = None
-            if training and kind == "hard_concrete":
+            if training and kind in RANDOM_KINDS:
                 uniform = counter_uniform(snapshot(self.counter), logits.numel()).to(logits)
             values = _values(logits, kind, training, uniform)
             values = compute_once(values) if training else values
@@ -128,6 +128,15 @@ class GateBank(nn.Module):
             if member._drawn is not None:
                 training, whole, start, stop, _, its_pass = member._drawn
                 member._drawn = (training, whole, start, stop, None, its_pass)
+
+    def latest(self) -> tuple[Tensor, Tensor]:
+        """The logits of all gates that learn, and the values that were drawn last, without a gradient."""
+        values = []
+        for member in self.members:
+            assert member._drawn is not None, "the network has not run yet"
+            _, whole, start, stop, _, _ = member._drawn
+            values.append(whole[start + member.open_first : stop].detach())
+        return torch.cat([member.logits for member in self.members]), torch.cat(values)
 
     def extra_repr(self) -> str:
         return f"{len(self.members)} members, {sum(member.logits.numel() for member in self.members)} gates"

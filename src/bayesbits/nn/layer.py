@@ -32,6 +32,9 @@ from bayesbits.nn.folding import fold_factor, folded_bias, round_bias, widening
 from bayesbits.nn.quantizer import Quantizer
 from bayesbits.utils.torch_private import BatchNorm, ConvNd, ConvTransposeNd, conv_forward, output_padding
 
+SMALLEST_VARIANCE = 1e-12
+"""Of outputs that are drawn; its root has a gradient."""
+
 _CONV_TRANSPOSE: dict[int, Any] = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
 
@@ -214,7 +217,14 @@ class AttachedTorchLayer(AttachedModule, AttachedLayer):
     """Mixed into the class of a convolution, a transposed convolution or a linear layer with the forward of torch."""
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:  # noqa: A002 (torch's name)
-        return self.compute(*self.quantized(input, self.weight, self.bias), output_size)
+        x, weight, bias = self.quantized(input, self.weight, self.bias)
+        output = self.compute(x, weight, bias, output_size)
+        quantizer = self.parts.weight
+        if quantizer is None or not quantizer.samples_outputs or not quantizer.training or quantizer.mode == "off":
+            return output
+        # The weight is the mean of random ones: the output is drawn, as if for weights of its own in every place.
+        variance = self.compute(x.square(), quantizer.variance().to(weight.dtype), None, output_size)
+        return output + variance.clamp_min(SMALLEST_VARIANCE).sqrt() * torch.randn_like(output)
 
     @property
     def _is_transposed(self) -> bool:

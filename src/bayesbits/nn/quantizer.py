@@ -120,6 +120,10 @@ class Quantizer(nn.Module):
         """x quantized, in its own or another dtype; `stretch` multiplies the range of each index of axis 0."""
         raise NotImplementedError
 
+    def variance(self) -> Tensor:
+        """The variance of a random weight, where `samples_outputs`."""
+        raise NotImplementedError
+
     def effective_bits(self) -> int:
         """The number of bits by the test-time decision; 0 where the whole tensor is switched off."""
         raise NotImplementedError

@@ -91,7 +91,7 @@ def posttrain(
         [0.001, 0.1]
     """
     check_compressor(compressor, "posttrain")
-    check_gated(compressor, "posttrain")
+    check_gated(compressor, "posttrain", learns=True)
     config = PosttrainConfig() if config is None else config
     limit = as_budget(budget, "budget")
     if learn not in LEARN:

@@ -1,0 +1,128 @@
+"""LR-Net: weights are random, ternary or binary, and layers draw their outputs instead of their weights.
+
+O. Shayer, D. Levi and E. Fetaya, Learning Discrete Weights Using the Local Reparameterization Trick, ICLR 2018. Every
+weight has P(w = 0) = S(a) and P(w = 1 | w is not 0) = S(b), with the logistic function S; a binary one has P(w = 1) =
+S(b) alone. By the central limit theorem the output of a layer is nearly normal:
+
+    m = sum_j E[w_j] x_j,   v = sum_j Var[w_j] x_j^2,   y = m + sqrt(v) eps,  eps ~ N(0, 1)          (4, 5)
+    ternary:  E[w] = (1 - S(a)) (2 S(b) - 1),   Var[w] = (1 - S(a)) - E[w]^2
+    binary:   E[w] = 2 S(b) - 1,                Var[w] = 1 - E[w]^2
+    start, from a trained weight over its deviation, w~:  P(w = 0) = 0.95 - 0.9 |w~|,
+           P(w = 1 | not 0) = (1 + w~ / (1 - P(w = 0))) / 2, all of them kept between 0.05 and 0.95  (3.4)
+
+Where it differs: weights are multiplied by a constant, the scale of `methods.twn` for the weight that they start from,
+as not every layer here has a batch norm behind it; at test time every weight is its likeliest value, where the paper
+also draws several networks and takes the best; and a product that a module's own code computes is trained by the means
+alone. Binary weights count and are stored with 2 bits, as plans have no width of 1. Activations stay in float, as in
+the paper, which keeps the first and the last layer in float too (`Spec.edge_bits=32`).
+"""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from bayesbits.methods.method import Method
+from bayesbits.methods.quantizer import MethodQuantizer
+from bayesbits.methods.twn import scale_and_signs
+
+LEAST, MOST = 0.05, 0.95
+
+
+class LrnetQuantizer(MethodQuantizer):
+    """Ternary weights with learned probabilities; called in training it returns their means."""
+
+    samples_outputs = True
+    needs_sample = True
+    ternary: ClassVar[bool] = True
+
+    scale: Tensor
+
+    def make_parameters(self) -> None:
+        self.register_buffer("scale", torch.tensor(1.0))
+        self.zero_logits = nn.Parameter(torch.zeros(1)) if self.ternary else None
+        self.sign_logits = nn.Parameter(torch.zeros(1))
+
+    def quantize(self, x: Tensor) -> Tensor:
+        values = ((self.mean() if self.training else self.likeliest()) * self.scale).to(x.dtype)
+        # The weight has a gradient of zero, as parallel training waits for one of every parameter.
+        return values + 0.0 * x if self.training else values.expand(x.shape)
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """E[w] and E[w^2], without the scale."""
+        sign = 2 * torch.sigmoid(self.sign_logits) - 1
+        if self.zero_logits is None:
+            return sign, torch.ones_like(sign)
+        present = torch.sigmoid(-self.zero_logits)
+        return present * sign, present
+
+    def mean(self) -> Tensor:
+        """E[w], without the scale."""
+        return self.moments()[0]
+
+    def variance(self) -> Tensor:
+        """Var[w], with the scale."""
+        mean, square = self.moments()
+        return (square - mean.square()) * self.scale.square()
+
+    def likeliest(self) -> Tensor:
+        """The likeliest value of every weight: -1, 0 or 1."""
+        with torch.no_grad():
+            positive = torch.sigmoid(self.sign_logits)
+            signs = torch.where(positive >= 0.5, 1.0, -1.0)
+            if self.zero_logits is None:
+                return signs
+            zero = torch.sigmoid(self.zero_logits)
+            return torch.where(zero > (1 - zero) * torch.maximum(positive, 1 - positive), 0.0, signs)
+
+    @property
+    def beta(self) -> Tensor:
+        """The end of the range whose step is the scale."""
+        return self.scale * self.levels()
+
+    def range_parameters(self) -> list[nn.Parameter]:
+        return [self.sign_logits] if self.zero_logits is None else [self.zero_logits, self.sign_logits]
+
+    def put_range(self, beta: float) -> None:
+        self.scale.fill_(beta / self.levels())
+
+    @torch.no_grad()
+    def start(self, sample: Tensor) -> None:
+        """Take the probabilities from a weight; the parameters get its shape."""
+        weight = sample.float()
+        scale = weight.abs().mean() if self.zero_logits is None else scale_and_signs(weight)[0]
+        self.scale.copy_(scale.clamp_min(1e-12))
+        normal = weight / weight.std().clamp_min(1e-12)
+        zero = torch.zeros_like(normal)
+        if self.zero_logits is not None:
+            zero = (MOST - (MOST - LEAST) * normal.abs()).clamp(LEAST, MOST)
+            self.zero_logits.data = torch.logit(zero)
+        positive = (0.5 * (1 + normal / (1 - zero))).clamp(LEAST, MOST)
+        self.sign_logits.data = torch.logit(positive)
+
+
+class BinaryLrnetQuantizer(LrnetQuantizer):
+    """Binary weights: -1 or 1, times the scale."""
+
+    ternary = False
+
+
+PAPER = "Shayer et al., Learning Discrete Weights Using the Local Reparameterization Trick, ICLR 2018"
+METHOD = Method(
+    name="lrnet",
+    title="LR-Net",
+    paper=PAPER,
+    weights=LrnetQuantizer,
+    widths=(2, 32),
+    edge_bits=32,
+    ranges={"lr": 1e-2},
+)
+BINARY = Method(
+    name="lrnet_binary",
+    title="LR-Net binary",
+    paper=PAPER,
+    weights=BinaryLrnetQuantizer,
+    widths=(2, 32),
+    edge_bits=32,
+    ranges={"lr": 1e-2},
+)

@@ -1,0 +1,63 @@
+"""TWN: ternary weights by a threshold and a scale that follow from the weights.
+
+F. Li and B. Liu, Ternary Weight Networks, 2016. For a weight W of n numbers:
+
+    Delta = 0.7 / n sum|w_i|                                                                         (6)
+    w_t = +1 where w > Delta, -1 where w < -Delta, 0 otherwise                                       (3)
+    alpha = mean|w_i| over those with |w_i| > Delta                                                  (4)
+    the layer multiplies with alpha w_t; the gradient for alpha w_t is that of w
+
+Activations stay in float, as in the paper; with `Spec.activation_bits` they have the quantizers of Bayesian Bits at a
+fixed width. The first and the last layer are ternary too. There is nothing to learn but the weights.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from bayesbits.methods.method import Method
+from bayesbits.methods.quantizer import SMALLEST_SCALE, MethodQuantizer
+
+THRESHOLD = 0.7
+
+
+class TwnQuantizer(MethodQuantizer):
+    """Ternary weights; `alpha_buffer` is the scale of the weights that it has seen last."""
+
+    alpha_buffer: Tensor
+
+    def make_parameters(self) -> None:
+        self.register_buffer("alpha_buffer", torch.tensor(1.0))
+
+    def quantize(self, x: Tensor) -> Tensor:
+        scale, ternary = scale_and_signs(x.detach())
+        with torch.no_grad():
+            self.alpha_buffer.copy_(scale)
+        return x + (scale * ternary - x).detach()
+
+    @property
+    def beta(self) -> Tensor:
+        """The end of the range whose step is alpha."""
+        return self.alpha_buffer * self.levels()
+
+    def range_parameters(self) -> list[nn.Parameter]:
+        return []
+
+    def put_range(self, beta: float) -> None:
+        self.alpha_buffer.fill_(beta / self.levels())
+
+
+def scale_and_signs(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """alpha, and the weights as -1, 0 and 1."""
+    magnitude = weight.abs()
+    large = magnitude > THRESHOLD * magnitude.mean()
+    scale = (magnitude * large).sum() / large.sum().clamp_min(1)
+    return scale.clamp_min(SMALLEST_SCALE), weight.sign() * large
+
+
+METHOD = Method(
+    name="twn",
+    title="TWN",
+    paper="Li and Liu, Ternary Weight Networks, 2016",
+    weights=TwnQuantizer,
+    widths=(2, 32),
+)

@@ -1,0 +1,84 @@
+"""LR-Net by hand: probabilities, moments, and outputs that are drawn."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import bayesbits as bb
+from bayesbits.methods.lrnet import BinaryLrnetQuantizer, LrnetQuantizer
+from tests.methods.quantizers import IMAGES, network
+
+
+def quantizer(zero, positive, scale=1.0):
+    made = LrnetQuantizer(weight=True, bits=(2,))
+    made.zero_logits.data = torch.logit(torch.tensor(zero))
+    made.sign_logits.data = torch.logit(torch.tensor(positive))
+    made.scale.fill_(scale)
+    return made
+
+
+def test_mean_variance_and_gradients_by_hand():
+    """P(0) = 0.2 and P(1 | not 0) = 0.75: E = 0.8 * 0.5 = 0.4, E of the square = 0.8; times the scale 3."""
+    made = quantizer([0.2], [0.75], scale=3.0)
+    assert made(torch.zeros(1)).item() == pytest.approx(3 * 0.4)
+    assert made.variance().item() == pytest.approx(9 * (0.8 - 0.16), rel=1e-5)
+    made.mean().sum().backward()
+    # dE/da = -S'(a) (2 S(b) - 1), dE/db = (1 - S(a)) 2 S'(b)
+    assert made.zero_logits.grad.item() == pytest.approx(-0.2 * 0.8 * 0.5, rel=1e-5)
+    assert made.sign_logits.grad.item() == pytest.approx(0.8 * 2 * 0.75 * 0.25, rel=1e-5)
+
+
+def test_a_binary_weight():
+    made = BinaryLrnetQuantizer(weight=True, bits=(2,))
+    made.sign_logits.data = torch.logit(torch.tensor([0.9, 0.3]))
+    assert made.mean().tolist() == pytest.approx([0.8, -0.4])
+    assert made.variance().tolist() == pytest.approx([1 - 0.64, 1 - 0.16], rel=1e-5)
+    assert made.eval()(torch.zeros(2)).tolist() == [1.0, -1.0]
+
+
+def test_evaluation_takes_the_likeliest_value():
+    made = quantizer([0.5, 0.3, 0.4, 0.1], [0.6, 0.9, 0.2, 0.5], scale=2.0).eval()
+    # 0.5 against 0.3; 0.3 against 0.63; 0.4 against 0.48; 0.1 against 0.45
+    assert made(torch.zeros(4)).tolist() == [0.0, 2.0, -2.0, 2.0]
+
+
+def test_the_start_from_a_trained_weight():
+    made = LrnetQuantizer(weight=True, bits=(2,))
+    weight = torch.tensor([0.5, -1.0, 0.1, 2.0, -1.6])
+    made.start(weight)
+    normal = (weight / weight.std()).tolist()
+    zero = [min(max(0.95 - 0.9 * abs(w), 0.05), 0.95) for w in normal]
+    positive = [min(max(0.5 * (1 + w / (1 - p)), 0.05), 0.95) for w, p in zip(normal, zero, strict=True)]
+    assert torch.sigmoid(made.zero_logits).tolist() == pytest.approx(zero, rel=1e-4)
+    assert torch.sigmoid(made.sign_logits).tolist() == pytest.approx(positive, rel=1e-4)
+
+
+def test_a_layer_draws_its_outputs_with_the_mean_and_variance_of_random_weights():
+    """2,000 equal examples through one linear layer: m = sum E[w] x, v = sum Var[w] x^2."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 1, bias=False))
+    compressor = bb.attach(model, torch.zeros(1, 3), bb.Spec(method="lrnet", input_bits=32))
+    compressor.calibrate([torch.ones(1, 3)])
+    made = compressor.attachment.quantizers["0.weight"]
+    made.zero_logits.data = torch.logit(torch.tensor([[0.2, 0.5, 0.4]]))
+    made.sign_logits.data = torch.logit(torch.tensor([[0.75, 0.5, 0.9]]))
+    made.scale.fill_(1.0)
+    x = torch.tensor([1.0, 2.0, -1.0]).expand(20000, 3)
+    drawn = model.train()(x)
+    mean = 0.4 * 1 + 0.0 * 2 - 0.48
+    variance = 0.64 + 0.5 * 4 + (0.6 - 0.48**2)
+    assert drawn.mean().item() == pytest.approx(mean, abs=4 * math.sqrt(variance / 20000))
+    assert drawn.var().item() == pytest.approx(variance, rel=0.05)  # without the local trick all rows would be equal
+    assert model.eval()(x).unique().numel() == 1
+
+
+def test_probabilities_learn_and_the_weights_they_started_from_do_not():
+    compressor = bb.attach(network(), IMAGES[:1], bb.Spec(method="lrnet"))
+    compressor.calibrate([IMAGES])
+    compressor.model(IMAGES).sum().backward()
+    made = compressor.attachment.quantizers["3.weight"]
+    assert bool(made.zero_logits.grad.any())
+    assert bool(made.sign_logits.grad.any())
+    assert not compressor.model[3].weight.grad.any()

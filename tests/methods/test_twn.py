@@ -1,0 +1,35 @@
+"""TWN by hand: threshold, scale, and the gradient that passes through."""
+
+import pytest
+import torch
+
+from bayesbits.methods.twn import TwnQuantizer, scale_and_signs
+
+
+def test_forward_and_gradient():
+    """mean|w| = 1, so Delta = 0.7; alpha is the mean of 0.9, 2.0 and 1.5."""
+    w = torch.tensor([0.9, -2.0, 0.1, 0.5, 1.5, -1.0])
+    w[5] = -1.0 + 0.0
+    scale, signs = scale_and_signs(w)
+    assert signs.tolist() == [1.0, -1.0, 0.0, 0.0, 1.0, -1.0]
+    assert scale.item() == pytest.approx((0.9 + 2.0 + 1.5 + 1.0) / 4)
+    made, x = TwnQuantizer(weight=True, bits=(2,)), w.clone().requires_grad_()
+    y = made(x)
+    assert y.tolist() == pytest.approx([1.35, -1.35, 0.0, 0.0, 1.35, -1.35])
+    y.backward(torch.arange(6.0))
+    assert x.grad.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]  # also of weights that are zero, and of large ones
+    assert made.step().item() == pytest.approx(1.35)
+
+
+def test_the_threshold_is_not_half_of_the_scale():
+    """Rounding to the nearest of -alpha, 0 and alpha would make 0.5 of these weights another number."""
+    w = torch.tensor([0.8, -2.0, 0.1, 0.1, 2.0])
+    scale, signs = scale_and_signs(w)  # Delta = 0.7, alpha = 1.6
+    assert scale.item() == pytest.approx(1.6)
+    assert signs[0] == 1.0
+    assert torch.round(torch.tensor(0.75) / scale) == 0.0
+    assert scale_and_signs(torch.tensor([0.75, -2.0, 0.15, 0.1, 2.0]))[1][0] == 1.0
+
+
+def test_a_weight_of_zeros_stays_usable():
+    assert not TwnQuantizer(weight=True, bits=(2,))(torch.zeros(4)).any()
