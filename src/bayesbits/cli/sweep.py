@@ -27,8 +27,9 @@ from bayesbits.sweeps.workers import Workers
 from bayesbits.training import Interrupted
 from bayesbits.training.errors import StopSignals
 
-_NAMED = ("methods", "seeds", "latency_table", "model", "data", "task", "loss", "metric", "jobs", "ray", "device")
-_NAMED += ("output",)  # last, where it is easily found
+_NAMED = (
+    "methods", "seeds", "latency_table", "model", "data", "task", "loss", "metric", "jobs", "ray", "device", "output",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
