@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import bayesbits as bb
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.zoo import models
-from tests.compression.networks import FLOAT, ZOO, loss_of, make, output_of
+from tests.compression.networks import FLOAT, ZOO, loss_of, make, output_of, short_mobilenetv2
 from tests.graph.networks import OWN, TRANSFORMERS, Tied, randomize
 
 
@@ -73,7 +73,7 @@ def test_names_of_the_float_network_stay_and_its_checkpoints_load_strictly_befor
 
 
 def test_isinstance_deepcopy_and_save_keep_working():
-    model, x = models.create("mobilenetv2", num_classes=10, width=0.35), torch.randn(2, 3, 32, 32)
+    model, x = short_mobilenetv2(), torch.randn(2, 3, 32, 32)
     compressor = bb.attach(model, x)
     compressor.calibrate([x])
     first = model.get_submodule(compressor.topology.layers[0].name)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import bayesbits as bb
+from tests.graph.products import KINDS, Products
 
 CHANNELS = 8
 
@@ -36,6 +37,35 @@ class Block(nn.Module):
         return x + self.norm3(self.project(y))
 
 
+def give_trained_statistics(model: nn.Module, seed: int, smallest_gamma: float, spread: float) -> None:
+    """Random weights of convolutions and batch norms, over many orders of magnitude."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def powers(low: float, high: float, size: int) -> Tensor:
+        return 10 ** torch.empty(size).uniform_(low, high, generator=generator)
+
+    def signs(size: int) -> Tensor:
+        return torch.randint(0, 2, (size,), generator=generator) * 2.0 - 1
+
+    low = torch.tensor(smallest_gamma).log10().item()
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d) and isinstance(module.weight, nn.Parameter):
+            with torch.no_grad():
+                rows = powers(-spread / 2, spread / 2, len(module.weight)).reshape(-1, 1, 1, 1)
+                module.weight.copy_(torch.randn(module.weight.shape, generator=generator) * rows)
+        if isinstance(module, nn.BatchNorm2d):
+            size = module.num_features
+            with torch.no_grad():
+                module.running_var.copy_(powers(-10, 1, size))
+                module.running_mean.copy_(powers(-3, 1, size) * signs(size))
+                module.weight.copy_(powers(low, 1, size) * signs(size))
+                module.weight[0] = 0.0 if seed % 2 else smallest_gamma
+                module.bias.copy_(torch.randn(size, generator=generator) * 2)
+                # Batch norm brings the outputs of a trained network to ordinary sizes.
+                ordinary = module.running_mean.abs() + module.running_var.sqrt()
+                module.weight.div_((ordinary / (module.running_var + module.eps).sqrt()).clamp(min=1.0))
+
+
 class Trained(nn.Module):
     """A stem, a block and a linear layer, with random statistics over many orders of magnitude."""
 
@@ -45,41 +75,22 @@ class Trained(nn.Module):
         self.norm = nn.BatchNorm2d(CHANNELS)
         self.block = Block()
         self.head = nn.Linear(CHANNELS, 4)
-        generator = torch.Generator().manual_seed(seed)
-
-        def powers(low: float, high: float, size: int = CHANNELS) -> Tensor:
-            return 10 ** torch.empty(size).uniform_(low, high, generator=generator)
-
-        def signs() -> Tensor:
-            return torch.randint(0, 2, (CHANNELS,), generator=generator) * 2.0 - 1
-
-        low = torch.tensor(smallest_gamma).log10().item()
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                with torch.no_grad():
-                    rows = powers(-spread / 2, spread / 2).reshape(-1, 1, 1, 1)
-                    module.weight.copy_(torch.randn(module.weight.shape, generator=generator) * rows)
-            if isinstance(module, nn.BatchNorm2d):
-                with torch.no_grad():
-                    module.running_var.copy_(powers(-10, 1))
-                    module.running_mean.copy_(powers(-3, 1) * signs())
-                    module.weight.copy_(powers(low, 1) * signs())
-                    module.weight[0] = 0.0 if seed % 2 else smallest_gamma
-                    module.bias.copy_(torch.randn(CHANNELS, generator=generator) * 2)
-                    # Batch norm brings the outputs of a trained network to ordinary sizes.
-                    size = module.running_mean.abs() + module.running_var.sqrt()
-                    module.weight.div_((size / (module.running_var + module.eps).sqrt()).clamp(min=1.0))
+        give_trained_statistics(self, seed, smallest_gamma, spread)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.block(F.relu6(self.norm(self.stem(x)))).mean((2, 3)))
 
 
-def fixed(model: nn.Module, inputs: Tensor, per_channel: bool, weights: int, activations: int) -> bb.Compressor:
+def fixed(
+    model: nn.Module, inputs: Tensor, per_channel: bool, weights: int, activations: int, drop: float = 0.0
+) -> bb.Compressor:
     compressor = bb.attach(model.eval(), inputs[:2], bb.Spec(bits=(2, 4, 8), per_channel_weights=per_channel))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*all of its values are zero")
         compressor.calibrate([inputs])
-    compressor.fix(bb.Plan.uniform(compressor.topology, weights, activations, residual_bits=8))
+    topology = compressor.topology
+    removed = {channel for group in topology.removable_groups for channel in group.channels[: int(drop * group.size)]}
+    compressor.fix(bb.Plan.uniform(topology, weights, activations, residual_bits=8).without(topology, removed))
     return compressor
 
 
@@ -99,6 +110,27 @@ def test_trained_statistics(seed, smallest_gamma, spread, per_channel, widths, f
     assert [layer.reason for layer in small.integer.layers] == [None] * 5
     path = tmp_path_factory.mktemp("trained") / "network.onnx"
     bb.export_onnx(small, inputs[:2], path, form=form)
+    bb.verify(compressor, small, path, inputs)
+
+
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    kinds=st.lists(st.sampled_from(KINDS), min_size=2, max_size=3),
+    seed=st.integers(0, 10_000),
+    smallest_gamma=st.sampled_from([1e-8, 1e-3]),
+    per_channel=st.booleans(),
+    widths=st.sampled_from([(8, 8), (4, 8), (2, 4)]),
+)
+def test_weights_that_are_multiplied_in_any_way(kinds, seed, smallest_gamma, per_channel, widths, tmp_path_factory):
+    """Subclassed, functional, standardized and parametrized convolutions, a third of the channels removed."""
+    model, inputs = Products([(kind, True) for kind in kinds]), torch.rand(8, 3, 9, 9) * 2 - 1
+    give_trained_statistics(model, seed, smallest_gamma, spread=3.0)
+    compressor = fixed(model, inputs, per_channel, *widths, drop=1 / 3)
+    small = bb.deploy(compressor)
+    assert small.macs < compressor.topology.macs
+    assert {layer.reason for layer in small.integer.layers if layer.kind != "conv_transpose"} == {None}
+    path = tmp_path_factory.mktemp("products") / "network.onnx"
+    bb.export_onnx(small, inputs[:2], path)
     bb.verify(compressor, small, path, inputs)
 
 

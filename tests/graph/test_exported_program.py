@@ -43,6 +43,12 @@ def test_calls_are_counted(program: Program) -> None:
     assert program.calls_of == {"": 1, "block": 2, "block.0": 2, "block.1": 2}
 
 
+def test_the_nodes_of_each_call(program: Program) -> None:
+    first, second = (program.calls(node)[1][0] for node in named(program, "linear"))
+    assert [operation(node) for node in program.nodes_in[first]] == ["linear", "relu"]
+    assert program.nodes_in[second] == (named(program, "linear")[1], named(program, "relu")[1])
+
+
 def test_inputs_outputs_and_parameters(program: Program) -> None:
     assert [shape(node) for node in program.inputs] == [(2, 4)]
     assert {operation(node) for node in program.outputs} == {"mul", "argmax"}

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import types
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,28 @@ def test_hooks_of_one_class_are_removed_and_others_stay():
     model(torch.zeros(1, 2))
     assert calls == [1]
     assert len(model._forward_pre_hooks) == 1
+
+
+def test_torchs_table_of_onnx_translations_is_built_once_and_every_export_has_a_copy(monkeypatch):
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    built = []
+
+    def build(opset_version):
+        built.append(opset_version)
+        return types.SimpleNamespace(functions={"relu": ["first"]})
+
+    monkeypatch.setattr(ONNXRegistry, "from_torchlib", staticmethod(build))
+    monkeypatch.setattr(torch_private, "_onnx_translations", {})
+    original = ONNXRegistry.__dict__["from_torchlib"]
+    with torch_private.keep_onnx_translations():
+        ONNXRegistry().from_torchlib(opset_version=21).functions["relu"].append("added by an export")
+    with torch_private.keep_onnx_translations():
+        assert ONNXRegistry().from_torchlib(opset_version=21).functions == {"relu": ["first"]}
+        ONNXRegistry.from_torchlib(opset_version=25)
+    assert built == [21, 25]
+    assert ONNXRegistry.__dict__["from_torchlib"] is original
+
+    monkeypatch.delattr(ONNXRegistry, "from_torchlib")
+    with torch_private.keep_onnx_translations():
+        assert not hasattr(ONNXRegistry, "from_torchlib")

@@ -38,9 +38,9 @@ from bayesbits.functional.compiled import never_compiled
 from bayesbits.graph.layer_paths import read_layer_paths
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.records.plan import Plan
-from bayesbits.records.topology import Layer
 from bayesbits.utils.batches import call_without_labels
 from bayesbits.utils.modes import evaluation_mode
+from bayesbits.utils.torch_private import BatchNorm
 
 _MOST_VALUES = 2**28  # of a module's output on all batches, which are in memory a few times: 4 GiB
 
@@ -292,9 +292,10 @@ def _biases(compressor: Compressor) -> tuple[dict[str, LayerBias], dict[str, str
     """The biases to correct, and the reasons why other layers are skipped; both by the layers' names."""
     biases: dict[str, LayerBias] = {}
     reasons: dict[str, str] = {}
+    bits = compressor.plan().bits
     for layer in compressor.topology.layers:
         module = attached_layer(compressor, layer.name)
-        reason = _obstacle(compressor, layer, module)
+        reason = _obstacle(module, bits.get(layer.parameter), norm_of(compressor.model, layer))
         if reason is None:
             assert module is not None
             biases[layer.name] = LayerBias(compressor, layer, module)
@@ -309,13 +310,12 @@ def _report(compressor: Compressor, corrected: list[CorrectedLayer], reasons: di
     return BiasCorrectionReport(compressor.plan(), tuple(corrected), tuple(skipped))
 
 
-def _obstacle(compressor: Compressor, layer: Layer, module: AttachedLayer | None) -> str | None:
-    """Why a layer's bias cannot be corrected; None where it can."""
+def _obstacle(module: AttachedLayer | None, bits: int | None, norm: BatchNorm | None) -> str | None:
+    """Why the bias of a layer, whose weight has so many bits, cannot be corrected; None where it can."""
     if module is None:
         return "it was left in float when attaching"
-    if compressor.plan().bits[layer.parameter] == 0:
+    if bits == 0:
         return "its weight has 0 bits: it returns nothing"
-    norm = norm_of(compressor.model, layer)
     if module.bias is None and (norm is None or norm.bias is None):
         return "neither it nor a batch norm of its own has a bias"
     if module.bias is not None and module.stored_bias is None:

@@ -64,6 +64,15 @@ class Program:
         return counts
 
     @cached_property
+    def nodes_in(self) -> Mapping[str, tuple[fx.Node, ...]]:
+        """The nodes that lie in each module call, by the key of the call."""
+        nodes: dict[str, list[fx.Node]] = {}
+        for node in self.nodes:
+            for key, _ in self.calls(node):
+                nodes.setdefault(key, []).append(node)
+        return {key: tuple(inside) for key, inside in nodes.items()}
+
+    @cached_property
     def _modules(self) -> Mapping[str, nn.Module]:
         return dict(self.model.named_modules(remove_duplicate=False))
 

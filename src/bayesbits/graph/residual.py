@@ -97,7 +97,7 @@ def module_output(program: Program, node: fx.Node, *, through_functions: bool = 
     for key, path in program.calls(node):
         if not path or program.calls_of[path] != 1 or program.tensor_outputs.get(path) != shape(node):
             continue
-        leaving = [other for other in program.nodes if _lies_in(program, other, key) and _leaves(program, other, key)]
+        leaving = [other for other in program.nodes_in[key] if _leaves(program, other, key)]
         if leaving == [node]:
             return path, node
     if len(node.all_input_nodes) != 1:

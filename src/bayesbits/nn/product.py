@@ -14,6 +14,7 @@ import copy
 import functools
 import types
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -26,6 +27,7 @@ from bayesbits.nn.class_exchange import AttachedModule, exchange_class
 from bayesbits.nn.layer import AttachedLayer, LayerParts
 from bayesbits.utils.products import FUNCTIONS, SIGNATURES, Bound, ProductCall, bind, call
 from bayesbits.utils.tensor_expression import TensorExpression
+from bayesbits.utils.torch_private import BatchNorm
 
 
 @dataclass
@@ -201,4 +203,8 @@ def attached_products(model: nn.Module) -> dict[str, AttachedProduct]:
 
 def find_layer(model: nn.Module, name: str) -> nn.Module:
     """The layer of this name: an attached product, or the module, which is an `AttachedLayer` unless it is in float."""
+    with suppress(AttributeError):  # a product need not have the name of a module
+        module = model.get_submodule(name)
+        if isinstance(module, AttachedLayer | BatchNorm):
+            return module
     return attached_products(model).get(name) or model.get_submodule(name)

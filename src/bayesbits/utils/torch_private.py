@@ -9,6 +9,7 @@ an attached network would leave its quantizers behind, and `tests/nn/test_networ
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -46,6 +47,7 @@ __all__ = [
     "ignore_autocast",
     "in_backward",
     "is_compiled",
+    "keep_onnx_translations",
     "mark_dynamic",
     "operation_arguments",
     "operation_name",
@@ -102,6 +104,40 @@ def ignore_autocast() -> Iterator[None]:
                 stack.enter_context(torch.autocast(device, enabled=False))
         stack.enter_context(AutocastIgnored(None))  # type: ignore[arg-type]
         yield
+
+
+_onnx_translations: dict[tuple[Any, ...], Any] = {}
+
+
+@contextmanager
+def keep_onnx_translations() -> Iterator[None]:
+    """Inside the block torch.onnx.export has its table of translations from the first export of this process.
+
+    torch builds the table anew for every export, from the source of 500 functions: half of the time that a small
+    network takes. Every export gets a copy, to which it may add. Gone: exports take longer.
+    """
+    from torch.onnx._internal.exporter import _registration
+
+    registry: Any = getattr(_registration, "ONNXRegistry", None)
+    original = getattr(registry, "__dict__", {}).get("from_torchlib")
+    if original is None:
+        yield
+        return
+    build = registry.from_torchlib
+
+    def kept(*args: Any, **kwargs: Any) -> Any:
+        key = (args, tuple(kwargs.items()))
+        if key not in _onnx_translations:
+            _onnx_translations[key] = build(*args, **kwargs)
+        table = copy.copy(_onnx_translations[key])
+        table.functions = {target: list(functions) for target, functions in table.functions.items()}
+        return table
+
+    registry.from_torchlib = staticmethod(kept)
+    try:
+        yield
+    finally:
+        registry.from_torchlib = original
 
 
 def find_cpp_compiler() -> str:

@@ -9,6 +9,7 @@ import torch
 import bayesbits as bb
 from bayesbits.deploy.verification.differences import (
     ArrayComparison,
+    count_true,
     describe_excess,
     differences,
     largest,
@@ -71,3 +72,9 @@ def test_arrays_that_differ_are_named_with_both_sides() -> None:
         comparison.check_equal("a", "step", found, expected.reshape(4))
     with pytest.raises(bb.VerificationError, match="differs in 1 of 4 values"):
         comparison.check_equal("a", "step", found, np.nan_to_num(found))
+
+
+def test_true_elements_of_tensors_and_arrays_are_counted() -> None:
+    mask = np.array([[True, False], [True, True]])
+    assert count_true(mask) == count_true(torch.from_numpy(mask)) == 3
+    assert count_true(torch.tensor([0.0, torch.nan, -1.0])) == 2

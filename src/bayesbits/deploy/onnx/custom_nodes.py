@@ -27,6 +27,7 @@ from bayesbits.graph.exported_program import operation
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
 from bayesbits.utils.batches import at_least_two_examples
 from bayesbits.utils.naming import name_of
+from bayesbits.utils.torch_private import keep_onnx_translations
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -173,13 +174,13 @@ def export_with_custom_nodes(
 
 @contextmanager
 def quiet_exporter() -> Iterator[None]:
-    """Suppress the warnings and log lines of torch's exporter."""
+    """Suppress the warnings and log lines of torch's exporter, and keep its table of translations."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnx_ir", "onnxscript")]
     before = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), keep_onnx_translations():
             warnings.simplefilter("ignore")
             yield
     finally:

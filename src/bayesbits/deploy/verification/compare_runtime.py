@@ -27,6 +27,7 @@ from bayesbits.deploy.verification.differences import (
     LAYER_ROUNDOFF,
     UNIT_ROUNDOFF,
     ArrayComparison,
+    count_true,
     describe_excess,
     differences,
     largest,
@@ -149,7 +150,7 @@ class RuntimeComparison:
         _ARRAYS.check_shape(subgraph.name, _value_of(subgraph), found, expected)
         differing = found != expected
         counts.values += expected.size
-        counts.differing += int(differing.sum())
+        counts.differing += count_true(differing)
         if is_exact:
             _ARRAYS.check_none(subgraph.name, _value_of(subgraph), differing, found, expected)
         else:
@@ -202,7 +203,7 @@ class RuntimeComparison:
         for subgraph, counts in zip(self.subgraphs, self._counts, strict=True):
             found, expected = (with_inner | plain)[subgraph.value], in_file[subgraph.value]
             _END_TO_END.check_shape(subgraph.name, _value_of(subgraph), found, expected)
-            differing = int((found != expected).sum())
+            differing = count_true(found != expected)
             counts.differing_end_to_end += differing
             one, other = torch.from_numpy(found), torch.from_numpy(expected)
             error = largest_difference(one.double(), other.double()) / (largest(other) or 1.0) if differing else 0.0

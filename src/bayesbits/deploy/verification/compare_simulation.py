@@ -38,7 +38,7 @@ from bayesbits.deploy.verification.deployed_program import (
     run_deployed,
 )
 from bayesbits.deploy.verification.derived_constants import LayerConstants
-from bayesbits.deploy.verification.differences import LAYER_ROUNDOFF, tolerance
+from bayesbits.deploy.verification.differences import LAYER_ROUNDOFF, count_true, tolerance
 from bayesbits.deploy.verification.inputs import Batch
 from bayesbits.deploy.verification.result import QuantizedTensor, SimulationCounts, VerificationError
 from bayesbits.deploy.verification.simulation import BEYOND_ALL_RANGES, Float64Simulation, QuantizerCall, Simulation
@@ -155,7 +155,7 @@ class SimulationComparison:
         found, exact = codes.codes(call, node, x), codes.kept(call, node, x).double()
         expected = round_to_codes(grid, exact / grid.step)
         unequal = expected != found  # all others are right
-        differing, wrong = int(unequal.sum()), 0
+        differing, wrong = count_true(unequal), 0
         if differing:
             if node.from_integer_layer:
                 allowed = LAYER_ROUNDOFF * exact[unequal].abs()
@@ -171,7 +171,7 @@ class SimulationComparison:
         if not counted:
             return
         removed = codes.removed(call, node, x)
-        if removed is not None and bool(removed.any()):
+        if removed is not None and count_true(removed):
             self._failures.setdefault(tensor, f"{tensor}: channels are removed that are not zero in the simulation")
         if codes.is_first(node) or wrong:
             counts = {"codes": found.numel(), "wrong": wrong, "ties": differing - wrong}
@@ -181,7 +181,7 @@ class SimulationComparison:
         for call, node in codes.matched():
             x = inputs[call]
             simulated = quantize(self.grids[node.tensor], codes.kept(call, node, x))
-            differing = int((simulated != codes.codes(call, node, x)).sum())
+            differing = count_true(simulated != codes.codes(call, node, x))
             self._counts.setdefault(node.tensor, Counter())["differing_end_to_end"] += differing
 
     def _raise_failures(self, codes: DeployedCodes, where: str) -> None:

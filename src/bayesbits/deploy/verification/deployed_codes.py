@@ -233,8 +233,8 @@ def quantize(grid: Grid, x: Tensor) -> Tensor:
 
 
 def round_to_codes(grid: Grid, steps: Tensor) -> Tensor:
-    """The codes of numbers that are given as multiples of the step."""
-    return torch.round(steps).clamp_(grid.low, grid.high)
+    """The codes of numbers that are given as multiples of the step, in place."""
+    return steps.round_().clamp_(grid.low, grid.high)
 
 
 def _clipped(grid: Grid, x: Tensor) -> Tensor:

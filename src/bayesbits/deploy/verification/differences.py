@@ -57,6 +57,11 @@ class ArrayComparison:
             )
 
 
+def count_true(mask: Tensor | Array) -> int:
+    """How many elements of a mask are true; numpy counts in a tenth of the time that sums take."""
+    return int(np.count_nonzero(mask.numpy() if isinstance(mask, Tensor) else mask))
+
+
 def tolerance(exact: Tensor, in_float32: Tensor, roundoff: float = LAYER_ROUNDOFF) -> Tensor:
     """How far each value of a second computation in float32 may lie from the exact one.
 

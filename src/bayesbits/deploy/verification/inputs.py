@@ -36,6 +36,9 @@ class Inputs:
     They are copied to the CPU, in the dtypes that the deployed network takes.
     """
 
+    calls: int
+    """The number of batches."""
+
     def __init__(self, inputs: Any, small: DeployedNetwork) -> None:
         call = split_inputs(inputs, "inputs")
         whole = tree_map_only(Tensor, lambda x: x.detach().cpu(), call)  # a tensor that is given twice becomes two
@@ -56,14 +59,14 @@ class Inputs:
             self._rows = _count_examples(structure, self._tensors)
             each = sum(x.numel() for x, split in zip(self._tensors, self._split, strict=True) if split) // self._rows
             self._sizes = [max(1, min(LARGEST_BATCH, LARGEST_ELEMENTS // each))] * len(self._tensors)
-            self._calls = -(-self._rows // self._sizes[0])
+            self.calls = -(-self._rows // self._sizes[0])
         else:
-            self._calls, self._split = _count_calls(structure, self._tensors)
+            self.calls, self._split = _count_calls(structure, self._tensors)
             self._sizes = [shape[0] if shape else 1 for shape in structure.input_shapes]
 
     def batches(self) -> Iterator[Batch]:
         """All examples, batch by batch."""
-        for call in range(self._calls):
+        for call in range(self.calls):
             yield self._batch(call, self._sizes)
 
     def smallest_batch(self) -> Batch:

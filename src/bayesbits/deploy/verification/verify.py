@@ -20,6 +20,7 @@ from bayesbits.deploy.verification.inputs import Inputs
 from bayesbits.deploy.verification.result import ConstantCounts, SimulationCounts, Verification, VerificationError
 from bayesbits.deploy.verification.simulation import fixed_copy
 from bayesbits.utils.optional_packages import require_extras
+from bayesbits.utils.progress import progress_bar
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -95,11 +96,13 @@ def verify(compressor: Compressor, small: DeployedNetwork, path: str | Path, inp
         # Run all three on the inputs, and compare them tensor by tensor and end to end.
         simulation = found.simulation = SimulationComparison(compressor, small, plan, constants, grids)
         runtime = found.runtime = RuntimeComparison(small, model)
-        for batch in examples.batches():
-            bound = small.bind(batch.args, batch.kwargs)
-            values, outputs = run_deployed(small, bound, simulation.nodes | runtime.nodes)
-            runtime.compare(bound, batch.count, values, outputs)
-            simulation.compare(batch, values, outputs)
+        with progress_bar("verifying", examples.calls) as advance:
+            for batch in examples.batches():
+                bound = small.bind(batch.args, batch.kwargs)
+                values, outputs = run_deployed(small, bound, simulation.nodes | runtime.nodes)
+                runtime.compare(bound, batch.count, values, outputs)
+                simulation.compare(batch, values, outputs)
+                advance()
 
         # Compare what these inputs need not show: names and containers, the lowest and highest codes, the kernels.
         simulation.compare_signature(examples.smallest_batch())
