@@ -92,3 +92,19 @@ def test_an_error_of_the_sweep_itself_lets_runs_write_their_checkpoints(tmp_path
     with pytest.raises(OSError, match="disk full"):
         run(entries, workers, observe=observe)
     assert workers.stops == [False]
+
+
+def test_a_run_that_is_killed_while_the_sweep_stops_is_not_started_again(tmp_path, monkeypatch):
+    entries = find_entries(made_runs("seed=0,1"), tmp_path, {})
+    workers, stop, looks = ScriptedWorkers(1), StopSignals(), []
+    workers.holds = True
+    monkeypatch.setattr(workers, "_outcome", lambda folder: LOST)
+
+    def observe(entry):
+        stop.received = 15
+        looks.append(entry)
+        assert len(looks) < 100, "the sweep does not end"
+
+    run(entries, workers, stop, observe)
+    assert workers.started == [entries[0].folder.name]
+    assert [entry.state for entry in entries] == [State.WAITING, State.WAITING]

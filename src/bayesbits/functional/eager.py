@@ -187,8 +187,8 @@ def _one_range(beta: Tensor, signed: bool, bits: tuple[int, ...], alpha: Tensor 
             lowest = np.rint(low / steps[width])
             highest = np.minimum(np.rint(high / steps[width]), lowest + levels[width])
             bounds[width] = (float(lowest), float(highest))
-    ends = (float(end) for end in (low, high, clip_low, clip_high))
-    return _Ranges(*ends, dict.fromkeys(bits) | {width: float(step) for width, step in steps.items()}, bounds)
+    steps_of = dict.fromkeys(bits) | {width: float(step) for width, step in steps.items()}
+    return _Ranges(float(low), float(high), float(clip_low), float(clip_high), steps_of, bounds)
 
 
 def _scalar(dtype: torch.dtype) -> type[np.float32] | type[np.float64]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import bayesbits as bb
 from bayesbits.deploy.onnx import standard_nodes
+from bayesbits.deploy.onnx.export import export_float_onnx
 from bayesbits.utils import optional_packages
 from tests.deploy.calls import deploy_uniformly, rows
 from tests.deploy.exported import exported
@@ -79,6 +80,13 @@ def test_nothing_of_our_own_is_left_in_the_file(files):
     assert {node.domain for node in model.graph.node} == {""}
     assert [opset.domain for opset in model.opset_import] == [""]
     onnx.checker.check_model(model)
+
+
+def test_files_show_no_paths_of_the_machine_that_wrote_them(files, tmp_path):
+    path = tmp_path / "float.onnx"
+    export_float_onnx(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Softplus()).eval(), torch.zeros(2, 4), path)
+    for content in (path.read_bytes(), files["fast"].read_bytes(), files["compact"].read_bytes()):
+        assert b".py" not in content
 
 
 def test_a_wrong_form_is_refused(mixture, tmp_path):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.export import Dim
+from torch.export import Dim, ExportedProgram
 
 from bayesbits.deploy.modules import LAYERS, QUANTIZERS
 from bayesbits.graph.channel_rules import MOVES, PADS, SAME
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 DOMAIN = "bayesbits"
 OPSET, IR_VERSION = 21, 10
+STACK_TRACE = "pkg.torch.onnx.stack_trace"
 
 _SELECTIONS = re.compile(r"cat|index_select|getitem|amax|max_pool\dd")
 
@@ -166,9 +167,21 @@ def export_with_custom_nodes(
     module = _CustomNodeModule(program, network).eval()
     with quiet_exporter(), torch.no_grad():
         exported = torch.export.export(module, inputs, dynamic_shapes=(marks,), strict=False)
-        translated = torch.onnx.export(exported, dynamo=True, opset_version=opset, verbose=False)
+        return translate(exported, opset)
+
+
+def translate(exported: ExportedProgram, opset: int) -> ModelProto:
+    """An exported network as torch translates it, without the traces of source files that torch stores with its nodes.
+
+    They would show paths of this machine to everyone who gets the file, and make equal networks unequal files.
+    """
+    translated = torch.onnx.export(exported, dynamo=True, opset_version=opset, verbose=False)
     assert translated is not None
-    model: ModelProto = translated.model_proto
+    model: ModelProto = translated.model_proto  # torch builds a new one at every access
+    for node in (*model.graph.node, *(node for function in model.functions for node in function.node)):
+        kept = [entry for entry in node.metadata_props if entry.key != STACK_TRACE]
+        del node.metadata_props[:]
+        node.metadata_props.extend(kept)
     return model
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from bayesbits.deploy.network import DeployedNetwork
-from bayesbits.deploy.onnx.custom_nodes import IR_VERSION, OPSET, export_with_custom_nodes, quiet_exporter
+from bayesbits.deploy.onnx.custom_nodes import IR_VERSION, OPSET, export_with_custom_nodes, quiet_exporter, translate
 from bayesbits.deploy.onnx.runtime import check_loads
 from bayesbits.deploy.signature import name_tensors, read_arguments, sort_keyword_inputs
 from bayesbits.graph.export import export_dynamic_batch, export_flat
@@ -99,9 +99,7 @@ def export_float_onnx(model: nn.Module, example_inputs: Any, path: str | Path) -
     with quiet_exporter(), evaluation_mode(flat), torch.no_grad():
         returns = flat.returns()
         exported = export_dynamic_batch(flat, lambda examples, marks: export_flat(flat, examples, marks)[0])
-        translated = torch.onnx.export(exported, dynamo=True, opset_version=OPSET, verbose=False)
-    assert translated is not None
-    proto = translated.model_proto  # torch builds a new one at every access
+        proto = translate(exported, OPSET)
     keep_zero_padding(proto)
     name_inputs_and_outputs(proto.graph, *name_tensors(read_arguments(model, args, kwargs), returns))
     _write(proto, path)
