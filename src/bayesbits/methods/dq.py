@@ -3,9 +3,9 @@
 S. Uhlich et al., Mixed Precision DNNs: All you need is a good parametrization, ICLR 2020, its case U3. With the step d
 and the range q_max:
 
-    Q(x) = sign(x) d floor(|x| / d + 1/2) for |x| <= q_max,  sign(x) q_max beyond                    (1)
-    b = ceil(log2(q_max / d + 1) + 1) signed, ceil(log2(q_max / d + 1)) unsigned                     (section 2)
-    d Q / d d = (Q(x) - x) / d inside, 0 beyond                                                      (4)
+    Q(x) = sign(x) d floor(|x| / d + 1/2) for |x| <= q_max,  sign(x) q_max beyond
+    b = ceil(log2(q_max / d + 1) + 1) signed, ceil(log2(q_max / d + 1)) unsigned
+    d Q / d d = (Q(x) - x) / d inside, 0 beyond
     d Q / d q_max = 0 inside, sign(x) beyond;  d Q / d x = 1 inside, 0 beyond
     the loss has a penalty on what the network costs with the widths b; the ceiling passes gradients straight through
 
