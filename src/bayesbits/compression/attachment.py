@@ -66,7 +66,7 @@ class Attachment(NetworkQuantizers):
         """What the method adds to the loss beside the penalty, such as the decay of PACT; None where it is nothing."""
         if self.score_function is not None:
             learning = any(parameter.requires_grad for parameter in self.learnable()["gates"].values())
-            return self.score_function(loss, self.bank) if learning else None  # type: ignore[no-any-return]
+            return self.score_function(loss, self.bank) if learning else None
         total = None
         for quantizer in self.quantizers.values():
             if isinstance(quantizer, MethodQuantizer) and quantizer.mode != "off":

@@ -89,7 +89,7 @@ class DqQuantizer(MethodQuantizer):
         """The end of the whole grid of the width whose last code is q_max."""
         width = self.fixed_bits or self.effective_bits()
         low, high = code_bounds(width, self.signed)
-        return torch.exp2(self.log2_range) * ((2**width - 1) / (high - low))
+        return torch.exp2(self.log2_range) * (float(2**width - 1) / (high - low))
 
     def width_parameters(self) -> list[nn.Parameter]:
         return [self.log2_step]

@@ -55,7 +55,7 @@ class LearnedWidthQuantizer(MethodQuantizer):
     @property
     def beta(self) -> Tensor:
         width = self.effective_bits() or self.bits[-1]
-        return torch.exp2(self.log2_step) * ((2**width - 1) / (2 if self.signed else 1))
+        return torch.exp2(self.log2_step) * (float(2**width - 1) / (2 if self.signed else 1))
 
     def width_parameters(self) -> list[nn.Parameter]:
         return [self.width]

@@ -45,7 +45,7 @@ class LrnetQuantizer(MethodQuantizer):
 
     def quantize(self, x: Tensor) -> Tensor:
         values = ((self.mean() if self.training else self.likeliest()) * self.scale).to(x.dtype)
-        # The weight has a gradient of zero, as parallel training waits for one of every parameter, and gives its strides.
+        # The weight gives its strides, and gets a gradient of zero: parallel training waits for one of every parameter.
         return 0.0 * x + values
 
     def moments(self) -> tuple[Tensor, Tensor]:

@@ -73,7 +73,7 @@ class DorefaQuantizer(MethodQuantizer):
         self.register_buffer("largest", torch.tensor(1.0))
 
     def quantize(self, x: Tensor) -> Tensor:
-        points = 2**self.present_bits - 1
+        points = float(2**self.present_bits - 1)
         squeezed = torch.tanh(x)
         largest = squeezed.abs().amax().detach().clamp_min(SMALLEST_SCALE)
         position = round_through((squeezed / (2 * largest) + 0.5) * points) / points

@@ -40,7 +40,7 @@ class WageQuantizer(MethodQuantizer):
     def quantize(self, x: Tensor) -> Tensor:
         scale = self.scale.to(x.dtype)
         if not self.of_weight:
-            x = _QuantizedError.apply(x)
+            x = _QuantizedError.apply(x)  # type: ignore[no-untyped-call]
         return x + (scale * on_grid(x.detach() / scale, self.present_bits) - x).detach()
 
     @property
@@ -77,7 +77,7 @@ class _QuantizedError(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(context: Any, error: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(context: Any, error: Tensor) -> Tensor:
         return quantized_error(error)
 
 
