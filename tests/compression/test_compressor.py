@@ -238,7 +238,7 @@ def test_what_is_about_gates_refuses_other_methods():
         "diagnose": lambda: handle.diagnose([(batches[0], torch.zeros(8, dtype=torch.long))], cross_entropy),
         "posttrain": lambda: bb.posttrain(handle, batches),
         "uniform": lambda: bb.baselines.uniform(handle, batches),
-        "adaround": lambda: bb.baselines.adaround(handle, batches),
+        "adaptive rounding": lambda: bb.baselines.adaround(handle, batches),
         "a budget": lambda: bb.search(
             handle, [(batches[0], torch.zeros(8, dtype=torch.long))], cross_entropy,
             bb.SearchConfig(epochs=1, budget="5% bops"), progress=False,

@@ -19,7 +19,7 @@ def test_forward_and_gradients_of_an_activation():
     assert y.tolist() == pytest.approx([0.0, 0.0, 2.0, 3.0, 3.0])
     y.backward(torch.tensor([1.0, 1.0, 1.0, 2.0, 3.0]))
     assert x.grad.tolist() == [0.0, 1.0, 1.0, 0.0, 0.0]
-    assert made.level.grad.item() == pytest.approx(2.0 + 3.0)  # equation 3: only what is clipped counts
+    assert made.level.grad.item() == pytest.approx(2.0 + 3.0)  # only what is clipped counts
 
 
 def test_the_weights_of_dorefa_by_hand():

@@ -13,7 +13,7 @@ def logistic(x):
 
 
 def mixture(position, noise, low, high, uniform):
-    """Equations 5, 7 and 8 on numbers."""
+    """The equations on numbers."""
     nearest = round(position)
     codes = [nearest + offset for offset in (-2, -1, 0, 1, 2)]
     weights = []

@@ -21,7 +21,7 @@ def test_forward_and_gradients_of_a_weight():
     assert y.tolist() == pytest.approx([0.5, -1.0, 3.5, -3.5])
     y.backward(torch.tensor([1.0, 1.0, 1.0, 2.0]))
     assert x.grad.tolist() == [1.0, 1.0, 0.0, 0.0]
-    # equation 7: s ln 2 (0.4 - 0.2 + 7 - 2 * 7)
+    # s ln 2 (0.4 - 0.2 + 7 - 2 * 7)
     assert made.log2_threshold.grad.item() == pytest.approx(0.5 * math.log(2) * (0.4 - 0.2 + 7 - 14), rel=1e-5)
 
 

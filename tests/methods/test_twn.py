@@ -7,9 +7,8 @@ from bayesbits.methods.twn import TwnQuantizer, scale_and_signs
 
 
 def test_forward_and_gradient():
-    """mean|w| = 1, so Delta = 0.7; alpha is the mean of 0.9, 2.0 and 1.5."""
-    w = torch.tensor([0.9, -2.0, 0.1, 0.5, 1.5, -1.0])
-    w[5] = -1.0 + 0.0
+    """mean|w| = 1, so Delta = 0.7 and 0.6 is below it; alpha is the mean of 0.9, 2.0, 1.5 and 1.0."""
+    w = torch.tensor([0.9, -2.0, 0.0, 0.6, 1.5, -1.0])
     scale, signs = scale_and_signs(w)
     assert signs.tolist() == [1.0, -1.0, 0.0, 0.0, 1.0, -1.0]
     assert scale.item() == pytest.approx((0.9 + 2.0 + 1.5 + 1.0) / 4)
@@ -22,13 +21,11 @@ def test_forward_and_gradient():
 
 
 def test_the_threshold_is_not_half_of_the_scale():
-    """Rounding to the nearest of -alpha, 0 and alpha would make 0.5 of these weights another number."""
-    w = torch.tensor([0.8, -2.0, 0.1, 0.1, 2.0])
-    scale, signs = scale_and_signs(w)  # Delta = 0.7, alpha = 1.6
-    assert scale.item() == pytest.approx(1.6)
-    assert signs[0] == 1.0
-    assert torch.round(torch.tensor(0.75) / scale) == 0.0
-    assert scale_and_signs(torch.tensor([0.75, -2.0, 0.15, 0.1, 2.0]))[1][0] == 1.0
+    """Delta = 0.7 and alpha = 1.583: 0.75 is above the one, and would round to 0 by the other."""
+    scale, signs = scale_and_signs(torch.tensor([0.75, -2.0, 0.15, 0.1, 2.0]))
+    assert scale.item() == pytest.approx(4.75 / 3)
+    assert signs.tolist() == [1.0, -1.0, 0.0, 0.0, 1.0]
+    assert torch.round(0.75 / scale) == 0.0
 
 
 def test_a_weight_of_zeros_stays_usable():

@@ -66,10 +66,14 @@ class Attachment(NetworkQuantizers):
         """What the method adds to the loss beside the penalty, such as the decay of PACT; None where it is nothing."""
         if self.score_function is not None:
             learning = any(parameter.requires_grad for parameter in self.learnable()["gates"].values())
-            return self.score_function(loss, self.bank) if learning else None  # type: ignore[no-any-return]
-        quantizers = [q for q in self.quantizers.values() if isinstance(q, MethodQuantizer) and q.mode != "off"]
-        added = [term for quantizer in quantizers if (term := quantizer.regularizer()) is not None]
-        return torch.stack(added).sum() if added else None
+            return self.score_function(loss, self.bank) if learning else None
+        total = None
+        for quantizer in self.quantizers.values():
+            if isinstance(quantizer, MethodQuantizer) and quantizer.mode != "off":
+                term = quantizer.regularizer()
+                if term is not None:
+                    total = term if total is None else total + term
+        return total
 
     def expected_latency(self, table: LatencyTable) -> Penalty | WidthPenalty:
         """The expected milliseconds by a table."""

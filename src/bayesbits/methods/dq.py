@@ -3,9 +3,9 @@
 S. Uhlich et al., Mixed Precision DNNs: All you need is a good parametrization, ICLR 2020, its case U3. With the step d
 and the range q_max:
 
-    Q(x) = sign(x) d floor(|x| / d + 1/2) for |x| <= q_max,  sign(x) q_max beyond                    (1)
-    b = ceil(log2(q_max / d + 1) + 1) signed, ceil(log2(q_max / d + 1)) unsigned                     (section 2)
-    d Q / d d = (Q(x) - x) / d inside, 0 beyond                                                      (4)
+    Q(x) = sign(x) d floor(|x| / d + 1/2) for |x| <= q_max,  sign(x) q_max beyond
+    b = ceil(log2(q_max / d + 1) + 1) signed, ceil(log2(q_max / d + 1)) unsigned
+    d Q / d d = (Q(x) - x) / d inside, 0 beyond
     d Q / d q_max = 0 inside, sign(x) beyond;  d Q / d x = 1 inside, 0 beyond
     the loss has a penalty on what the network costs with the widths b; the ceiling passes gradients straight through
 
@@ -89,7 +89,7 @@ class DqQuantizer(MethodQuantizer):
         """The end of the whole grid of the width whose last code is q_max."""
         width = self.fixed_bits or self.effective_bits()
         low, high = code_bounds(width, self.signed)
-        return torch.exp2(self.log2_range) * ((2**width - 1) / (high - low))
+        return torch.exp2(self.log2_range) * (float(2**width - 1) / (high - low))
 
     def width_parameters(self) -> list[nn.Parameter]:
         return [self.log2_step]

@@ -2,7 +2,7 @@
 
 L. Yang and Q. Jin, FracBits: Mixed Precision Quantization via Fractional Bit-Widths, AAAI 2021. For a width n:
 
-    Q_n(x) = (ceil(n) - n) Q_floor(n)(x) + (n - floor(n)) Q_ceil(n)(x)                               (4)
+    Q_n(x) = (ceil(n) - n) Q_floor(n)(x) + (n - floor(n)) Q_ceil(n)(x)
     d Q_n / d n = Q_ceil(n)(x) - Q_floor(n)(x)
     the loss has the cost with fractional widths times a weight; at the end n is rounded to the nearest whole number
 

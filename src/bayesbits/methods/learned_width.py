@@ -4,9 +4,9 @@ S. Uhlich et al., Mixed Precision DNNs: All you need is a good parametrization, 
 finds harder to train than the one of `methods.dq`. With the step d, the width b and K = 2^(b-1) - 1 signed, 2^b - 1
 unsigned:
 
-    Q(x) = d clip(round(x / d), -K, K) signed, d clip(round(x / d), 0, K) unsigned                   (1)
+    Q(x) = d clip(round(x / d), -K, K) signed, d clip(round(x / d), 0, K) unsigned
     d Q / d d = (Q(x) - x) / d inside, K sign(x) beyond;   d Q / d x = 1 inside, 0 beyond
-    d Q / d b = 0 inside, sign(x) d ln 2 2^(b-1) signed (2^b unsigned) beyond                        (3)
+    d Q / d b = 0 inside, sign(x) d ln 2 2^(b-1) signed (2^b unsigned) beyond
     the loss has a penalty on what the network costs with the widths b
 
 b is rounded to the nearest whole number, which passes gradients straight through. Where it differs: the parameter of
@@ -55,7 +55,7 @@ class LearnedWidthQuantizer(MethodQuantizer):
     @property
     def beta(self) -> Tensor:
         width = self.effective_bits() or self.bits[-1]
-        return torch.exp2(self.log2_step) * ((2**width - 1) / (2 if self.signed else 1))
+        return torch.exp2(self.log2_step) * (float(2**width - 1) / (2 if self.signed else 1))
 
     def width_parameters(self) -> list[nn.Parameter]:
         return [self.width]

@@ -4,11 +4,11 @@ O. Shayer, D. Levi and E. Fetaya, Learning Discrete Weights Using the Local Repa
 weight has P(w = 0) = S(a) and P(w = 1 | w is not 0) = S(b), with the logistic function S; a binary one has P(w = 1) =
 S(b) alone. By the central limit theorem the output of a layer is nearly normal:
 
-    m = sum_j E[w_j] x_j,   v = sum_j Var[w_j] x_j^2,   y = m + sqrt(v) eps,  eps ~ N(0, 1)          (4, 5)
+    m = sum_j E[w_j] x_j,   v = sum_j Var[w_j] x_j^2,   y = m + sqrt(v) eps,  eps ~ N(0, 1)
     ternary:  E[w] = (1 - S(a)) (2 S(b) - 1),   Var[w] = (1 - S(a)) - E[w]^2
     binary:   E[w] = 2 S(b) - 1,                Var[w] = 1 - E[w]^2
     start, from a trained weight over its deviation, w~:  P(w = 0) = 0.95 - 0.9 |w~|,
-           P(w = 1 | not 0) = (1 + w~ / (1 - P(w = 0))) / 2, all of them kept between 0.05 and 0.95  (3.4)
+           P(w = 1 | not 0) = (1 + w~ / (1 - P(w = 0))) / 2, all of them kept between 0.05 and 0.95
 
 Where it differs: weights are multiplied by a constant, the scale of `methods.twn` for the weight that they start from,
 as not every layer here has a batch norm behind it; at test time every weight is its likeliest value, where the paper
@@ -45,8 +45,8 @@ class LrnetQuantizer(MethodQuantizer):
 
     def quantize(self, x: Tensor) -> Tensor:
         values = ((self.mean() if self.training else self.likeliest()) * self.scale).to(x.dtype)
-        # The weight has a gradient of zero, as parallel training waits for one of every parameter.
-        return values + 0.0 * x if self.training else values.expand(x.shape)
+        # The weight gives its strides, and gets a gradient of zero: parallel training waits for one of every parameter.
+        return 0.0 * x + values
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """E[w] and E[w^2], without the scale."""

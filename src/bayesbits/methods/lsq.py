@@ -2,9 +2,9 @@
 
 S. K. Esser et al., Learned Step Size Quantization, ICLR 2020. For x with the step s and the codes -Q_N to Q_P:
 
-    x_q = s round(clip(x / s, -Q_N, Q_P))                                                            (1, 2)
-    d x_q / d s = round(x / s) - x / s  inside, -Q_N below, Q_P above;  d x_q / d x = 1 inside       (3, 5)
-    the gradient of s is multiplied by g = 1 / sqrt(N Q_P)                                           (section 2.2)
+    x_q = s round(clip(x / s, -Q_N, Q_P))
+    d x_q / d s = round(x / s) - x / s  inside, -Q_N below, Q_P above;  d x_q / d x = 1 inside
+    the gradient of s is multiplied by g = 1 / sqrt(N Q_P)
     s starts at 2 mean|x| / sqrt(Q_P)
 
 N is the number of weights, or of features of one example. Here Q_N = Q_P for signed codes (see `methods.quantizer`),

@@ -2,12 +2,12 @@
 
 J. Choi et al., PACT: Parameterized Clipping Activation for Quantized Neural Networks, 2018. Activations with k bits:
 
-    y = 0.5 (|x| - |x - alpha| + alpha) = clip(x, 0, alpha)                                          (1)
-    y_q = round(y (2^k - 1) / alpha) alpha / (2^k - 1)                                               (2)
-    d y_q / d alpha = 0 for x < alpha, 1 otherwise;  d y_q / d x = 1 inside                          (3)
-    the loss has lambda alpha^2 for every level, so that alpha shrinks where nothing holds it up     (section 4.1)
+    y = 0.5 (|x| - |x - alpha| + alpha) = clip(x, 0, alpha)
+    y_q = round(y (2^k - 1) / alpha) alpha / (2^k - 1)
+    d y_q / d alpha = 0 for x < alpha, 1 otherwise;  d y_q / d x = 1 inside
+    the loss has lambda alpha^2 for every level, so that alpha shrinks where nothing holds it up
 
-Weights (S. Zhou et al., DoReFa-Net, 2016, equation 9), with r = tanh(w) / (2 c) + 1/2 and c = max|tanh(w)|:
+Weights (S. Zhou et al., DoReFa-Net, 2016), with r = tanh(w) / (2 c) + 1/2 and c = max|tanh(w)|:
 
     w_q = c (2 round(r (2^k - 1)) / (2^k - 1) - 1)
 
@@ -73,7 +73,7 @@ class DorefaQuantizer(MethodQuantizer):
         self.register_buffer("largest", torch.tensor(1.0))
 
     def quantize(self, x: Tensor) -> Tensor:
-        points = 2**self.present_bits - 1
+        points = float(2**self.present_bits - 1)
         squeezed = torch.tanh(x)
         largest = squeezed.abs().amax().detach().clamp_min(SMALLEST_SCALE)
         position = round_through((squeezed / (2 * largest) + 0.5) * points) / points

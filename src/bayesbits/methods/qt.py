@@ -3,7 +3,7 @@
 B. Jacob et al., Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference, CVPR
 2018. With the range [a, b] and n = 2^k levels:
 
-    clamp(r; a, b) = min(max(r, a), b),   s = (b - a) / (n - 1),   q(r) = round((clamp(r; a, b) - a) / s) s + a   (12)
+    clamp(r; a, b) = min(max(r, a), b),   s = (b - a) / (n - 1),   q(r) = round((clamp(r; a, b) - a) / s) s + a
     weights:      the range is that of the present weight, in every step
     activations:  the range is an exponential moving average of that of the batches, and starts at the calibrated one
     backward:     rounding and ranges have no gradient of their own; d q / d r = 1 inside

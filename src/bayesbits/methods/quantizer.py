@@ -88,7 +88,7 @@ class MethodQuantizer(Quantizer):
     def codes(self, x: Tensor, stretch: Tensor | None = None) -> Tensor:
         """What evaluation emits, in steps: a method may find its codes in another way than by rounding."""
         training, values = self.training, x.to(arithmetic_dtype(x.dtype))
-        emitted = self.eval()(values, stretch)
+        emitted: Tensor = self.eval()(values, stretch)
         self.train(training)
         step = self.step() if stretch is None else self.step() * stretch
         return (emitted / (step.reshape(-1, *[1] * (x.dim() - 1)) if step.dim() else step)).round().int()

@@ -3,14 +3,14 @@
 C. Louizos et al., Relaxed Quantization for Discretized Neural Networks, ICLR 2019. With the grid g_i = s k_i, noise of
 scale sigma and the logistic function S:
 
-    p_i = S((g_i + s/2 - x) / sigma) - S((g_i - s/2 - x) / sigma), normalized over the grid          (5)
-    z ~ Concrete(p, lambda): z_i = softmax_i((log p_i + G_i) / lambda),  G_i = -log(-log u_i)        (7)
-    x_q = sum_i z_i g_i                                                                              (8)
+    p_i = S((g_i + s/2 - x) / sigma) - S((g_i - s/2 - x) / sigma), normalized over the grid
+    z ~ Concrete(p, lambda): z_i = softmax_i((log p_i + G_i) / lambda),  G_i = -log(-log u_i)
+    x_q = sum_i z_i g_i
     at test time x is rounded to the nearest grid point
 
-s and sigma are learned; sigma starts at s / 3, and lambda is 2. Where it differs: the sum is over the five grid points
-nearest to x, where the paper takes those within three standard deviations; the parameters are the logarithms of s and
-of sigma / s; x is clipped to the grid first, which has the symmetric codes of `methods.quantizer`.
+s and sigma are learned; sigma starts at s / 3, and lambda is 2 here. Where it differs: the sum is over the five grid
+points nearest to x, where the paper takes those within three standard deviations; the parameters are the logarithms of
+s and of sigma / s; x is clipped to the grid first, which has the symmetric codes of `methods.quantizer`.
 """
 
 import math

@@ -3,10 +3,10 @@
 S. R. Jain et al., Trained Quantization Thresholds for Accurate and Efficient Fixed-Point Inference of Deep Neural
 Networks, MLSys 2020. With the threshold t, and p = 2^(b-1) - 1 for signed and 2^b - 1 for unsigned codes:
 
-    s = 2^ceil(log2 t) / 2^(b-1) signed, 2^ceil(log2 t) / 2^b unsigned                               (3.2)
-    q(x) = s clip(round(x / s), n, p)                                                                (4)
-    d q / d log2 t = s ln 2 (round(x / s) - x / s  inside, n below, p above)                         (7)
-    d q / d x = 1 inside, 0 outside                                                                  (8)
+    s = 2^ceil(log2 t) / 2^(b-1) signed, 2^ceil(log2 t) / 2^b unsigned
+    q(x) = s clip(round(x / s), n, p)
+    d q / d log2 t = s ln 2 (round(x / s) - x / s  inside, n below, p above)
+    d q / d x = 1 inside, 0 outside
 
 The ceiling passes gradients straight through, and so does rounding, but not by the same rule: x / s keeps its own
 gradient. Where it differs: n = -p for signed codes (see `methods.quantizer`); thresholds start at the calibrated range

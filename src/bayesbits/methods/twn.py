@@ -2,9 +2,9 @@
 
 F. Li and B. Liu, Ternary Weight Networks, 2016. For a weight W of n numbers:
 
-    Delta = 0.7 / n sum|w_i|                                                                         (6)
-    w_t = +1 where w > Delta, -1 where w < -Delta, 0 otherwise                                       (3)
-    alpha = mean|w_i| over those with |w_i| > Delta                                                  (4)
+    Delta = 0.7 / n sum|w_i|
+    w_t = +1 where w > Delta, -1 where w < -Delta, 0 otherwise
+    alpha = mean|w_i| over those with |w_i| > Delta
     the layer multiplies with alpha w_t; the gradient for alpha w_t is that of w
 
 Activations stay in float, as in the paper; with `Spec.activation_bits` they have the quantizers of Bayesian Bits at a

@@ -2,11 +2,11 @@
 
 S. Wu et al., Training and Inference with Integers in Deep Neural Networks, ICLR 2018. With k bits:
 
-    sigma(k) = 2^(1-k),   Q(x, k) = clip(sigma(k) round(x / sigma(k)), -1 + sigma(k), 1 - sigma(k))   (4, 5)
-    Shift(x) = 2^round(log2 x)                                                                        (6)
-    weights:      w_q = c Q(w / c, k_W) with a constant c, a power of two                             (8, 9)
-    activations:  a_q = c Q(a / c, k_A)                                                               (10)
-    errors:       e_q = c Q(e / c, k_E) with c = Shift(max|e|), on their way back through a_q         (11)
+    sigma(k) = 2^(1-k),   Q(x, k) = clip(sigma(k) round(x / sigma(k)), -1 + sigma(k), 1 - sigma(k))
+    Shift(x) = 2^round(log2 x)
+    weights:      w_q = c Q(w / c, k_W) with a constant c, a power of two
+    activations:  a_q = c Q(a / c, k_A)
+    errors:       e_q = c Q(e / c, k_E) with c = Shift(max|e|), on their way back through a_q
     d Q / d x = 1 everywhere
 
 What is left out: the gradients G and the updates of stored integer weights, which replace the optimizer; here weights
@@ -40,7 +40,7 @@ class WageQuantizer(MethodQuantizer):
     def quantize(self, x: Tensor) -> Tensor:
         scale = self.scale.to(x.dtype)
         if not self.of_weight:
-            x = _QuantizedError.apply(x)
+            x = _QuantizedError.apply(x)  # type: ignore[no-untyped-call]
         return x + (scale * on_grid(x.detach() / scale, self.present_bits) - x).detach()
 
     @property
@@ -77,7 +77,7 @@ class _QuantizedError(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(context: Any, error: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(context: Any, error: Tensor) -> Tensor:
         return quantized_error(error)
 
 
