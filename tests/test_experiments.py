@@ -16,6 +16,7 @@ from bayesbits.records.plan import Plan
 from bayesbits.zoo import data
 from experiments import cifar10_mosaics
 from experiments.efficientnet_lite0 import between
+from experiments.foreign_networks import random_plan
 from experiments.front_picture import draw_fronts
 from experiments.fronts import compare
 from experiments.posttrain import as_typed, parse, thinned, to_round
@@ -163,3 +164,14 @@ def test_between_two_points_single_widths_are_lowered_until_the_cost_is_met():
     assert {name for name, of in found.ranges.items() if of == 4} == {"4.weight"}
     half = between(compressor, Front(tuple(points)), points[1].relative_bops + 0.3)
     assert [half.plan.bits[name] for name in ("0.weight", "2.weight", "4.weight")] == [4, 4, 8]
+
+
+def test_plans_for_foreign_networks_lose_three_of_ten_removable_channels():
+    model = nn.Sequential(
+        nn.Conv2d(3, 20, 3), nn.ReLU(), nn.Conv2d(20, 10, 3), nn.ReLU(), nn.Flatten(), nn.Linear(160, 4)
+    )
+    topology = bb.trace(model, torch.zeros(1, 3, 8, 8))
+    plan = random_plan(topology)
+    assert {name: len(kept) for name, kept in plan.kept.items()} == {"0": 14, "2": 7}
+    assert set(plan.bits.values()) <= {2, 4, 8}
+    assert plan == random_plan(topology)
