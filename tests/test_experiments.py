@@ -16,6 +16,7 @@ from bayesbits.records.plan import Plan
 from bayesbits.zoo import data
 from experiments import cifar10_mosaics
 from experiments.efficientnet_lite0 import between
+from experiments.foreign_networks import random_plan
 from experiments.front_picture import draw_fronts
 from experiments.fronts import compare
 from experiments.methods import FLOAT_ROW, Results, Row, chosen, recipe_of, rows, summary, table
@@ -213,3 +214,14 @@ def test_results_are_kept_skipped_and_shown(tmp_path):
     shown = table([refused])
     assert "0.weight cannot be deployed" in shown
     assert "0.500%" in shown
+
+
+def test_plans_for_foreign_networks_lose_three_of_ten_removable_channels():
+    model = nn.Sequential(
+        nn.Conv2d(3, 20, 3), nn.ReLU(), nn.Conv2d(20, 10, 3), nn.ReLU(), nn.Flatten(), nn.Linear(160, 4)
+    )
+    topology = bb.trace(model, torch.zeros(1, 3, 8, 8))
+    plan = random_plan(topology)
+    assert {name: len(kept) for name, kept in plan.kept.items()} == {"0": 14, "2": 7}
+    assert set(plan.bits.values()) <= {2, 4, 8}
+    assert plan == random_plan(topology)

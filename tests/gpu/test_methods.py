@@ -11,6 +11,7 @@ from bayesbits.training.step import TrainingStep
 from tests.methods.quantizers import IMAGES, LABELS, network
 
 
+@pytest.mark.filterwarnings("ignore:\\s*Online softmax is disabled")  # of torch's compiler
 @pytest.mark.parametrize("name", METHODS)
 def test_a_step_is_compiled_and_recorded(name):
     torch._dynamo.reset()

@@ -1,5 +1,7 @@
 """What a verification cannot run on is refused before it starts."""
 
+import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -99,3 +101,17 @@ def test_a_network_of_one_size_is_called_with_that_size(tmp_path):
         assert found.simulated.inputs == count // 2
     with pytest.raises(ValueError, match=r"takes 'x' in batches of 2, .* 5 examples are not a whole number .*: pass 4"):
         bb.verify(compressor, small, tmp_path / "network.onnx", (inputs[0], torch.randn(5, 4)))
+
+
+def test_the_progress_counts_the_batches(case, tmp_path, monkeypatch):
+    path, seen = case.write(tmp_path / "network.onnx"), []
+
+    @contextmanager
+    def record(what, total):
+        yield lambda: seen.append((what, total))
+
+    module = sys.modules[bb.verify.__module__]
+    monkeypatch.setattr(module, "progress_bar", record)
+    monkeypatch.setattr(sys.modules[module.Inputs.__module__], "LARGEST_BATCH", 3)
+    bb.verify(case.compressor, case.small, path, case.inputs)
+    assert seen == [("verifying", 2)] * 2

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import bayesbits as bb
 from bayesbits.zoo.models import VGG7, CifarResNet, LeNet5, MobileNetV2, resnet18, resnet50
+from bayesbits.zoo.models.resnet import BasicBlock, ResNet
 from tests.deploy.exported import exported
 from tests.graph.networks import IMAGES, OWN, transformer
 from tests.graph.products import KINDS, Products
@@ -47,7 +48,7 @@ def test_the_zoo_runs_in_integers_and_is_equal(name, form, tmp_path):
         (LeNet5, (1, 28, 28), 8, 8, True),
         (lambda: CifarResNet(20), (3, 16, 16), 8, 8, False),
         (lambda: CifarResNet(8), (3, 16, 16), 4, "learned", True),
-        (lambda: resnet18(num_classes=10, stem="cifar"), (3, 8, 8), 8, 8, False),
+        (lambda: ResNet(BasicBlock, (1, 1, 1, 1), num_classes=10, stem="cifar"), (3, 8, 8), 8, 8, False),
     ],
 )
 def test_the_zoo_is_proven_under_the_default_spec(make, shape, weights, residual_bits, trained, tmp_path):

@@ -151,9 +151,9 @@ def _make_identity(norm: BatchNorm) -> None:
     assert norm.running_var is not None
     if isinstance(norm, AttachedBatchNorm):
         norm.parts = BatchNormParts()
-    norm.eps = 0.0
+    norm.eps = 2.0**-10  # not 0, which torch 2.11 refuses; with this variance their sum is exactly 1
     norm.running_mean.zero_()
-    norm.running_var.fill_(1.0)
+    norm.running_var.fill_(1.0 - norm.eps)
     for tensor, value in ((norm.weight, 1.0), (norm.bias, 0.0)):
         if tensor is not None:
             tensor.data.fill_(value)
