@@ -24,8 +24,7 @@ _GATE_DISTANCE = 7.0  # from the logit at which a gate starts, 6, to that of a c
 _GATE_PART = 0.3  # the part of a search in which a gate can close
 _BUDGET_GATE_DISTANCE, _BUDGET_GATE_PART = 4.0, 0.15  # with a budget, where gates start at 3 and follow a schedule
 _MOST_GATE_LR = 0.5
-_RANGE_DISTANCE = 1.0  # of the logarithm of a range: what is calibrated before training may be as far off
-_RANGE_PART = 0.3  # the part of a search in which a range can go there
+_RANGE_DISTANCE = 1.0  # how far the logarithm of a range can go in a search, were its rate constant
 _MOST_RANGE_LR = 0.1
 
 
@@ -148,8 +147,8 @@ class SearchConfig(_TrainingConfig):
             None: an epoch ends with the loader.
         weights: Optimizer and schedule of the weights.
         ranges: Optimizer and schedule of the logarithms of the quantizers' ranges. None: Adam with a learning rate that
-            follows from the number of steps, so that a range can change by a factor of e in the first third of any
-            search, and at least the paper's, 1e-3, which is `ranges={}`.
+            follows from the number of steps, so that a range can change by a factor of two in any search, and at least
+            the paper's, 1e-3, which is `ranges={}`.
         distillation: The weight of the distillation loss, from 0 to 1; the rest is the weight of the task loss.
         temperature: The softmax temperature of the distillation loss.
         precision: "float32", or "bfloat16": layers run in it under autocast.
@@ -308,7 +307,7 @@ def range_optimizer(config: SearchConfig | FinetuneConfig, steps: int) -> Optimi
     if config.ranges is not None:
         return config.ranges
     paper = OptimizerConfig()
-    return replace(paper, lr=min(_MOST_RANGE_LR, max(paper.lr, _RANGE_DISTANCE / (_RANGE_PART * max(1, steps)))))
+    return replace(paper, lr=min(_MOST_RANGE_LR, max(paper.lr, _RANGE_DISTANCE / max(1, steps))))
 
 
 def _optimizer(config: _TrainingConfig, name: str) -> OptimizerConfig:
