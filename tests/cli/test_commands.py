@@ -61,7 +61,8 @@ POSTTRAIN["latency_table"] = None
             {"model": "m:n", "input_shape": "3x9", "threads": 2, "rounds": 7},
         ),
         (["plan", "x"], "show.show_plan", [Path("x")], {}),
-        (["report", "x"], "show.print_report", [Path("x")], {}),
+        (["report", "x"], "report.print_report", [Path("x"), None], {"measure": False}),
+        (["report", "x", "--out", "y", "--measure"], "report.print_report", [Path("x"), Path("y")], {"measure": True}),
         (["posttrain", "r"], "posttrain.run_posttrain", [RecipeOptions("r"), None, None], POSTTRAIN),
         (
             ["posttrain", *RECIPE, "--checkpoint", "w", "-o", "x", "--labels", "none", "--learn", "gates"]

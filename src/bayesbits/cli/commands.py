@@ -107,11 +107,24 @@ def plan(folder: options.RunFolder) -> None:
     show_plan(folder)
 
 
-def report(folder: options.RunFolder) -> None:
-    """Write DIR/report.html: one page about the run, without other files, to read or to send."""
-    from bayesbits.cli.show import print_report
+def report(
+    folder: options.RunFolder,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="The page to write; DIR/report.html by default."),
+    ] = None,
+    measure: Annotated[
+        bool,
+        typer.Option("--measure", help="Measure histograms and the error by layer again; this needs the data."),
+    ] = False,
+) -> None:
+    """Write DIR/report.html: one page about the run, without other files, to read or to send.
 
-    print_report(folder)
+    A run that is not finished, or whose files are damaged, has a page that says so.
+    """
+    from bayesbits.cli.report import print_report
+
+    print_report(folder, output, measure=measure)
 
 
 def posttrain(
