@@ -22,6 +22,7 @@ RECIPE = [
 ]
 RECIPE += ["--loss", "mae", "--metric", "r2"]
 CHOSEN = RecipeOptions("r.toml", ["seed=1", "search.mu=2"], "m:n", "d:l", "regression", "mae", "r2")
+NOT_MEASURED = {"measure": False}
 POSTTRAIN = {"labels": "given", "learn": "gates+ranges", "num_examples": 1024, "steps": 64, "mus": None}
 POSTTRAIN |= {"gates": "hard_sigmoid", "per_channel": True, "budget": None, "planner": "best", "device": None}
 POSTTRAIN["latency_table"] = None
@@ -61,8 +62,9 @@ POSTTRAIN["latency_table"] = None
             {"model": "m:n", "input_shape": "3x9", "threads": 2, "rounds": 7},
         ),
         (["plan", "x"], "show.show_plan", [Path("x")], {}),
-        (["report", "x"], "report.print_report", [Path("x"), None], {"measure": False}),
-        (["report", "x", "--out", "y", "--measure"], "report.print_report", [Path("x"), Path("y")], {"measure": True}),
+        (["report", "x"], "report.print_report", [[Path("x")], None], NOT_MEASURED),
+        (["report", "a", "b", "-o", "y"], "report.print_report", [[Path("a"), Path("b")], Path("y")], NOT_MEASURED),
+        (["report", "x", "--measure"], "report.print_report", [[Path("x")], None], {"measure": True}),
         (["posttrain", "r"], "posttrain.run_posttrain", [RecipeOptions("r"), None, None], POSTTRAIN),
         (
             ["posttrain", *RECIPE, "--checkpoint", "w", "-o", "x", "--labels", "none", "--learn", "gates"]

@@ -34,6 +34,13 @@ def test_statistics_are_measured_again(here):
     assert "Which layer costs accuracy" in (here / "run/report.html").read_text()
 
 
+def test_several_runs_are_compared(here):
+    write_run(here / "one")
+    write_run(here / "two")
+    assert bayesbits("report", "one", "two").stdout == "report: comparison.html\n"
+    assert "2 runs compared" in (here / "comparison.html").read_text()
+
+
 def test_a_folder_without_a_run_is_refused(here):
     with pytest.raises(AssertionError, match="holds no finished run"):
         bayesbits("report", "nowhere")

@@ -209,7 +209,7 @@ def test_every_template_is_part_of_the_package():
     packaged = {path for pattern in patterns for path in Path(page.__file__).parents[1].glob(pattern)}
     templates = set((Path(page.__file__).parent / "templates").iterdir())
     assert {path.name for path in templates} == {
-        "base.html.jinja", "macros.html.jinja", "run.html.jinja", "script.js", "style.css"
+        "base.html.jinja", "comparison.html.jinja", "macros.html.jinja", "run.html.jinja", "script.js", "style.css"
     }  # fmt: skip
     assert templates <= packaged
 

@@ -108,10 +108,15 @@ def plan(folder: options.RunFolder) -> None:
 
 
 def report(
-    folder: options.RunFolder,
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="The folder of a run, or of several.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="The page to write; DIR/report.html by default."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="The page to write; by default DIR/report.html, or comparison.html.",
+        ),
     ] = None,
     measure: Annotated[
         bool,
@@ -120,11 +125,18 @@ def report(
 ) -> None:
     """Write DIR/report.html: one page about the run, without other files, to read or to send.
 
+    Several folders are compared on one page: their front, the means over seeds, a table, and their plans side by side.
     A run that is not finished, or whose files are damaged, has a page that says so.
+
+    Examples:
+
+      bayesbits report runs/demo
+
+      bayesbits report runs/mu0.01 runs/mu0.03 --out page.html
     """
     from bayesbits.cli.report import print_report
 
-    print_report(folder, output, measure=measure)
+    print_report(folders, output, measure=measure)
 
 
 def posttrain(

@@ -1,25 +1,29 @@
-"""Runs `bayesbits report`: the page about a run, and what it needs that the run did not keep."""
+"""Runs `bayesbits report`: the page about a run or about several, and what it needs that a run did not keep."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from bayesbits.cli.console import print_line, print_status
 from bayesbits.recipes.process import is_first_process
 from bayesbits.recipes.run import restore
 from bayesbits.recipes.statistics import write_statistics
-from bayesbits.report import read_run, write_report
+from bayesbits.report import read_run, write_comparison_page, write_report
+
+COMPARISON = Path("comparison.html")
 
 
-def print_report(folder: Path, output: Path | None, *, measure: bool = False) -> None:
-    """Write the page about a run, print its path, and say what is wrong with the run.
-
-    Only the first of several processes does.
-    """
+def print_report(folders: Sequence[Path], output: Path | None, *, measure: bool = False) -> None:
+    """Write the page, print its path, and say what is wrong with the runs; the first of several processes does."""
     if not is_first_process():
         return
-    if measure:
+    for folder in folders if measure else ():
         run = restore(folder)
         write_statistics(run.compressor, run.loaders, folder, print_status)
-    found = read_run(folder)
-    for problem in (*found.problems, *([found.unfinished] if found.unfinished else [])):
-        print_status(f"the page says: {problem}")
-    print_line(f"report: {write_report(folder, output)}")
+    for folder in folders:
+        found = read_run(folder)
+        for problem in (*found.problems, *([found.unfinished] if found.unfinished else [])):
+            print_status(f"the page says: {problem}")
+    if len(folders) == 1:
+        print_line(f"report: {write_report(folders[0], output)}")
+    else:
+        print_line(f"report: {write_comparison_page(folders, output or COMPARISON)}")

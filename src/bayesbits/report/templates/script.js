@@ -49,6 +49,26 @@
     });
   }
 
+  // Plans: two runs are chosen, and layers in which they differ are marked.
+  for (const part of document.querySelectorAll(".plans")) {
+    const [first, second] = part.querySelectorAll("select"), only = part.querySelector("input"), output = part.querySelector("output");
+    const rows = [...part.querySelectorAll("tbody tr")];
+    const update = () => {
+      const chosen = [first.value, second.value];
+      for (const cell of part.querySelectorAll("[data-run]")) cell.hidden = !chosen.includes(cell.dataset.run);
+      let differing = 0;
+      for (const row of rows) {
+        const [one, other] = chosen.map((run) => row.querySelector(`[data-run="${run}"]`).textContent);
+        row.classList.toggle("differs", one !== other);
+        row.hidden = only.checked && one === other;
+        differing += one !== other;
+      }
+      output.textContent = `${differing} of ${rows.length} layers differ`;
+    };
+    for (const control of [first, second, only]) control.addEventListener("change", update);
+    update();
+  }
+
   // Charts: read values by pointing or with the arrow keys, zoom by dragging.
   const number = (value) => Number(value.toPrecision(4)).toString();
   for (const chart of document.querySelectorAll("svg.chart")) {
