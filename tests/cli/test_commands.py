@@ -65,6 +65,8 @@ POSTTRAIN["latency_table"] = None
         (["report", "x"], "report.print_report", [[Path("x")], None], NOT_MEASURED),
         (["report", "a", "b", "-o", "y"], "report.print_report", [[Path("a"), Path("b")], Path("y")], NOT_MEASURED),
         (["report", "x", "--measure"], "report.print_report", [[Path("x")], None], {"measure": True}),
+        (["watch", "x", "--seconds", "5"], "watch.run_watch", [Path("x"), 5.0, False], {}),
+        (["explain", "x", "a.weight"], "explain.run_explain", [Path("x"), "a.weight"], {}),
         (["posttrain", "r"], "posttrain.run_posttrain", [RecipeOptions("r"), None, None], POSTTRAIN),
         (
             ["posttrain", *RECIPE, "--checkpoint", "w", "-o", "x", "--labels", "none", "--learn", "gates"]

@@ -19,7 +19,7 @@ _FLAGS = (
 
 @contextmanager
 def browser(folder: Path) -> Iterator[Any]:
-    """The driver of a browser with a profile in a folder. Where there is none, tests fail in CI and are left out else."""
+    """The driver of a browser with its profile in a folder. Without one tests fail in CI and are left out elsewhere."""
     from selenium import webdriver
 
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -139,6 +139,39 @@ def report(
     print_report(folders, output, measure=measure)
 
 
+def watch(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run, also of one that is running.")],
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="The time between two views.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Show it one time, and end.")] = False,
+) -> None:
+    """Watch a run in the terminal: losses, cost, metrics and bits, from the files that it writes.
+
+    It ends when the run does; Ctrl-C ends it before, and does nothing to the run.
+    """
+    from bayesbits.cli.watch import run_watch
+
+    run_watch(folder, seconds, once)
+
+
+def explain(
+    folder: options.RunFolder,
+    tensor: Annotated[
+        str | None, typer.Argument(metavar="TENSOR", help="Such as features.0.weight; without it all are listed.")
+    ] = None,
+) -> None:
+    """Show the paper's decomposition of a tensor: its rounding to 2 bits, and the residuals that each width adds.
+
+    Examples:
+
+      bayesbits explain runs/demo
+
+      bayesbits explain runs/demo features.0.weight
+    """
+    from bayesbits.cli.explain import run_explain
+
+    run_explain(folder, tensor)
+
+
 def posttrain(
     recipe: options.RecipeArgument = None,
     overrides: options.Overrides = None,

@@ -54,6 +54,8 @@ for command in (
     commands.search,
     commands.plan,
     commands.report,
+    commands.watch,
+    commands.explain,
     commands.posttrain,
     commands.sensitivity,
     commands.export,

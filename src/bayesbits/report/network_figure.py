@@ -141,7 +141,7 @@ def _histograms(run: Run, tensors: Sequence[Bits]) -> list[Histogram]:
 
 def _gates(run: Run, tensors: Sequence[Bits]) -> list[tuple[str, Chart]]:
     points = next((stage.gates for stage in run.curves.stages if stage.gates), ())
-    charts = [(one.tensor, gate_chart(points, one.tensor)) for one in tensors]
+    charts = [(one.tensor, gate_chart(points, one.tensor, one.role)) for one in tensors]
     return [(name, chart) for name, chart in charts if chart is not None]
 
 
