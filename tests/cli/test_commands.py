@@ -22,7 +22,7 @@ RECIPE = [
 ]
 RECIPE += ["--loss", "mae", "--metric", "r2"]
 CHOSEN = RecipeOptions("r.toml", ["seed=1", "search.mu=2"], "m:n", "d:l", "regression", "mae", "r2")
-NOT_MEASURED = {"measure": False}
+NOT_MEASURED = {"measure": False, "figures": None}
 POSTTRAIN = {"labels": "given", "learn": "gates+ranges", "num_examples": 1024, "steps": 64, "mus": None}
 POSTTRAIN |= {"gates": "hard_sigmoid", "per_channel": True, "budget": None, "planner": "best", "device": None}
 POSTTRAIN["latency_table"] = None
@@ -64,7 +64,7 @@ POSTTRAIN["latency_table"] = None
         (["plan", "x"], "show.show_plan", [Path("x")], {}),
         (["report", "x"], "report.print_report", [[Path("x")], None], NOT_MEASURED),
         (["report", "a", "b", "-o", "y"], "report.print_report", [[Path("a"), Path("b")], Path("y")], NOT_MEASURED),
-        (["report", "x", "--measure"], "report.print_report", [[Path("x")], None], {"measure": True}),
+        (["report", "x", "--measure"], "report.print_report", [[Path("x")], None], {**NOT_MEASURED, "measure": True}),
         (["watch", "x", "--seconds", "5"], "watch.run_watch", [Path("x"), 5.0, False], {}),
         (["explain", "x", "a.weight"], "explain.run_explain", [Path("x"), "a.weight"], {}),
         (["posttrain", "r"], "posttrain.run_posttrain", [RecipeOptions("r"), None, None], POSTTRAIN),

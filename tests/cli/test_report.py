@@ -2,6 +2,7 @@
 
 import pytest
 
+from bayesbits.report import figure_files
 from tests.cli.invoke import SHORT, bayesbits
 from tests.report.runs import write_run
 
@@ -32,6 +33,18 @@ def test_statistics_are_measured_again(here):
     bayesbits("report", "run", "--measure")
     assert path.read_text() == first
     assert "Which layer costs accuracy" in (here / "run/report.html").read_text()
+
+
+def test_figures_are_written_for_each_run(here, monkeypatch):
+    write_run(here / "one")
+    write_run(here / "two")
+    assert "wrote 4 figures to figures" in bayesbits("report", "one", "--figures", "figures").stderr
+    assert sorted(path.name for path in (here / "figures").iterdir()) == [
+        "bit-operations.png", "bit-operations.svg", "loss.png", "loss.svg"
+    ]  # fmt: skip
+    monkeypatch.setattr(figure_files, "find_spec", lambda name: None)
+    assert "only as SVG" in bayesbits("report", "one", "two", "--figures", "both").stderr
+    assert sorted(path.name for path in (here / "both/two").iterdir()) == ["bit-operations.svg", "loss.svg"]
 
 
 def test_several_runs_are_compared(here):

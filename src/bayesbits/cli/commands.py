@@ -122,6 +122,14 @@ def report(
         bool,
         typer.Option("--measure", help="Measure histograms and the error by layer again; this needs the data."),
     ] = False,
+    figures: Annotated[
+        Path | None,
+        typer.Option(
+            "--figures",
+            metavar="FOLDER",
+            help='Write the figures there, too: as SVG, and as PNG where pip install "bayesbits[figures]" was run.',
+        ),
+    ] = None,
 ) -> None:
     """Write DIR/report.html: one page about the run, without other files, to read or to send.
 
@@ -136,7 +144,7 @@ def report(
     """
     from bayesbits.cli.report import print_report
 
-    print_report(folders, output, measure=measure)
+    print_report(folders, output, measure=measure, figures=figures)
 
 
 def watch(

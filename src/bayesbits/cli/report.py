@@ -8,11 +8,14 @@ from bayesbits.recipes.process import is_first_process
 from bayesbits.recipes.run import restore
 from bayesbits.recipes.statistics import write_statistics
 from bayesbits.report import read_run, write_comparison_page, write_report
+from bayesbits.report.figure_files import write_figures
 
 COMPARISON = Path("comparison.html")
 
 
-def print_report(folders: Sequence[Path], output: Path | None, *, measure: bool = False) -> None:
+def print_report(
+    folders: Sequence[Path], output: Path | None, *, measure: bool = False, figures: Path | None = None
+) -> None:
     """Write the page, print its path, and say what is wrong with the runs; the first of several processes does."""
     if not is_first_process():
         return
@@ -21,6 +24,12 @@ def print_report(folders: Sequence[Path], output: Path | None, *, measure: bool 
         write_statistics(run.compressor, run.loaders, folder, print_status)
     for folder in folders:
         found = read_run(folder)
+        if figures is not None:
+            place = figures if len(folders) == 1 else figures / folder.resolve().name
+            paths = write_figures(found, place)
+            print_status(f"wrote {len(paths)} figures to {place}")
+            if not any(path.suffix == ".png" for path in paths):
+                print_status('only as SVG: for PNG, pip install "bayesbits[figures]"')
         for problem in (*found.problems, *([found.unfinished] if found.unfinished else [])):
             print_status(f"the page says: {problem}")
     if len(folders) == 1:

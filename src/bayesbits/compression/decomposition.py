@@ -69,7 +69,8 @@ def decompose(compressor: Compressor, tensor: str, inputs: Any, examples: int = 
     quantizers = dict(compressor.attachment.quantizers)
     if tensor not in quantizers:
         raise ValueError(f"no tensor that is quantized is called {tensor!r}; there are: {', '.join(quantizers)}")
-    quantizer, seen = quantizers[tensor], []
+    quantizer = quantizers[tensor]
+    seen: list[tuple[Tensor, Tensor | None]] = []
 
     def look(_: nn.Module, called: tuple[Any, ...]) -> None:
         if not seen:

@@ -155,7 +155,7 @@ class _Layer:
 def _intercepted(layers: dict[str, _Layer], called: Callable[[_Layer, Callable[[], Parts]], Parts]) -> Iterator[None]:
     """Inside the block `called` is asked for what a layer multiplies, and given the function that computes it."""
     for layer in layers.values():
-        layer.module.quantized = _interception(layer, called)  # type: ignore[method-assign]
+        layer.module.quantized = _interception(layer, called)  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:

@@ -87,7 +87,7 @@ def comparison_chart(runs: Sequence[Run]) -> Chart | None:
     """The metric over the cost, with the paper's points where the recipe has some; None without a finished run."""
     metric, groups = metric_of(runs), groups_of(runs)
     names = dict(zip(map(id, runs), run_names(runs), strict=True))
-    series = []
+    series: list[Series] = []
     for name in dict.fromkeys(group.name for group in groups):
         own = [group for group in groups if group.name == name]
         several = any(len(group.runs) > 1 for group in own)

@@ -176,7 +176,7 @@ def float_kernels(found: Verification) -> list[Row]:
 def times(bench: Bench) -> list[Row]:
     """File, threads, batch, time, speed against the float file, and size."""
     floats = {(one.threads, one.batch): one.seconds for one in bench.files if one.name == "float"}
-    rows = []
+    rows: list[Row] = []
     for one in bench.files:
         before = floats.get((one.threads, one.batch), one.seconds)
         rows.append(

@@ -24,8 +24,10 @@ from bayesbits.records.topology import Topology
 from bayesbits.report.training_curves import Curves, read_curves
 
 _TOLERANCE = 1e-6  # of relative bit operations that were written to a file and read again
-_NUMBERS = ("relative_bops", "weight_bytes", "float_weight_bytes", "seconds", "mu", "seed")
-_NUMBERS += ("epochs", "float_epochs", "finetune_epochs")
+_NUMBERS = (
+    "relative_bops", "weight_bytes", "float_weight_bytes", "seconds", "mu", "seed", "epochs", "float_epochs",
+    "finetune_epochs",
+)  # fmt: skip
 Part = TypeVar("Part")
 
 

@@ -124,9 +124,10 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _check(line: Mapping[str, Any]) -> None:
-    for key, kind, least in (("phase", str, ""), ("step", int, 1), ("epoch", int, 0)):
-        value = line.get(key, 0 if key == "epoch" else None)
-        if not isinstance(value, kind) or value < least:
+    if not isinstance(line["phase"], str):
+        raise ValueError(f"its phase is {line['phase']!r}")
+    for key, value, least in (("step", line["step"], 1), ("epoch", line.get("epoch", 0), 0)):
+        if not isinstance(value, int) or value < least:
             raise ValueError(f"its {key} is {value!r}")
     for key in ("task_loss", "expected_relative_bops"):
         if not isinstance(line.get(key), int | float | None):

@@ -12,6 +12,7 @@ EXTRAS = {
     "onnx": {"onnx": "onnx", "onnxscript": "onnxscript", "onnxruntime": "onnxruntime"},
     "data": {"sklearn": "scikit-learn", "PIL": "pillow"},
     "solver": {"scipy": "scipy"},
+    "figures": {"resvg_py": "resvg-py"},
 }
 """By extra, as in pyproject.toml: the modules that its packages install, and the name of each package."""
 
