@@ -147,7 +147,7 @@ class Run:
                 self._report_execution()
             if position.step % self.config.log_steps == 0:
                 self._log()
-                if self.config.epochs < FEW_EPOCHS:
+                if self.config.epochs < FEW_EPOCHS and position.step < self.steps:
                     self._log_gates(position.step // self.config.log_steps, self.steps // self.config.log_steps + 1)
             due = self.phase.folder is not None and time.monotonic() - self.saved >= self.config.checkpoint_seconds
             stop, save = self.ranks.max([self.signals.received, int(due)])
