@@ -128,6 +128,8 @@ class Run:
     def train(self) -> None:
         """Run the remaining epochs."""
         self.progress.begin(self.position.epochs_done())
+        if self.config.compile and self.position.epoch < self.config.epochs:
+            self.progress.say(f"{self.phase.name}: compiling, once: the first steps wait for it")
         try:
             while self.position.epoch < self.config.epochs:
                 self._epoch()
