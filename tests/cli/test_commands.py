@@ -65,7 +65,7 @@ POSTTRAIN["latency_table"] = None
         (["report", "x"], "report.print_report", [[Path("x")], None], NOT_MEASURED),
         (["report", "a", "b", "-o", "y"], "report.print_report", [[Path("a"), Path("b")], Path("y")], NOT_MEASURED),
         (["report", "x", "--measure"], "report.print_report", [[Path("x")], None], {**NOT_MEASURED, "measure": True}),
-        (["watch", "x", "--seconds", "5"], "watch.run_watch", [Path("x"), 5.0, False], {}),
+        (["watch", "x", "--seconds", "5"], "watch.run_watch", [Path("x"), 5.0, False, None], {}),
         (["explain", "x", "a.weight"], "explain.run_explain", [Path("x"), "a.weight"], {}),
         (["posttrain", "r"], "posttrain.run_posttrain", [RecipeOptions("r"), None, None], POSTTRAIN),
         (

@@ -151,6 +151,10 @@ def watch(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run, also of one that is running.")],
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="The time between two views.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Show it one time, and end.")] = False,
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option("--tensorboard", metavar="FOLDER", help="Write everything there, too, for TensorBoard."),
+    ] = None,
 ) -> None:
     """Watch a run in the terminal: losses, cost, metrics and bits, from the files that it writes.
 
@@ -158,7 +162,7 @@ def watch(
     """
     from bayesbits.cli.watch import run_watch
 
-    run_watch(folder, seconds, once)
+    run_watch(folder, seconds, once, tensorboard)
 
 
 def explain(

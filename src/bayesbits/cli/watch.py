@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bayesbits.cli.console import output_console
+from bayesbits.cli.tensorboard import EventWriter
 from bayesbits.report import read_run
 from bayesbits.report.run_data import Run
 from bayesbits.report.training_curves import Stage
@@ -25,14 +26,33 @@ _ROWS = {
 }
 
 
-def run_watch(folder: Path, seconds: float, once: bool) -> None:
-    """Show the run, again and again, until it is finished or Ctrl-C is pressed; `once`, or into a file, one time."""
+def run_watch(folder: Path, seconds: float, once: bool, log_folder: Path | None = None) -> None:
+    """Show the run, again and again, until it is finished or Ctrl-C is pressed; `once`, or into a file, one time.
+
+    With `log_folder` everything is also written there, for TensorBoard.
+    """
     console = output_console()
-    if once or not console.is_terminal:
-        console.print(view(read_run(folder), console))
-        return
+    events = None if log_folder is None else EventWriter(folder, log_folder)
+    try:
+        if once or not console.is_terminal:
+            _update(events)
+            console.print(view(read_run(folder), console))
+        else:
+            _watch(folder, seconds, console, events)
+    finally:
+        if events is not None:
+            events.close()
+
+
+def _update(events: EventWriter | None) -> None:
+    if events is not None:
+        events.update()
+
+
+def _watch(folder: Path, seconds: float, console: Console, events: EventWriter | None) -> None:
     with Live(view(read_run(folder), console), console=console, auto_refresh=False, screen=False) as live:
         while True:
+            _update(events)
             run = read_run(folder)
             live.update(view(run, console), refresh=True)
             if not run.unfinished:

@@ -109,8 +109,8 @@ def bar_line(
 ) -> Text:
     """Head, bar, time and values in at most `width` characters; values that do not fit are left out.
 
-    Loss and cost are kept first, then the time, then metrics, then the other values. The bar takes the remaining width, and is left
-    out last of all. `plain` draws it without special characters.
+    Loss and cost are kept first, then the time, then metrics, then the other values. The bar takes the remaining width,
+    and is left out last of all. `plain` draws it without special characters.
     """
     numbers = {
         name: _number(name, f"{value:.3g}%" if name in _PERCENT else f"{value:.4g}") for name, value in values.items()
