@@ -24,7 +24,8 @@ class EventWriter:
 
         self.path = folder / METRICS
         self.written: set[tuple[str, str, int]] = set()
-        self.writer: Any = SummaryWriter(str(log_folder))  # type: ignore[no-untyped-call]
+        make_writer: Any = SummaryWriter  # which has no types in some versions of torch
+        self.writer = make_writer(str(log_folder))
 
     def update(self) -> None:
         """Write the lines that are new; a search that was resumed writes some of its lines again."""
