@@ -32,7 +32,7 @@ def test_statistics_are_measured_again(here):
     assert "the run kept no statistics" in (here / "run/report.html").read_text()
     bayesbits("report", "run", "--measure")
     assert path.read_text() == first
-    assert "Which layer costs accuracy" in (here / "run/report.html").read_text()
+    assert "Which layer loses most" in (here / "run/report.html").read_text()
 
 
 def test_figures_are_written_for_each_run(here, monkeypatch):

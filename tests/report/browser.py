@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from selenium import webdriver
+from selenium.webdriver.support.ui import WebDriverWait
 
 _FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
@@ -20,8 +22,6 @@ _FLAGS = (
 @contextmanager
 def browser(folder: Path) -> Iterator[Any]:
     """The driver of a browser with its profile in a folder. Without one tests fail in CI and are left out elsewhere."""
-    from selenium import webdriver
-
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     control = shutil.which("chromedriver")
     if program is None or control is None:
@@ -46,7 +46,10 @@ def open_page(driver: Any, path: Path, width: int = 1400, scheme: str = "light")
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    driver.get(path.resolve().as_uri())
+    address = path.resolve().as_uri()
+    driver.get(address)
+    loaded = "return document.readyState === 'complete' && location.href === arguments[0]"
+    WebDriverWait(driver, 30).until(lambda _: driver.execute_script(loaded, address))
 
 
 # What is cut: text that reaches beyond the window, where no part of the page around it can be scrolled sideways.

@@ -37,6 +37,15 @@ def texts(driver, selector):
     return driver.execute_script(script, selector)
 
 
+def bring_into_view(driver, element):
+    """Scroll to an element, and wait until the page has been told of it: scrolling hides what was pointed at."""
+    driver.execute_async_script(
+        "arguments[0].scrollIntoView({block: 'center'});"
+        "const done = arguments[1]; requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 50)))",
+        element,
+    )
+
+
 def tip(driver):
     found = driver.find_element(By.ID, "tip")
     return found.text if found.is_displayed() else None
@@ -105,12 +114,13 @@ def test_the_table_filters(driver, pages):
 def test_charts_say_their_values_by_pointer_and_keyboard(driver, pages):
     open_page(driver, pages["lenet5"][0])
     chart = driver.find_element(By.CSS_SELECTOR, "#run svg.chart")
-    ActionChains(driver).scroll_to_element(chart).move_to_element(chart).perform()
+    bring_into_view(driver, chart)
+    ActionChains(driver).move_to_element(chart).perform()
     assert tip(driver).startswith("epochs")
     assert "task loss" in tip(driver)
-    ActionChains(driver).move_to_element(driver.find_element(By.TAG_NAME, "h2")).perform()
+    ActionChains(driver).move_to_element(driver.find_element(By.CSS_SELECTOR, "#run h2")).perform()
     assert tip(driver) is None
-    driver.execute_script("arguments[0].focus()", chart)
+    driver.execute_script("arguments[0].focus({preventScroll: true})", chart)
     chart.send_keys(Keys.ARROW_RIGHT)
     first = tip(driver)
     chart.send_keys(Keys.ARROW_RIGHT)
@@ -125,9 +135,9 @@ def test_charts_zoom_by_dragging_and_show_all_again(driver, pages):
     chart = driver.find_element(By.CSS_SELECTOR, "#run svg.chart")
     line = chart.find_element(By.TAG_NAME, "polyline")
     before, marks = line.get_attribute("points"), texts(driver, "#run svg.chart:first-of-type .marks")[0]
-    ActionChains(driver).scroll_to_element(chart).move_to_element_with_offset(
-        chart, -60, 0
-    ).click_and_hold().move_by_offset(120, 0).release().perform()
+    bring_into_view(driver, chart)
+    drag = ActionChains(driver).move_to_element_with_offset(chart, -60, 0).click_and_hold()
+    drag.move_by_offset(120, 0).release().perform()
     assert line.get_attribute("points") != before
     assert texts(driver, "#run svg.chart:first-of-type .marks")[0] != marks
     ActionChains(driver).double_click(chart).perform()
@@ -144,7 +154,8 @@ def test_rows_open_by_keyboard_and_bars_say_what_they_are(driver, pages):
     summary.send_keys(Keys.ENTER)
     assert inside.is_displayed()
     bar = driver.find_element(By.CSS_SELECTOR, ".skyline g .weight")
-    ActionChains(driver).scroll_to_element(bar).move_to_element(bar).perform()
+    bring_into_view(driver, bar)
+    ActionChains(driver).move_to_element(bar).perform()
     assert tip(driver).splitlines()[0] == "conv1"
 
 

@@ -57,12 +57,12 @@ def test_statistics_gates_and_times_are_shown_where_they_are_known(tmp_path):
     write_run(tmp_path)
     text = page_of(tmp_path).text
     assert "the run kept no statistics" in text
-    assert "Which layer costs accuracy" not in text
+    assert "Which layer loses most" not in text
     assert "Measured latency" not in text
     write_statistics(tmp_path)
     write_bench(tmp_path)
     page = page_of(tmp_path)
-    assert "Which layer costs accuracy" in page.text
+    assert "Which layer loses most" in page.text
     assert "stem\n12.5 dB" in page.text
     assert "the run kept no statistics" not in page.text
     assert "2x faster" in page.text

@@ -1,4 +1,4 @@
-"""Which layer costs accuracy: the error of each layer alone, and of all layers up to it, against the float network."""
+"""Which layer loses most: the error of each layer alone, and of all layers up to it, against the float network."""
 
 from __future__ import annotations
 
