@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from bayesbits.utils.tables import text_table
-from benchmarks import deployed, equality, imports, latency, networks, quantizer, training
+from benchmarks import deployed, equality, imports, latency, networks, quantizer, report, training
 from benchmarks.compare import TOLERATED, kept_record, regressions
 from benchmarks.quantizer import Row
 
@@ -27,6 +27,7 @@ BENCHMARKS = {
     "latency": latency.latency,
     "equality": equality.equality,
     "import": imports.imports,
+    "report": report.report,
 }
 
 COMPARED = ("training", "scaling")

@@ -23,6 +23,7 @@ RECIPE = [
 ]
 RECIPE += ["--loss", "mae", "--metric", "r2"]
 CHOSEN = RecipeOptions("r.toml", ["seed=1", "search.mu=2"], "m:n", "d:l", "regression", "mae", "r2")
+NOT_MEASURED = {"measure": False, "figures": None}
 POSTTRAIN = {"labels": "given", "learn": "gates+ranges", "num_examples": 1024, "steps": 64, "mus": None}
 POSTTRAIN |= {"gates": "hard_sigmoid", "per_channel": True, "budget": None, "planner": "best", "device": None}
 POSTTRAIN["latency_table"] = None
@@ -75,7 +76,11 @@ POSTTRAIN["latency_table"] = None
             {},
         ),
         (["plan", "x"], "show.show_plan", [Path("x")], {}),
-        (["report", "x"], "show.print_report", [Path("x")], {}),
+        (["report", "x"], "report.print_report", [[Path("x")], None], NOT_MEASURED),
+        (["report", "a", "b", "-o", "y"], "report.print_report", [[Path("a"), Path("b")], Path("y")], NOT_MEASURED),
+        (["report", "x", "--measure"], "report.print_report", [[Path("x")], None], {**NOT_MEASURED, "measure": True}),
+        (["watch", "x", "--seconds", "5"], "watch.run_watch", [Path("x"), 5.0, False, None], {}),
+        (["explain", "x", "a.weight"], "explain.run_explain", [Path("x"), "a.weight"], {}),
         (["posttrain", "r"], "posttrain.run_posttrain", [RecipeOptions("r"), None, None], POSTTRAIN),
         (
             ["posttrain", *RECIPE, "--checkpoint", "w", "-o", "x", "--labels", "none", "--learn", "gates"]

@@ -4,6 +4,7 @@ import pytest
 
 import bayesbits as bb
 from bayesbits.cli import deploy
+from bayesbits.records.bench import Bench
 from bayesbits.utils import optional_packages
 from tests.cli.invoke import SHORT, bayesbits
 
@@ -23,6 +24,12 @@ def test_a_run_is_exported_verified_and_measured(folder):
     assert "integer kernels    4 of 4 layers" in bayesbits("verify", folder, "--num-examples", 32).output
     assert bb.Verification.load(folder / "verification.json").simulated.inputs == 32
     assert "times float" in bayesbits("bench", folder, "--rounds", 1).output
+    bench = Bench.load(folder / "bench.json")
+    assert [one.name for one in bench.files] == ["float", "fast", "compact"] * 4
+    assert {one.threads for one in bench.files} == {1, None}
+    assert {one.layer for one in bench.layers} >= {"features.0", "features.3", "classifier.3"}
+    bayesbits("report", folder)
+    assert "Latency, measured" in (folder / "report.html").read_text()
 
 
 def test_a_failed_verification_is_said_kept_and_shown(folder, monkeypatch):

@@ -37,7 +37,8 @@ def test_a_real_process_searches_and_its_plan_is_shown(here):
     assert bayesbits("report", "run").stdout == "report: run/report.html\n"
     assert (here / "run/report.html").read_bytes() == written
     (here / "run/plan.json").write_text("{")
-    assert "run/plan.json cannot be used: this is not a Plan" in bayesbits("report", "run", code=1).stderr
+    assert "run/plan.json is damaged, or of another version: this is not a Plan" in bayesbits("report", "run").stderr
+    assert "this is not a Plan" in (here / "run/report.html").read_text()
 
 
 def test_two_processes_come_to_what_one_does_and_one_of_them_talks(here):

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from bayesbits.cli.tables import file_table, layer_table, result_table, shorten_names
+from bayesbits.cli.tables import file_table, layer_table, result_table
 from bayesbits.recipes import Result
 from bayesbits.recipes.metrics import Score
 
@@ -39,13 +39,6 @@ def test_layers_keep_names_of_their_own_and_whole_numbers(width):
     assert "…" not in text
     assert "206 kB" in text
     assert "400 of 512" in text or "400/512" in text
-
-
-def test_names_are_cut_in_the_middle_and_stay_apart():
-    assert shorten_names(["short", "a.very.long.name.of.a.layer.1"], 14) == ["short", "a.v....layer.1"]
-    assert shorten_names(NAMES[2:], 18) == ["e.l.10.a.s.query", "e.l.11.a.s.query"]
-    same = ["part_one_of_it.abcdefghijklm", "part_two_of_it.abcdefghijklm"]
-    assert shorten_names(same, 12) == same  # which a table folds
 
 
 def test_metrics_are_shown_by_name_and_direction_and_little_is_not_called_1x():

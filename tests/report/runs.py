@@ -19,7 +19,9 @@ from bayesbits.deploy.verification.result import (
 from bayesbits.recipes import Result, load, to_toml
 from bayesbits.recipes.metrics import Score
 from bayesbits.recipes.result import make_result
+from bayesbits.records.bench import Bench, FileTime, KernelTime
 from bayesbits.records.plan import Plan
+from bayesbits.records.tensor_statistics import Histogram, LayerError, TensorStatistics
 from bayesbits.records.topology import Activation, ChannelGroup, Layer, Topology, Unsupported
 from bayesbits.training.execution import Execution
 
@@ -67,7 +69,8 @@ def write_run(folder: Path, first: str = "stem", reason: str = "reaches the netw
     plan.save(folder / "plan.json")
     result.save(folder / "result.json")
     (folder / "recipe.toml").write_text(to_toml(recipe))
-    lines = [_line("float", 20, 2.0), _line("search", 10, 1.0, 80.0), _line("search", 20, 0.5, 8.0)]
+    lines = [_line("float", 20, 2.0), _line("search", 10, 1.0, 80.0), gates_line(first, 10, 4, 16)]
+    lines += [_line("search", 20, 0.5, 8.0), gates_line(first, 20, 2, 16)]
     (folder / "metrics.jsonl").write_text("".join([*lines, _line("finetune", 5, 0.25)]))
     return result
 
@@ -75,6 +78,38 @@ def write_run(folder: Path, first: str = "stem", reason: str = "reaches the netw
 def _line(phase: str, step: int, loss: float, bops: float | None = None) -> str:
     cost = {} if bops is None else {"expected_relative_bops": bops}
     return json.dumps({"phase": phase, "event": "train", "epoch": 0, "step": step, "task_loss": loss, **cost}) + "\n"
+
+
+def gates_line(first: str, step: int, weight: int, activation: int) -> str:
+    """What the gates decide at a step: the bits of the first layer's weight and of the head's input."""
+    probabilities = {f"{first}.weight": {"4": float(weight > 2), "8": 0.25}, "head.input": {"16": 1.0}}
+    bits = {f"{first}.weight": weight, "head.input": activation}
+    line = {"phase": "search", "event": "gates", "epoch": step // 2, "step": step, "relative_bops": 20.0 - step / 2}
+    return json.dumps(line | {"bits": bits, "probabilities": probabilities, "kept": {first: 6}}) + "\n"
+
+
+def write_statistics(folder: Path, first: str = "stem") -> TensorStatistics:
+    """Histograms of all four tensors, and errors of both layers."""
+    noise = {"2": 6.5, "4": 20.25, "8": None}
+    counts = (1, 0, 4, 16, 4, 1, 0, 0)
+    signed = [Histogram(f"{name}.weight", bits, -1.5, 1.5, 1, -2.0, 2.0, counts, 1.25, noise)
+              for name, bits in ((first, 2), ("head", 4))]  # fmt: skip
+    unsigned = [Histogram(f"{name}.input", bits, 0.0, 3.0, 1, 0.0, 3.2, counts, 0.0, noise)
+                for name, bits in ((first, 8), ("head", 16))]  # fmt: skip
+    errors = (LayerError(first, 12.5, 12.5), LayerError("head", 30.0, 11.0))
+    statistics = TensorStatistics(16, (*signed, *unsigned), errors, 11.0)
+    statistics.save(folder / "statistics.json")
+    return statistics
+
+
+def write_bench(folder: Path) -> Bench:
+    """The fast file takes half of the time of the float file, and `head` is slower than in float."""
+    files = [FileTime("float", 1, 1, 4e-3, 2_000_000), FileTime("fast", 1, 1, 2e-3, 500_000)]
+    files += [FileTime("float", None, 32, 5e-2, 2_000_000), FileTime("fast", None, 32, 6e-2, 500_000)]
+    layers = (KernelTime("stem", "QGemm", 1e-5, 2e-5), KernelTime("head", "Gemm", 4e-5, 3e-5))
+    bench = Bench("Counting Frame 9000", "onnxruntime 1.31", 20, tuple(files), layers)
+    bench.save(folder / "bench.json")
+    return bench
 
 
 def write_verification(

@@ -8,7 +8,9 @@ from bayesbits.report.formatting import (
     format_duration,
     format_number_of,
     format_part,
+    format_percent,
     format_reduction,
+    format_seconds,
 )
 
 
@@ -21,7 +23,15 @@ from bayesbits.report.formatting import (
         (format_count(10), "10"),
         (format_count(582_026), "582 k"),
         (format_reduction(100, 0.971, "fewer"), "103x fewer"),
-        (format_reduction(100, 75, "fewer"), "1.3x fewer"),
+        (format_reduction(100, 75, "fewer"), "25% fewer"),
+        (format_reduction(4_267_008, 4_151_200, "fewer"), "2.7% fewer"),
+        (format_reduction(100, 50, "fewer"), "2x fewer"),
+        (format_reduction(100_000, 1, "fewer"), "100,000x fewer"),
+        (format_percent(0.0421), "0.04%"),
+        (format_percent(3.04), "3%"),
+        (format_seconds(2.5), "2.5 s"),
+        (format_seconds(0.003417), "3.42 ms"),
+        (format_seconds(8.51e-5), "85.1 µs"),
         (format_reduction(100, 99.3, "fewer"), "0.7% fewer"),
         (format_reduction(100, 100, "fewer"), "not fewer"),
         (format_number_of(2, "run"), "2 runs"),

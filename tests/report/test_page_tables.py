@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from bayesbits.records.topology import Addition
+from bayesbits.cost import CostModel
 from bayesbits.report import page_tables
-from bayesbits.report.layer_figure import LayerBars
 from bayesbits.report.run_data import read_run
-from tests.report.runs import write_run, write_verification
+from tests.report.runs import write_bench, write_run, write_statistics, write_verification
 
 
 @pytest.fixture
@@ -16,52 +15,57 @@ def run(tmp_path):
     """`stem` keeps 6 of 8 channels at 2 x 8 bits, `head` has 4 x 16 bits, and 10 MACs are left in float."""
     write_run(tmp_path)
     write_verification(tmp_path, wrong=12)
+    write_statistics(tmp_path)
     return read_run(tmp_path)
 
 
-def test_layers_remainder_and_total_add_up(run):
+def test_layers_and_remainder_add_up(run):
     # MACs: 4 x 6, 6 x 3 and 10; BOPs: 24 x 2 x 8, 18 x 4 x 16 and 10 x 32 x 32. Bytes: 24 x 2 bits + 6 biases,
     # 18 x 4 bits + 3 biases, and 5 parameters of other modules.
-    assert page_tables.layers(run) == [
-        ("stem", "2", "8", "4", "6 of 8", "24", "384", "3.3%", "30"),
-        ("head", "4", "16", "6 of 8", "3", "18", "1,152", "9.8%", "21"),
-    ]
-    assert page_tables.remainder(run) == [("(left in float)", "32", "32", "", "", "10", "10,240", "87.0%", "20")]
-    assert page_tables.total(run) == ("total", "", "", "", "", "52", "11,776", "100%", "71")
-    *_, last = page_tables.layer_bars(run)
-    assert last == LayerBars("(left in float)", 32, 32, 0, 0, 0, 0, pytest.approx(100 * 10240 / 11776))
+    stem, head = page_tables.layers(run)
+    assert [cell.text for cell in stem] == ["1", "stem", "2", "8", "4", "6 of 8", "24", "3.3%", "30", "12.5"]
+    assert [cell.text for cell in head] == ["2", "head", "4", "16", "6 of 8", "3", "18", "9.8%", "21", "30.0"]
+    assert [cell.value for cell in head[:7]] == [2, "head", 4, 16, 6, 3, 18]
+    assert head[7].value == pytest.approx(100 * 1152 / 11776)
+    assert page_tables.remainder(run) == ("10", "87.0%", "20")
+    whole = CostModel(replace(run.topology, unsupported=(), other_parameters=0)).count(run.plan)
+    assert page_tables.remainder(replace(run, cost=whole)) is None
 
 
-def test_the_headline_names_score_cost_and_size(run):
-    assert page_tables.headline(run) == [
-        ("Test accuracy", "97.50%", "float network 98.25%, -0.75 points, worse; higher is better"),
-        ("Relative bit operations", "17.4%", "5.7x fewer than at 32 bits"),
-        ("Weights", "71 bytes", "4.1x smaller than 288 bytes"),
-    ]
+def test_layers_without_statistics_have_no_error_and_are_sorted_last(run):
+    last = page_tables.layers(replace(run, statistics=None))[0][-1]
+    assert (last.text, last.value) == ("", 1e9)
+    assert page_tables.layers(replace(run, cost=None)) == []
 
 
 def test_before_and_after_compare_the_float_with_the_compressed_network(run):
     rows = {name: cells for name, *cells in page_tables.before_and_after(run)}
     assert rows["Test accuracy, higher is better"] == ["98.25%", "97.50%", "-0.75 points, worse"]
-    assert rows["BOPs"] == ["67,584", "11,776", "5.7x fewer"]
-    assert rows["MACs"] == ["66", "52", "1.3x fewer"]
-    assert rows["Parameters"] == ["72", "56", "1.3x fewer"]  # 32 + 8, 24 + 3, 5; 24 + 6, 18 + 3, 5
-    assert rows["Bytes of weights"] == ["288", "71", "4.1x smaller"]
-
-
-def test_operands_of_residual_additions_have_their_bits(run):
-    assert page_tables.residual_operands(run) == []
-    topology = replace(run.topology, additions=(Addition("add", ("stem", "head")),))
-    residual = replace(run, topology=topology, plan=replace(run.plan, bits={**run.plan.bits, "head.output": 4}))
-    assert page_tables.residual_operands(residual) == [("head.output", "4")]  # the other one has no quantizer
+    assert rows["BOPs"] == ["67.6 k", "11.8 k", "5.7x fewer"]
+    assert rows["MACs"] == ["66", "52", "21% fewer"]
+    assert rows["Parameters"] == ["72", "56", "22% fewer"]  # 32 + 8, 24 + 3, 5; 24 + 6, 18 + 3, 5
+    assert rows["Weights"] == ["288 bytes", "71 bytes", "4.1x smaller"]
+    assert len(page_tables.before_and_after(replace(run, cost=None))) == 1
+    assert page_tables.before_and_after(replace(run, cost=None, result=None)) == []
 
 
 def test_what_was_left_unchanged_has_its_reason(run):
-    assert page_tables.fixed_channels(run) == [
+    assert page_tables.fixed_channels(run.topology) == [
         ("input", "is a network input", "4"),
         ("head", "reaches the network's output", "3"),
     ]
-    assert page_tables.unsupported(run) == [("mix", "attention product", "reaches the network's output", "10")]
+    assert page_tables.unsupported(run.topology) == [("mix", "attention product", "reaches the network's output", "10")]
+
+
+def test_measured_times_are_compared_with_float(run, tmp_path):
+    bench = write_bench(tmp_path)
+    assert page_tables.times(bench) == [
+        ("float", "1", "1", "4 ms", "", "2 MB"),
+        ("fast", "1", "1", "2 ms", "2x faster", "500 kB"),
+        ("float", "all", "32", "50 ms", "", "2 MB"),
+        ("fast", "all", "32", "60 ms", "20% more time", "500 kB"),
+    ]
+    assert page_tables.slower_layers(bench) == [("head", "Gemm", "40 µs", "30 µs")]
 
 
 def test_tensors_with_wrong_codes_come_first(run):
@@ -80,9 +84,10 @@ def test_tensors_with_wrong_codes_come_first(run):
 def test_settings_without_a_value_are_left_out(run):
     rows = dict(page_tables.settings(run))
     assert "Trained weights from" not in rows
-    assert rows["Task"] == "classification; loss cross_entropy, metrics accuracy"
+    assert rows["Task"] == "classification; loss cross_entropy"
     assert rows["Training time"] == "61 s on abacus (cpu)"
     model = replace(run.recipe.model, checkpoint="weights.pth")
     recipe = replace(run.recipe, model=model, float_training=None)
     changed = dict(page_tables.settings(replace(run, recipe=recipe)))
     assert changed["Trained weights from"] == "weights.pth"
+    assert page_tables.settings(replace(run, recipe=None, result=None)) == []

@@ -4,6 +4,7 @@ import io
 import re
 
 import pytest
+import torch
 import torch.nn.functional as F
 from rich.console import Console
 
@@ -45,6 +46,23 @@ def test_the_line_on_a_terminal_fits_with_what_matters_most(width):
         assert said in line
     assert ("1:12:34 left" in line) == (width >= 80)
     assert ("penalty 34.44" in line) == (width >= 100)
+
+
+def test_waiting_for_a_compiler_is_said_before_the_first_step(capsys, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    settings = config(epochs=1, compile=True)
+    bb.search(compressor(), loaders()["device"], F.cross_entropy, settings, progress=True)
+    assert capsys.readouterr().err.splitlines()[0] == "search: compiling, once: the first steps wait for it"
+
+
+def test_80_columns_have_room_for_time_cost_and_accuracy():
+    values = {"loss": 0.4492, "task_loss": 0.1049, "penalty": 34.44, "expected_relative_bops": 6.25}
+    values |= {"mu_relative_bops": 0.1, "target_relative_bops": 0.5, "validation_accuracy": 97.5}
+    line = progress.bar_line("search 12.2/300", 0.34, "1:12:34 left", values, 80).plain
+    assert len(line) <= 80
+    for said in ("━━━━━━━━", "1:12:34 left", "loss 0.4492", "BOPs 6.25%", "acc 97.5"):
+        assert said in line
+    assert "mu" not in line
 
 
 @pytest.mark.parametrize("width", [80, 100])

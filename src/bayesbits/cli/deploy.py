@@ -18,7 +18,8 @@ from bayesbits.recipes.data import first_examples
 from bayesbits.recipes.process import is_first_process
 from bayesbits.recipes.result import Result
 from bayesbits.recipes.run import FinishedRun, restore
-from bayesbits.recipes.run_folder import RESULT, VERIFICATION
+from bayesbits.recipes.run_folder import BENCH, RESULT, VERIFICATION
+from bayesbits.records.bench import Bench, FileTime, KernelTime
 from bayesbits.utils.batches import to_device
 from bayesbits.utils.optional_packages import require_extras
 
@@ -51,7 +52,7 @@ def run_verify(folder: Path, num_examples: int) -> None:
 
 
 def run_bench(folder: Path, rounds: int) -> None:
-    """Show time and size of the float network and of both ONNX files."""
+    """Show time and size of the float network and of both ONNX files, and keep them in the folder."""
     run, network = _write(folder)
     example = to_device(run.loaders.example, torch.device("cpu"))
     files = {"float": folder / FLOAT} | {form: _onnx_file(folder, form) for form in FORMS}
@@ -66,7 +67,17 @@ def run_bench(folder: Path, rounds: int) -> None:
         numbers = (f"{one.seconds * 1e3:.2f}", f"{speed:.2f}", f"{one.bytes / 1e6:.2f}", f"{bops:.3g}")
         table.add_row(one.name, str(one.threads or "all"), str(one.batch), *numbers)
     output_console().print(table)
-    _print_slower_layers(measure_layer_times(files["float"], files["fast"], network, topology, example, rounds=rounds))
+    layers = measure_layer_times(files["float"], files["fast"], network, topology, example, rounds=rounds)
+    _print_slower_layers(layers)
+    found = machine()
+    Bench(
+        cpu=found.cpu,
+        runtime=found.runtime,
+        rounds=rounds,
+        files=tuple(FileTime(one.name, one.threads, one.batch, one.seconds, one.bytes) for one in latencies),
+        layers=tuple(KernelTime(one.layer, one.kernel, one.seconds, one.float_seconds) for one in layers),
+    ).save(folder / BENCH)
+    print_status(f"wrote {folder / BENCH}, which the report shows")
 
 
 def _print_slower_layers(layers: Sequence[LayerTime]) -> None:

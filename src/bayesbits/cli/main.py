@@ -55,6 +55,8 @@ for command in (
     commands.sweep,
     commands.plan,
     commands.report,
+    commands.watch,
+    commands.explain,
     commands.posttrain,
     commands.sensitivity,
     commands.export,

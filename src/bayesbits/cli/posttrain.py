@@ -36,6 +36,7 @@ from bayesbits.recipes.metrics import change_of
 from bayesbits.recipes.recipe import TaskConfig
 from bayesbits.recipes.run import write_posttrained
 from bayesbits.recipes.run_folder import CHECKPOINTS, FRONT, POSTTRAIN, first_difference
+from bayesbits.recipes.statistics import write_statistics
 from bayesbits.records.front import Front, Point
 from bayesbits.training import Interrupted, TrainingError
 from bayesbits.utils.batches import count_examples, to_device
@@ -326,6 +327,7 @@ def _make_final(network: CalibratedNetwork, planner: str, point: Point, seconds:
         network.recipe, network.folder, network.compressor, point.plan, trained.process, mu=point.mu or 0.0,
         seconds=seconds, scores=trained.task.scores(values, trained.values), budget=budget,
     )  # fmt: skip
+    write_statistics(network.compressor, trained.loaders, network.folder, print_status)
     show_result(result)
     result = with_measured_latency(result, network.folder)
     output_console().print(file_table(network.folder))

@@ -1,4 +1,4 @@
-"""Runs the commands that show something: `bayesbits recipes`, `inspect`, `plan` and `report`."""
+"""Runs the commands that show something: `bayesbits recipes`, `inspect` and `plan`."""
 
 import re
 from collections.abc import Sequence
@@ -18,13 +18,11 @@ from bayesbits.graph.trace import trace
 from bayesbits.recipes import Result
 from bayesbits.recipes.evaluation import explained
 from bayesbits.recipes.factories import build_model
-from bayesbits.recipes.process import is_first_process
 from bayesbits.recipes.result import layer_rows
 from bayesbits.recipes.run_folder import PLAN, RESULT, TOPOLOGY, unfinished
 from bayesbits.recipes.toml import options_from
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer, Topology
-from bayesbits.report import write_report
 from bayesbits.report.formatting import format_bytes, format_count
 from bayesbits.utils.batches import call_model
 from bayesbits.zoo import models
@@ -61,12 +59,6 @@ def show_plan(folder: Path) -> None:
     if (folder / RESULT).is_file():
         console.print()
         console.print(result_table(Result.load(folder / RESULT)))
-
-
-def print_report(folder: Path) -> None:
-    """Write the page about a run, and print its path; only the first of several processes does."""
-    if is_first_process():
-        print_line(f"report: {write_report(folder)}")
 
 
 def show_network(model: str, input_shape: str | None, overrides: Sequence[str]) -> None:

@@ -15,8 +15,8 @@ from bayesbits.cli.sweep_display import SweepDisplay, summary_table
 from bayesbits.cli.sweep_run import command_of, run_in
 from bayesbits.recipes import Recipe, load
 from bayesbits.recipes.toml import Override
+from bayesbits.report.comparison_page import write_comparison_page
 from bayesbits.report.formatting import format_number_of
-from bayesbits.report.sweep_page import write_sweep_page
 from bayesbits.sweeps.entries import Entry, State, find_entries, other_folders
 from bayesbits.sweeps.grid import BUDGET, METHOD, SEED, SweepRun, make_runs, read_groups
 from bayesbits.sweeps.local_processes import LocalProcesses
@@ -189,5 +189,5 @@ def _write_results(entries: Sequence[Entry], options: SweepOptions) -> None:
         console.print(summary_table(rows, console))
         print_line(f"\ntable: {path}")
         page = options.output / PAGE
-        write_sweep_page([entry.folder for entry in entries if entry.state is State.DONE], page)
+        write_comparison_page([entry.folder for entry in entries if entry.state is State.DONE], page)
         print_line(f"page: {page}")

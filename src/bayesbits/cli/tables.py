@@ -12,9 +12,9 @@ from rich.table import Table
 
 from bayesbits.recipes import Result
 from bayesbits.report.formatting import format_bytes, format_count, format_part, format_reduction
+from bayesbits.utils.short_names import shorten_names
 
 _SHORTEST_NAME = 12
-_ELLIPSIS = "..."
 
 TableFunction = Callable[[Sequence[str]], Table]
 
@@ -83,30 +83,6 @@ def _width_without_names(console: Console, form: TableFunction, rows: int) -> in
     table = form([name] * rows)
     table.title = None
     return console.measure(table, options=console.options.update(max_width=10 * console.width)).maximum - len(name)
-
-
-def shorten_names(names: Sequence[str], length: int) -> list[str]:
-    """Names of at most this length that stay distinct, without the middle or with initials; otherwise unchanged."""
-    for shorten in (_without_middle, _with_initials):
-        short = [name if len(name) <= length else shorten(name, length) for name in names]
-        if len(set(short)) == len(set(names)) and max(map(len, short)) <= length:
-            return short
-    return list(names)
-
-
-def _without_middle(name: str, length: int) -> str:
-    """The end keeps more characters, since it distinguishes most layers."""
-    head = (length - len(_ELLIPSIS)) // 3
-    return name[:head] + _ELLIPSIS + name[head + len(_ELLIPSIS) - length :]
-
-
-def _with_initials(name: str, length: int) -> str:
-    """The first parts of the name become initials, as many as necessary; numbers stay."""
-    parts = name.split(".")
-    for place, part in enumerate(parts[:-1]):
-        if len(".".join(parts)) > length and not part.isdigit():
-            parts[place] = part[:1]
-    return ".".join(parts)
 
 
 def result_table(result: Result) -> Table:

@@ -224,7 +224,7 @@ def write_posttrained(
     result = replace(
         result, method=POSTTRAINING, mu=mu, epochs=0, finetune_epochs=0, seconds=result.seconds + seconds
     )  # fmt: skip
-    for name in (run_folder.RESULT, run_folder.VERIFICATION, run_folder.REPORT):  # they belong to an earlier plan
+    for name in run_folder.ABOUT_THE_PLAN:  # they belong to an earlier plan
         (folder / name).unlink(missing_ok=True)
     compressor.topology.save(folder / run_folder.TOPOLOGY)
     plan.save(folder / run_folder.PLAN)

@@ -7,7 +7,9 @@ topology.json        the structure of the network, for counting costs
 model.safetensors    the final network: weights, ranges, and the fixed bits and channels
 result.json          the metrics and the cost of the final network
 metrics.jsonl        losses and evaluations during training, one JSON object per line
+statistics.json      histograms of the final network's tensors, and the error by layer
 verification.json    the result of verifying the deployed network, where it was verified
+bench.json           time and size of the float network and of both ONNX files, where `bayesbits bench` measured them
 report.html          a page about the run
 latency_table.json   the latency table of a budget in milliseconds
 front.json           the points of post-training
@@ -40,12 +42,16 @@ TOPOLOGY = "topology.json"
 MODEL = "model.safetensors"
 RESULT = "result.json"
 METRICS = "metrics.jsonl"
+STATISTICS = "statistics.json"
 VERIFICATION = "verification.json"
+BENCH = "bench.json"
 REPORT = "report.html"
 LATENCY_TABLE = TABLE_FILE
 FRONT = "front.json"
 POSTTRAIN = "posttrain.json"
 LOG = "log.txt"
+ABOUT_THE_PLAN = (RESULT, STATISTICS, VERIFICATION, BENCH, REPORT)
+"""The files that belong to one final plan."""
 CHECKPOINTS = ("float.checkpoint", "search.checkpoint", "finetune.checkpoint")
 
 # Settings that do not change what a run computes: they may differ when it is resumed.
@@ -140,7 +146,9 @@ def clear(folder: Path) -> None:
         TOPOLOGY,
         MODEL,
         METRICS,
+        STATISTICS,
         VERIFICATION,
+        BENCH,
         REPORT,
         LATENCY_TABLE,
         *CHECKPOINTS,

@@ -23,6 +23,7 @@ from bayesbits.recipes.factories import build_model
 from bayesbits.recipes.process import Process, config_for_device
 from bayesbits.recipes.recipe import FloatConfig, Recipe
 from bayesbits.recipes.result import Result, result_of_run
+from bayesbits.recipes.statistics import write_statistics
 from bayesbits.recipes.tasks import learning_task
 from bayesbits.records.plan import Plan
 from bayesbits.training import finetune, search
@@ -148,6 +149,7 @@ class Stages:
         if self.process.first:
             run_folder.save_weights(compressor.model, self.folder / run_folder.MODEL)
             result.save(self.folder / run_folder.RESULT)
+            write_statistics(compressor, self.loaders, self.folder, self.say)
         return result
 
     @property

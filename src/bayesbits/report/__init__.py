@@ -1,15 +1,20 @@
-"""The report: one HTML page about a finished run, or about the runs of a sweep, which needs no other file.
+"""The report: one HTML page about a run, or about several, which needs no other file.
 
-    from bayesbits.report import write_report, write_sweep_page
+    from bayesbits.report import write_comparison_page, write_report
 
     write_report("runs/demo")  # runs/demo/report.html
-    write_sweep_page(["runs/demo", "runs/other"], "runs/both.html")
+    write_comparison_page(["runs/demo", "runs/other"], "runs/both.html")
 
-`run_folder` reads the files of the run, `page_tables`, `layer_figure` and `training_figure` make tables and figures
-from them, and `page` fills the template in `templates/`. `sweep_page` and `pareto_figure` do so for several runs.
+`run_data` reads the folder of a run. `network_figure`, `training_charts`, `gate_figures`, `histogram_figure` and
+`layer_errors` make the figures, `headline` and `page_tables` the texts, and `page` fills the template in `templates/`.
+`comparison_page` compares several runs.
+Figures are plain SVG with a small script. Libraries that could be embedded whole were compared: Plotly (MIT, 4.8 MB in
+version 7.1) and Bokeh (BSD, 1.3 MB in version 3.9, 2 MB with tables). Both are many times the size of a page, neither
+draws the network with its ways, and a page would be empty where scripts do not run, on paper for one.
 """
 
+from bayesbits.report.comparison_page import write_comparison_page
 from bayesbits.report.page import write_report
-from bayesbits.report.sweep_page import write_sweep_page
+from bayesbits.report.run_data import read_run
 
-__all__ = ["write_report", "write_sweep_page"]
+__all__ = ["read_run", "write_comparison_page", "write_report"]

@@ -1,8 +1,8 @@
-"""Numbers as text: bytes, counts, ratios, parts and durations, for the page and for the terminal."""
+"""Numbers as text: bytes, counts, ratios, parts and durations, as people say them, for the page and the terminal."""
 
 from math import inf
 
-_SMALL_RATIO = 1.1  # below this a ratio such as "1.05x" says less than a percentage
+_SMALL_RATIO = 2.0  # below this people say a percentage: "3% fewer", not "1.03x fewer"
 _BYTE_UNITS = ("bytes", "kB", "MB", "GB")
 _COUNT_UNITS = ("", "k", "M", "G", "T")
 
@@ -26,13 +26,28 @@ def format_count(number: float) -> str:
 
 
 def format_reduction(before: float, after: float, comparative: str) -> str:
-    """The ratio of two numbers, such as "19x smaller"; a small reduction in percent, such as "2% smaller"."""
+    """The ratio of two numbers, such as "19x smaller"; below 2 in percent, such as "3% fewer"."""
     if after >= before:
         return f"not {comparative}"
     ratio = before / after if after else inf
     if ratio < _SMALL_RATIO:
-        return f"{100 * (1 - after / before):.2g}% {comparative}"
-    return f"{ratio:.0f}x {comparative}" if ratio >= 10 else f"{ratio:.2g}x {comparative}"
+        return f"{format_percent(100 * (1 - after / before))} {comparative}"
+    return f"{ratio:,.0f}x {comparative}" if ratio >= 10 else f"{ratio:.2g}x {comparative}"
+
+
+def format_percent(percent: float) -> str:
+    """A percentage with as many digits as it needs, such as "0.04%", "3%" or "47%"."""
+    if percent >= 10:
+        return f"{percent:.0f}%"
+    return f"{percent:.1f}".removesuffix(".0") + "%" if percent >= 0.1 else f"{percent:.1g}%"
+
+
+def format_seconds(seconds: float) -> str:
+    """A short time, such as "3.42 ms" or "85.1 µs"."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-6:.3g} µs"
 
 
 def format_part(part: int, whole: int, separator: str = " of ") -> str:

@@ -1,11 +1,14 @@
-"""The page about a run: one HTML file without scripts, which loads nothing and can be read offline.
+"""The page about a run: one HTML file that loads nothing, can be read offline, and is complete without its script.
 
-The template `templates/page.html.jinja` has the text and the order of the sections, `style.css` the appearance,
-`page_tables` the rows of the tables. Everything that is not `Markup` is escaped.
+The template `templates/run.html.jinja` has the text and the order of the sections, `style.css` the appearance and
+`script.js` what moves: sorting, filtering, pointing and zooming. Everything that is not `Markup` is escaped, and the
+page's content security policy lets no other script run than this one.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -14,25 +17,64 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from bayesbits.recipes.result import POSTTRAINING
-from bayesbits.recipes.run_folder import POSTTRAIN, RECIPE, REPORT, write
+from bayesbits.recipes.run_folder import POSTTRAIN, RECIPE, REPORT, resume_command, write
+from bayesbits.report import headline, histogram_figure, layer_errors
 from bayesbits.report import page_tables as tables
-from bayesbits.report.formatting import format_reduction
-from bayesbits.report.layer_figure import layer_figures
+from bayesbits.report.front_chart import front_chart
+from bayesbits.report.gate_figures import gate_strips
+from bayesbits.report.network_figure import gutter_width, picture, skyline, widest_bits
 from bayesbits.report.run_data import Run, read_run
 from bayesbits.report.svg import printable
-from bayesbits.report.training_figure import training_figure
+from bayesbits.report.training_charts import training_charts
+from bayesbits.utils.short_names import shorten_names
+
+_STRIP_NAME = 26
 
 
-def write_report(folder: str | Path) -> Path:
-    """Write `report.html` into the folder of a finished run; returns its path."""
-    path = Path(folder) / REPORT
+def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
+    """Write the page about a run, `report.html` in its folder or another file; returns its path."""
+    path = Path(folder) / REPORT if path is None else Path(path)
     write(path, render_page(read_run(folder)))
     return path
 
 
-def environment() -> Environment:
-    """What fills the templates: everything that is not `Markup` is escaped."""
-    return Environment(
+def render_page(run: Run) -> str:
+    """The whole page."""
+    rows = picture(run, run.topology) if run.topology is not None else []
+    strips = gate_strips(next((stage.gates for stage in run.curves.stages if stage.gates), ()))
+    names = shorten_names([strip.name for strip in strips], _STRIP_NAME, "…")
+    errors = () if run.statistics is None else run.statistics.layers
+    return render(
+        "run.html.jinja",
+        run=run,
+        tables=tables,
+        histograms=histogram_figure,
+        title=headline.title_of(run),
+        verdict=headline.verdict_of(run),
+        cards=headline.cards(run),
+        picture=rows,
+        gutter=gutter_width([row.row for row in rows]),
+        skyline=skyline(rows) if run.plan is not None else None,
+        widest=widest_bits(run),
+        charts=training_charts(run),
+        strips=list(zip(strips, names, strict=True)),
+        strip_widths={width for stage in run.curves.stages for point in stage.gates for width in point.bits.values()},
+        error_chart=layer_errors.error_chart(errors),
+        worst=layer_errors.worst_layers(errors),
+        front=None if run.front is None else front_chart(run.front, run.recipe),
+        removed=_removed(run),
+        repeat_command=_repeat_command(run),
+        resume_command=resume_command(run.folder),
+        posttrained=run.result is not None and run.result.method == POSTTRAINING,
+        folder=quote(str(run.folder)),
+        RECIPE=RECIPE,
+        POSTTRAIN=POSTTRAIN,
+    )
+
+
+def render(template: str, **values: Any) -> str:
+    """A page from a template, with the style sheet and the script in it."""
+    environment = Environment(
         loader=PackageLoader("bayesbits", "report/templates"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -40,31 +82,18 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-
-
-def render_page(run: Run) -> str:
-    """The whole page."""
-    return (
-        environment()
-        .get_template("page.html.jinja")
-        .render(
-            run=run,
-            tables=tables,
-            title=f"{run.recipe.name}: {format_reduction(100, run.cost.relative_bops, 'fewer bit operations')}",
-            bit_widths=sorted(
-                {bits for layer in run.cost.layers for bits in (layer.weight_bits, layer.activation_bits)}
-            ),
-            removed_channels=len(run.plan.removed(run.topology)),
-            removable_channels=sum(group.size for group in run.topology.removable_groups),
-            layer_figures=layer_figures(tables.layer_bars(run)),
-            training_figure=training_figure(run.stages),
-            repeat_command=_repeat_command(run),
-            posttrained=run.result.method == POSTTRAINING,
-            folder=quote(str(run.folder)),
-            RECIPE=RECIPE,
-            POSTTRAIN=POSTTRAIN,
-        )
+    loader = environment.loader
+    assert loader is not None
+    script = loader.get_source(environment, "script.js")[0]
+    style = loader.get_source(environment, "style.css")[0]
+    return environment.get_template(template).render(
+        script=Markup(script), script_hash=hash_of(script), style=Markup(style), **values
     )
+
+
+def hash_of(script: str) -> str:
+    """The hash by which the content security policy of the page knows its script."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
 
 
 def _printable(value: Any) -> Any:
@@ -72,9 +101,18 @@ def _printable(value: Any) -> Any:
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
+def _removed(run: Run) -> str:
+    """How many channels were removed, in words; empty where that is not known."""
+    if run.plan is None or run.topology is None:
+        return ""
+    removed = len(run.plan.removed(run.topology))
+    removable = sum(group.size for group in run.topology.removable_groups)
+    return f"{removed:,} of {removable:,} removable channels are removed"
+
+
 def _repeat_command(run: Run) -> str:
     """The command that repeats the run from its recipe."""
-    if run.result.method == POSTTRAINING:
+    if run.result is not None and run.cost is not None and run.result.method == POSTTRAINING:
         budget = f"{run.cost.relative_bops * 1.001:.4g}"  # rounded, but not below the cost of the point
         return f"bayesbits posttrain {RECIPE} --output again --budget {budget}"
     return f"bayesbits search {RECIPE} --output again"

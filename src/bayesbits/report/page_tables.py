@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from bayesbits.cost import Cost
 from bayesbits.deploy.verification.result import RuntimeTensor, Verification
 from bayesbits.recipes.result import POSTTRAINING
+from bayesbits.records.bench import Bench
 from bayesbits.records.plan import FLOAT_BITS
-from bayesbits.report.formatting import format_bytes, format_count, format_duration, format_part, format_reduction
-from bayesbits.report.layer_figure import LayerBars
+from bayesbits.records.topology import Topology
+from bayesbits.report import formatting
+from bayesbits.report.formatting import (
+    format_bytes,
+    format_count,
+    format_part,
+    format_percent,
+    format_reduction,
+    format_seconds,
+)
 from bayesbits.report.run_data import Run
 
 _METHODS = {
@@ -16,33 +27,29 @@ _METHODS = {
     "bayesian_bits_pruning_only": "Bayesian Bits: channels were learned, at a fixed bit width",
     POSTTRAINING: "Bayesian Bits after training: bits were learned on a few examples, no weight changed",
 }
-_REMAINDER = "(left in float)"
+REMAINDER = "(left in float)"
 
 Row = tuple[str, ...]
 
 
-def headline(run: Run) -> list[Row]:
-    """Name, value and explanation of the three most important numbers."""
-    cost, before, score = run.cost, run.float_cost, run.result.scores[0]
-    origin = "the search started from scratch"
-    if score.float_text is not None:
-        origin = f"float network {score.float_text}, {score.change}"
-    smaller = format_reduction(before.weight_bytes, cost.weight_bytes, "smaller")
-    return [
-        (f"Test {score.name}", score.text, f"{origin}; {score.direction}"),
-        ("Relative bit operations", f"{cost.relative_bops:.3g}%",
-         format_reduction(100, cost.relative_bops, "fewer than at 32 bits")),
-        ("Weights", format_bytes(cost.weight_bytes), f"{smaller} than {format_bytes(before.weight_bytes)}"),
-    ]  # fmt: skip
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table that can be sorted."""
+
+    text: str
+    value: float | str
+    """What is compared."""
 
 
 def before_and_after(run: Run) -> list[Row]:
     """Metrics and costs: name, float network, compressed network, change."""
-    cost, before = run.cost, run.float_cost
     scores = [
         (f"Test {score.name}, {score.direction}", score.float_text or "not trained", score.text, score.change or "")
-        for score in run.result.scores
+        for score in (() if run.result is None else run.result.scores)
     ]
+    cost, before = run.cost, run.float_cost
+    if cost is None or before is None:
+        return list(scores)
     relative = [
         (name, "100%", f"{percent:.3g}%", format_reduction(100, percent, "fewer"))
         for name, percent in (
@@ -51,78 +58,70 @@ def before_and_after(run: Run) -> list[Row]:
         )
     ]
     absolute = [
-        (name, f"{old:,}", f"{new:,}", format_reduction(old, new, comparative))
-        for name, old, new, comparative in (
-            ("BOPs", before.bops, cost.bops, "fewer"),
-            ("MACs", before.macs, cost.macs, "fewer"),
-            ("Parameters", before.parameters, cost.parameters, "fewer"),
-            ("Bytes of weights", before.weight_bytes, cost.weight_bytes, "smaller"),
+        (name, form(old), form(new), format_reduction(old, new, comparative))
+        for name, form, old, new, comparative in (
+            ("BOPs", format_count, before.bops, cost.bops, "fewer"),
+            ("MACs", format_count, before.macs, cost.macs, "fewer"),
+            ("Parameters", format_count, before.parameters, cost.parameters, "fewer"),
+            ("Weights", format_bytes, before.weight_bytes, cost.weight_bytes, "smaller"),
         )
     ]
     return [*scores, *relative, *absolute]
 
 
-def layer_bars(run: Run) -> list[LayerBars]:
-    """What is drawn: every layer, and the operations that are left in float together."""
-    bars = []
-    for entry in run.cost.layers:
+def layers(run: Run) -> list[list[Cell]]:
+    """Position, name, weight bits, input bits, channels in and out, MACs, share of BOPs, bytes and error by layer."""
+    if run.cost is None or run.topology is None:
+        return []
+    errors = {} if run.statistics is None else {error.name: error.alone for error in run.statistics.layers}
+    rows = []
+    for place, entry in enumerate(run.cost.layers, start=1):
         layer = run.topology.layer(entry.name)
-        channels_in, channels_out = len(layer.in_channels), len(layer.out_channels)
-        bits = (entry.weight_bits, entry.activation_bits)
-        bars.append(LayerBars(entry.name, *bits, entry.kept_in, channels_in, entry.kept_out, channels_out, entry.share))
-    if run.cost.unsupported_macs:
-        bars.append(LayerBars(_REMAINDER, FLOAT_BITS, FLOAT_BITS, 0, 0, 0, 0, _remaining_share(run.cost)))
-    return bars
-
-
-def layers(run: Run) -> list[Row]:
-    """Name, weight bits, input bits, channels in, channels out, MACs, BOPs, share and bytes of every layer."""
-    rows: list[Row] = []
-    for entry in run.cost.layers:
-        layer = run.topology.layer(entry.name)
+        error = errors.get(entry.name)
         rows.append(
-            (entry.name, str(entry.weight_bits), str(entry.activation_bits))
-            + (format_part(entry.kept_in, len(layer.in_channels)), format_part(entry.kept_out, len(layer.out_channels)))
-            + (f"{entry.macs:,}", f"{entry.bops:,}", f"{entry.share:.1f}%", f"{entry.weight_bytes:,}")
+            [
+                Cell(str(place), place),
+                Cell(entry.name, entry.name),
+                Cell(_bits(entry.weight_bits), entry.weight_bits),
+                Cell(_bits(entry.activation_bits), entry.activation_bits),
+                Cell(format_part(entry.kept_in, len(layer.in_channels)), entry.kept_in),
+                Cell(format_part(entry.kept_out, len(layer.out_channels)), entry.kept_out),
+                Cell(f"{entry.macs:,}", entry.macs),
+                Cell(f"{entry.share:.1f}%", entry.share),
+                Cell(f"{entry.weight_bytes:,}", entry.weight_bytes),
+                Cell("" if error is None else f"{error:.1f}", 1e9 if error is None else error),
+            ]
         )
     return rows
 
 
-def remainder(run: Run) -> list[Row]:
-    """A row like those of `layers` for everything that is left in float, where there is anything."""
+def _bits(bits: int) -> str:
+    return "float" if bits == FLOAT_BITS else str(bits)
+
+
+def remainder(run: Run) -> Row | None:
+    """MACs, share and bytes of everything that is left in float; None where there is nothing."""
     cost = run.cost
+    if cost is None:
+        return None
     other_bytes = cost.weight_bytes - sum(entry.weight_bytes for entry in cost.layers)
     if not cost.unsupported_macs and not other_bytes:
-        return []
-    other_bops = cost.bops - sum(entry.bops for entry in cost.layers)
-    numbers = (f"{cost.unsupported_macs:,}", f"{other_bops:,}", f"{_remaining_share(cost):.1f}%", f"{other_bytes:,}")
-    return [(_REMAINDER, str(FLOAT_BITS), str(FLOAT_BITS), "", "", *numbers)]
-
-
-def total(run: Run) -> Row:
-    """The last row under those of `layers`."""
-    cost = run.cost
-    return ("total", "", "", "", "", f"{cost.macs:,}", f"{cost.bops:,}", "100%", f"{cost.weight_bytes:,}")
+        return None
+    return f"{cost.unsupported_macs:,}", f"{_remaining_share(cost):.1f}%", f"{other_bytes:,}"
 
 
 def _remaining_share(cost: Cost) -> float:
     return abs(100 - sum(entry.share for entry in cost.layers))  # rounding must not give -0.0
 
 
-def residual_operands(run: Run) -> list[Row]:
-    """Name and bits of the operands of residual additions."""
-    return [(name, str(run.plan.bits[name])) for name in run.topology.operand_tensors if name in run.plan.bits]
-
-
-def fixed_channels(run: Run) -> list[Row]:
+def fixed_channels(topology: Topology) -> list[Row]:
     """Producer, reason and number of channels that cannot be removed."""
-    groups = run.topology.groups
-    return [(group.name, group.reason, f"{group.size:,}") for group in groups if group.reason is not None]
+    return [(group.name, group.reason, f"{group.size:,}") for group in topology.groups if group.reason is not None]
 
 
-def unsupported(run: Run) -> list[Row]:
+def unsupported(topology: Topology) -> list[Row]:
     """Name, operation, reason and MACs of everything that is left in float."""
-    return [(entry.name, entry.what, entry.reason, f"{entry.macs:,}") for entry in run.topology.unsupported]
+    return [(one.name or "the network", one.what, one.reason, f"{one.macs:,}") for one in topology.unsupported]
 
 
 def verification(found: Verification) -> list[Row]:
@@ -174,26 +173,62 @@ def float_kernels(found: Verification) -> list[Row]:
     return [(kernel.layer, kernel.operation, kernel.reason or "") for kernel in kernels]
 
 
+def times(bench: Bench) -> list[Row]:
+    """File, threads, batch, time, speed against the float file, and size."""
+    floats = {(one.threads, one.batch): one.seconds for one in bench.files if one.name == "float"}
+    rows: list[Row] = []
+    for one in bench.files:
+        before = floats.get((one.threads, one.batch), one.seconds)
+        rows.append(
+            (one.name, "all" if one.threads is None else str(one.threads), str(one.batch), format_seconds(one.seconds),
+             "" if one.name == "float" else _speed(before, one.seconds), format_bytes(one.bytes))
+        )  # fmt: skip
+    return rows
+
+
+def _speed(before: float, after: float) -> str:
+    """Such as "2.1x faster"; below 2 in percent of the time, such as "20% more time"."""
+    if after > before:
+        return f"{format_percent(100 * (after / before - 1))} more time"
+    return format_reduction(before, after, "faster").replace("% faster", "% less time").replace("not", "no")
+
+
+def slower_layers(bench: Bench) -> list[Row]:
+    """Layer, kernel, time, and time in float of the layers that are slower than in float; the worst first."""
+    slower = [one for one in bench.layers if one.seconds > one.float_seconds]
+    slower.sort(key=lambda one: one.float_seconds - one.seconds)
+    return [(one.layer, one.kernel, format_seconds(one.seconds), format_seconds(one.float_seconds)) for one in slower]
+
+
 def settings(run: Run) -> list[Row]:
     """What was run, how, and on which machine."""
     recipe, result = run.recipe, run.result
-    stages = (
-        ("float training", result.float_epochs),
-        ("search", result.epochs),
-        ("fine-tuning", result.finetune_epochs),
-    )
-    metrics = ", ".join(score.name for score in result.scores)
-    rows = [
-        ("Recipe", f"{recipe.name}. {recipe.description}" if recipe.description else recipe.name),
-        ("Settings from", recipe.source),
-        ("Network", f"{recipe.model.name}, {format_count(run.float_cost.parameters)} parameters"),
-        ("Trained weights from", recipe.model.checkpoint or ""),
-        ("Data", recipe.data.name),
-        ("Task", f"{recipe.task.name}; loss {recipe.task.loss_name}, metrics {metrics}"),
-        ("Method", f"{_METHODS.get(result.method, result.method)}; mu = {result.mu:g}, seed {result.seed}"),
-        ("Epochs", ", ".join(f"{number} of {name}" for name, number in stages if number)),
-        ("Training time", f"{format_duration(result.seconds)} on {result.device}"),
-        *((f"Execution of {stage}", str(execution)) for stage, execution in result.executions.items()),
-        ("Versions", ", ".join(f"{name} {version}" for name, version in result.versions.items())),
-    ]
+    rows: list[Row] = []
+    if recipe is not None:
+        rows += [
+            ("Recipe", f"{recipe.name}. {recipe.description}" if recipe.description else recipe.name),
+            ("Settings from", recipe.source),
+            ("Network", recipe.model.name + _parameters(run)),
+            ("Trained weights from", recipe.model.checkpoint or ""),
+            ("Data", recipe.data.name),
+            ("Task", f"{recipe.task.name}; loss {recipe.task.loss_name}"),
+            ("Budget", "" if recipe.search.budget is None else str(recipe.search.budget)),
+        ]
+    if result is not None:
+        stages = (
+            ("float training", result.float_epochs),
+            ("search", result.epochs),
+            ("fine-tuning", result.finetune_epochs),
+        )
+        rows += [
+            ("Method", f"{_METHODS.get(result.method, result.method)}; mu = {result.mu:.4g}, seed {result.seed}"),
+            ("Epochs", ", ".join(f"{number} of {name}" for name, number in stages if number)),
+            ("Training time", f"{formatting.format_duration(result.seconds)} on {result.device}"),
+            *((f"Execution of {stage}", str(execution)) for stage, execution in result.executions.items()),
+            ("Versions", ", ".join(f"{name} {version}" for name, version in result.versions.items())),
+        ]
     return [row for row in rows if row[1]]
+
+
+def _parameters(run: Run) -> str:
+    return "" if run.float_cost is None else f", {format_count(run.float_cost.parameters)} parameters"

@@ -1,113 +1,147 @@
-"""Reads the folder of a finished run: result, recipe, plan, topology, training curves and verification.
+"""Reads the folder of a run: recipe, result, plan, topology, statistics, verification, measured times and front.
 
-Everything on the page comes from here. A file that is missing, damaged, or from another run is an error that names it.
+Everything on the page comes from here. A file that is missing, damaged, or from another run is no reason to show
+nothing: what can be read is shown, and `Run.problems` says what is wrong. `training_curves` reads the metrics.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import ceil, isclose
+from math import isclose
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bayesbits.cost import Cost, CostModel
 from bayesbits.deploy.verification.result import Verification
 from bayesbits.recipes import Recipe, Result
-from bayesbits.recipes.run_folder import METRICS, PLAN, RECIPE, RESULT, TOPOLOGY, VERIFICATION, load_recipe, unfinished
+from bayesbits.recipes import run_folder as files
+from bayesbits.records.bench import Bench
+from bayesbits.records.front import Front
 from bayesbits.records.plan import Plan
+from bayesbits.records.tensor_statistics import TensorStatistics
 from bayesbits.records.topology import Topology
+from bayesbits.report.training_curves import Curves, read_curves
 
 _TOLERANCE = 1e-6  # of relative bit operations that were written to a file and read again
-_MOST_POINTS = 300  # of a training curve; more cannot be distinguished
-_NUMBERS = ("relative_bops", "seconds", "mu", "seed", "epochs", "float_epochs", "finetune_epochs")
+_NUMBERS = (
+    "relative_bops", "weight_bytes", "float_weight_bytes", "seconds", "mu", "seed", "epochs", "float_epochs",
+    "finetune_epochs",
+)  # fmt: skip
 Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
-class Point:
-    """A point of the training curves."""
-
-    epoch: float
-    """The number of epochs of the stage that were finished."""
-    task_loss: float | None
-    """The mean task loss since the previous point; None where it was not finite."""
-    relative_bops: float | None
-    """The expected relative bit operations in percent; None where the stage learns no bits."""
-
-
-@dataclass(frozen=True)
-class Stage:
-    """The curves of one stage: float training, search or fine-tuning."""
-
-    name: str
-    """Such as "search"."""
-    epochs: int
-    points: tuple[Point, ...]
-    """In the order of training."""
-
-
-@dataclass(frozen=True)
 class Run:
-    """A finished run."""
+    """A run, as far as its folder can be read; what is None is not there, or cannot be used."""
 
     folder: Path
-    recipe: Recipe
+    recipe: Recipe | None
     recipe_text: str
-    """The recipe file, from which the run can be repeated."""
-    result: Result
-    topology: Topology
-    plan: Plan
-    cost: Cost
+    """The recipe file, from which the run can be repeated; empty where there is none."""
+    result: Result | None
+    topology: Topology | None
+    plan: Plan | None
+    cost: Cost | None
     """The cost of the compressed network."""
-    float_cost: Cost
+    float_cost: Cost | None
     """The cost of the float network."""
-    stages: tuple[Stage, ...]
-    """The training curves; empty where no metrics were written."""
+    curves: Curves
+    """The training curves; without points where no metrics were written."""
+    statistics: TensorStatistics | None
+    """Histograms of the tensors and the error by layer."""
     verification: Verification | None
     """The verification of the deployed network; None where it was not verified."""
+    bench: Bench | None
+    """Measured times; None where `bayesbits bench` did not run."""
+    front: Front | None
+    """The points of post-training."""
+    unfinished: str
+    """Why the run is not finished, and how to go on; empty for a finished run."""
+    problems: tuple[str, ...]
+    """What is damaged or does not belong together, with the way out."""
+
+    @property
+    def name(self) -> str:
+        """The name of the recipe; of the folder where there is none."""
+        return self.recipe.name if self.recipe is not None else self.folder.resolve().name
+
+
+class _Reader:
+    """Reads files of a folder, and keeps the errors."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.problems: list[str] = []
+
+    def read(self, name: str, read: Callable[[Path], Part], way_out: str) -> Part | None:
+        """What a file says; None where it is missing or damaged."""
+        path = self.folder / name
+        if not path.is_file():
+            return None
+        try:
+            return read(path)
+        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+            reason = str(error) if str(path) in str(error) else f"{path} is damaged, or of another version: {error}"
+            self.problems.append(reason if "bayesbits" in reason else f"{reason}. {way_out}")
+            return None
 
 
 def read_run(folder: str | Path) -> Run:
-    """Read a finished run; raises an error that names the file which is missing, damaged, or from another run."""
+    """Read a run; an error only where the folder holds nothing of one."""
     folder = Path(folder)
-    for name in (RESULT, RECIPE, PLAN, TOPOLOGY):
-        if not (folder / name).is_file():
-            raise FileNotFoundError(unfinished(folder, name))
-    result = _read(folder / RESULT, _result)
-    topology, plan = _read(folder / TOPOLOGY, Topology.load), _read(folder / PLAN, Plan.load)
-    model = CostModel(topology)
-    cost = _read(folder / PLAN, lambda _path: model.count(plan))
-    if not isclose(cost.relative_bops, result.relative_bops, rel_tol=_TOLERANCE):
-        raise ValueError(
-            f"{folder / PLAN} needs {cost.relative_bops:.4g}% of the bit operations and {folder / RESULT} says "
-            f"{result.relative_bops:.4g}%: the two files are from different runs. `bayesbits search` writes both"
+    known = (files.RECIPE, files.RESULT, files.PLAN, files.METRICS, files.FRONT)
+    if not any((folder / name).is_file() for name in known):
+        raise FileNotFoundError(files.unfinished(folder, files.RESULT))
+    reader, again = _Reader(folder), f"`{files.resume_command(folder)}` writes it again from the checkpoints"
+    recipe_text = reader.read(files.RECIPE, lambda path: path.read_text(encoding="utf-8"), "") or ""
+    recipe = reader.read(files.RECIPE, lambda _: files.load_recipe(folder), "Run the recipe again in another folder")
+    result = reader.read(files.RESULT, _result, again)
+    topology = reader.read(files.TOPOLOGY, Topology.load, again)
+    plan = reader.read(files.PLAN, Plan.load, again)
+    cost = float_cost = None
+    if topology is not None:
+        model, found = CostModel(topology), topology
+        float_cost = model.dense()
+        if plan is not None:
+            decided = plan
+            cost = reader.read(files.PLAN, lambda _: model.count(_checked(decided, found)), again)
+    if cost is None:
+        plan = None
+    elif result is not None and not isclose(cost.relative_bops, result.relative_bops, rel_tol=_TOLERANCE):
+        reader.problems.append(
+            f"{folder / files.PLAN} needs {cost.relative_bops:.4g}% of the bit operations and {folder / files.RESULT} "
+            f"says {result.relative_bops:.4g}%: the two files are from different runs. `bayesbits search` writes both"
         )
-    recipe_text = _read(folder / RECIPE, lambda path: path.read_text(encoding="utf-8"))
-    epochs = {"float": result.float_epochs, "search": result.epochs, "finetune": result.finetune_epochs}
-    metrics, verification = folder / METRICS, folder / VERIFICATION
     return Run(
-        folder=folder,
-        recipe=load_recipe(folder),
-        recipe_text=recipe_text,
-        result=result,
-        topology=topology,
-        plan=plan,
-        cost=cost,
-        float_cost=model.dense(),
-        stages=read_training_curves(metrics, epochs) if metrics.is_file() else (),
-        verification=_verification(verification, topology) if verification.is_file() else None,
-    )
+        folder=folder, recipe=recipe, recipe_text=recipe_text, result=result, topology=topology, plan=plan, cost=cost,
+        float_cost=float_cost,
+        curves=reader.read(files.METRICS, lambda path: read_curves(path, _epochs(recipe, result), result is not None),
+                           "Without the file the page has no curves") or Curves(),
+        statistics=reader.read(files.STATISTICS, lambda path: _statistics(path, plan),
+                               "`bayesbits report --measure` writes it again"),
+        verification=reader.read(files.VERIFICATION, lambda path: _verification(path, topology),
+                                 f"Run `bayesbits verify {folder}` again, or remove the file"),
+        bench=reader.read(files.BENCH, Bench.load, f"Run `bayesbits bench {folder}` again, or remove the file"),
+        front=reader.read(files.FRONT, Front.load, "Run `bayesbits posttrain` again"),
+        unfinished="" if (folder / files.RESULT).is_file() else files.unfinished(folder, files.RESULT),
+        problems=tuple(dict.fromkeys(reader.problems)),
+    )  # fmt: skip
 
 
-def _read(path: Path, read: Callable[[Path], Part]) -> Part:
-    """Read a file; an error of the reader gets the name of the file."""
-    try:
-        return read(path)
-    except ValueError as error:
-        where = "" if str(path) in str(error) else f"{path} cannot be used: "
-        raise ValueError(f"{where}{error}") from error
+def _checked(plan: Plan, topology: Topology) -> Plan:
+    plan.check(topology)
+    return plan
+
+
+def _epochs(recipe: Recipe | None, result: Result | None) -> dict[str, int]:
+    """The stages in their order, with their numbers of epochs; those of the result, as the recipe may be older."""
+    if result is not None:
+        return {"float": result.float_epochs, "search": result.epochs, "finetune": result.finetune_epochs}
+    if recipe is None:
+        return {"float": 0, "search": 0, "finetune": 0}
+    stages = {"float": recipe.float_training, "search": recipe.search, "finetune": recipe.finetune}
+    return {name: 0 if stage is None else stage.epochs for name, stage in stages.items()}
 
 
 def _result(path: Path) -> Result:
@@ -130,72 +164,21 @@ def _result(path: Path) -> Result:
     return result
 
 
-def _verification(path: Path, topology: Topology) -> Verification:
+def _statistics(path: Path, plan: Plan | None) -> TensorStatistics:
+    """Statistics of this network and of no other."""
+    statistics = TensorStatistics.load(path)
+    widths: Mapping[str, Any] = {} if plan is None else plan.bits
+    for tensor in statistics.tensors:
+        if plan is not None and widths.get(tensor.name) != tensor.bits:
+            raise ValueError(f"it is about another plan: {tensor.name} had {tensor.bits} bits when it was measured")
+    return statistics
+
+
+def _verification(path: Path, topology: Topology | None) -> Verification:
     """A verification in which every layer is one of this network."""
-    try:
-        verification = _read(path, Verification.load)
-    except ValueError as error:
-        raise ValueError(f"{error}. Run `bayesbits verify {path.parent}` again, or remove the file") from error
-    unknown = sorted({kernel.layer for kernel in verification.kernels} - {layer.name for layer in topology.layers})
-    if unknown:
-        raise ValueError(
-            f"{path} is about another network: it has a layer {unknown[0]!r}. Run `bayesbits verify` again, or remove "
-            "the file"
-        )
+    verification = Verification.load(path)
+    if topology is not None:
+        unknown = sorted({one.layer for one in verification.kernels} - {layer.name for layer in topology.layers})
+        if unknown:
+            raise ValueError(f"it is about another network: it has a layer {unknown[0]!r}")
     return verification
-
-
-def read_training_curves(path: Path, epochs: Mapping[str, int]) -> tuple[Stage, ...]:
-    """Read metrics.jsonl; `epochs` has the names of the stages in order and their numbers of epochs.
-
-    A finished stage ends with a line about its last step, so steps can be converted to epochs. Stages without lines
-    are left out.
-    """
-    lines = _training_lines(path)
-    stages = []
-    for name, number in epochs.items():
-        own = [line for line in lines if line["phase"] == name]
-        if own and number:
-            scale = number / max(line["step"] for line in own)
-            points = [
-                Point(line["step"] * scale, line.get("task_loss"), line.get("expected_relative_bops")) for line in own
-            ]
-            stages.append(Stage(name, number, _averaged(points)))
-    return tuple(stages)
-
-
-def _training_lines(path: Path) -> list[dict[str, Any]]:
-    lines = []
-    for number, text in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
-        if not text.endswith(b"\n"):  # the last line was not written to its end
-            break
-        try:
-            line = json.loads(text)
-            if line["event"] == "train":
-                _check_line(line)
-                lines.append(line)
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} is damaged in line {number}: {type(error).__name__}: {error}") from error
-    return lines
-
-
-def _check_line(line: Mapping[str, Any]) -> None:
-    if not isinstance(line["phase"], str) or not isinstance(line["step"], int) or line["step"] < 1:
-        raise ValueError("it has no phase and step")
-    for key in ("task_loss", "expected_relative_bops"):
-        if not isinstance(line.get(key), int | float | None):
-            raise ValueError(f"{key} is {line[key]!r}")
-
-
-def _averaged(points: Sequence[Point]) -> tuple[Point, ...]:
-    """At most `_MOST_POINTS` points: of neighbors, the mean loss and the last cost."""
-    size = ceil(len(points) / _MOST_POINTS)
-    if size <= 1:
-        return tuple(points)
-    averaged = []
-    for first in range(0, len(points), size):
-        neighbors = points[first : first + size]
-        losses = [point.task_loss for point in neighbors if point.task_loss is not None]
-        mean = sum(losses) / len(losses) if losses else None
-        averaged.append(Point(neighbors[-1].epoch, mean, neighbors[-1].relative_bops))
-    return tuple(averaged)

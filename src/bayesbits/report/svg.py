@@ -10,8 +10,6 @@ from math import ceil, floor, log10
 
 from markupsafe import Markup
 
-WIDTH = 960  # of every figure
-
 EMPTY = Markup("")
 
 
@@ -36,19 +34,6 @@ def element(name: str, /, *children: str, **attributes: str | float) -> Markup:
 def _attribute(value: str | float) -> str:
     """Numbers have at most two decimals: a hundredth of a pixel is enough."""
     return printable(value) if isinstance(value, str) else f"{value:.2f}".rstrip("0").rstrip(".")
-
-
-def figure(name: str, height: float, title: str, description: str, *children: Markup) -> Markup:
-    """An SVG image. `description` is read to those who do not see it; `name` makes the ids unique in the page."""
-    return element(
-        "svg",
-        element("title", title, id=f"{name}-title"),
-        element("desc", description, id=f"{name}-desc"),
-        *children,
-        viewBox=f"0 0 {WIDTH} {height}",
-        role="img",
-        aria_labelledby=f"{name}-title {name}-desc",
-    )
 
 
 def label(x: float, y: float, text: str, style: str, anchor: str = "start") -> Markup:
@@ -90,12 +75,6 @@ def linear_axis(high: float, start: float, end: float) -> Axis:
     """An axis from zero to the first tick that is not below `high`."""
     step = _round_step((high or 1.0) / 5)
     return Axis(0.0, step * ceil((high or 1.0) / step - 1e-9), start, end)
-
-
-def log_axis(low: float, high: float, start: float, end: float) -> Axis:
-    """A logarithmic axis between the powers of ten that enclose `low` and `high`."""
-    first = floor(log10(low) + 1e-9)
-    return Axis(10.0**first, 10.0 ** max(first + 1, ceil(log10(high) - 1e-9)), start, end, logarithmic=True)
 
 
 def _round_step(step: float) -> float:

@@ -21,6 +21,7 @@ from bayesbits.training.checkpoint import describe_training, load_model, read_ch
 from bayesbits.training.distributed import Ranks, averaged_quantizer_gradients, full_model_state, local_part
 from bayesbits.training.errors import Interrupted, LoaderError, NonFiniteError, StopSignals, TrainingError
 from bayesbits.training.execution import Execution
+from bayesbits.training.gate_log import FEW_EPOCHS, GateLog
 from bayesbits.training.metrics import LossHistory, MetricsLog
 from bayesbits.training.optimizers import make_optimizers
 from bayesbits.training.phase import Evaluate, Phase, Position, check_budget, find_checkpoint, start_training
@@ -110,6 +111,7 @@ class Run:
         writes = self.phase.folder is not None and self.ranks.is_first and unfinished
         path = self.phase.folder / "metrics.jsonl" if writes and self.phase.folder is not None else None
         self.metrics = MetricsLog(path, self.phase.name, None if content is None else content["metrics"])
+        self.gates = None if path is None else GateLog(self.compressor)
         if content is None:
             self._save()
             if path is not None and self.phase.checkpoint is not None:
@@ -126,6 +128,8 @@ class Run:
     def train(self) -> None:
         """Run the remaining epochs."""
         self.progress.begin(self.position.epochs_done())
+        if self.config.compile and self.position.epoch < self.config.epochs:
+            self.progress.say(f"{self.phase.name}: compiling, once: the first steps wait for it")
         try:
             while self.position.epoch < self.config.epochs:
                 self._epoch()
@@ -145,6 +149,8 @@ class Run:
                 self._report_execution()
             if position.step % self.config.log_steps == 0:
                 self._log()
+                if self.config.epochs < FEW_EPOCHS and position.step < self.steps:
+                    self._log_gates(position.step // self.config.log_steps, self.steps // self.config.log_steps + 1)
             due = self.phase.folder is not None and time.monotonic() - self.saved >= self.config.checkpoint_seconds
             stop, save = self.ranks.max([self.signals.received, int(due)])
             if stop:
@@ -161,6 +167,8 @@ class Run:
         last = position.epoch == self.config.epochs
         if last:
             self._log()
+        if last or self.config.epochs >= FEW_EPOCHS:
+            self._log_gates(position.epoch, self.config.epochs)
         if self.phase.evaluate is not None and (last or position.epoch % self.config.evaluate_epochs == 0):
             self._evaluate(self.phase.evaluate)
         if last:
@@ -274,6 +282,12 @@ class Run:
         where = {"epoch": self.position.epoch, "step": self.position.step, "seconds": round(self._seconds(), 3)}
         self.metrics.write("train", {**where, **values, "lr": self.optimizers.lrs()})
         self.progress.update(self.position.epochs_done(), values)
+
+    def _log_gates(self, number: int, total: int) -> None:
+        """Write a line about the gates where one is due."""
+        if self.gates is not None and self.gates.due(number, total):
+            where = {"epoch": self.position.epoch, "step": self.position.step}
+            self.metrics.write("gates", where | self.gates.line())
 
     def _evaluate(self, evaluate: Evaluate) -> None:
         """Evaluate in evaluation mode, and restore modes and random generators."""

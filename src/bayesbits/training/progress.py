@@ -14,8 +14,10 @@ from rich.text import Text
 _LINE_SECONDS = 10.0
 _LEAST_BAR, _MOST_BAR, _DIGITS = 8, 40, 6
 _SHORT_NAMES = {"expected_relative_bops": "BOPs", "task_loss": "task"}
+_SHORT_NAMES |= {"validation_accuracy": "acc"}
 _SHORT_NAMES |= {"mu_relative_bops": "mu", "target_relative_bops": "target", "decided_relative_bops": "decided"}
 _PERCENT = {"expected_relative_bops", "target_relative_bops", "decided_relative_bops"}
+_METRICS = ("validation_", "accuracy")  # before what else is written
 _FIRST, _LAST = ("loss", "expected_relative_bops"), ("task_loss", "penalty")
 
 
@@ -107,14 +109,15 @@ def bar_line(
 ) -> Text:
     """Head, bar, time and values in at most `width` characters; values that do not fit are left out.
 
-    Loss and cost are kept first, then the time, then the other values. The bar takes the remaining width, and is left
-    out last of all. `plain` draws it without special characters.
+    Loss and cost are kept first, then the time, then metrics, then the other values. The bar takes the remaining width,
+    and is left out last of all. `plain` draws it without special characters.
     """
     numbers = {
         name: _number(name, f"{value:.3g}%" if name in _PERCENT else f"{value:.4g}") for name, value in values.items()
     }
     wanted = [name for name in reversed(_FIRST) if name in numbers] + ["clock"]
-    wanted += [name for name in numbers if name not in (*_FIRST, *_LAST)] + [one for one in _LAST if one in numbers]
+    others = [name for name in numbers if name not in (*_FIRST, *_LAST)]
+    wanted += sorted(others, key=lambda name: not name.startswith(_METRICS)) + [one for one in _LAST if one in numbers]
     texts = {"clock": clock, **numbers}
     room = width - len(head) - 1 - _LEAST_BAR
     chosen = set()

@@ -13,6 +13,8 @@ EXTRAS = {
     "data": {"sklearn": "scikit-learn", "PIL": "pillow"},
     "solver": {"scipy": "scipy"},
     "ray": {"ray": "ray"},
+    "figures": {"resvg_py": "resvg-py"},
+    "tensorboard": {"tensorboard": "tensorboard"},
 }
 """By extra, as in pyproject.toml: the modules that its packages install, and the name of each package."""
 

@@ -1,0 +1,201 @@
+"""Measuring the statistics of a network's tensors: histograms, what rounding does to them, and the error by layer.
+
+The network runs twice on a few examples. First without rounding: there every layer is also computed with its own
+rounding, on the same input, which is the error of the layer alone. Then with all rounding: there the output of a layer
+has the errors of everything in front of it.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayesbits.compression.compressor import Compressor
+from bayesbits.compression.observers import network_restored, observing
+from bayesbits.compression.range_estimation import round_to_bits
+from bayesbits.compression.sampling import SAMPLE, evenly_spaced, in_rows
+from bayesbits.nn import GatedQuantizer
+from bayesbits.nn.layer import AttachedLayer
+from bayesbits.nn.product import attached_products
+from bayesbits.records.tensor_statistics import Histogram, LayerError, TensorStatistics
+from bayesbits.utils.batches import batched_tensors, call_model
+
+BINS = 64
+_OUTPUTS = 2**15  # values of a layer's output from which its error is computed
+_MARGIN = 1.05  # by how much a histogram is wider than the range
+
+Parts = tuple[Tensor, Tensor, Tensor | None]
+
+
+def measure_statistics(compressor: Compressor, inputs: Any) -> TensorStatistics:
+    """The statistics of a network with final widths, on the inputs of one batch; the network stays as it is.
+
+    Args:
+        compressor: A network with a plan that is fixed.
+        inputs: What the network is called with: a tensor, a tuple or a dict. A few examples are enough.
+    """
+    model, attachment = compressor.model, compressor.attachment
+    quantizers: dict[str, GatedQuantizer] = dict(attachment.quantizers)
+    observers = {name: _Observer(name, quantizer) for name, quantizer in quantizers.items()}
+    modules: dict[str, nn.Module] = {**dict(model.named_modules()), **attached_products(model)}
+    layers = {
+        layer.name: _Layer(module)
+        for layer in compressor.topology.layers
+        if isinstance(module := modules.get(layer.name), AttachedLayer)
+    }
+    with network_restored(model), torch.no_grad():
+        model.eval()
+        modes = {quantizer: (quantizer.mode, quantizer.fixed_bits) for quantizer in quantizers.values()}
+        for quantizer in quantizers.values():
+            quantizer.turn_off()
+        with _intercepted(layers, lambda layer, parts: layer.in_float(parts, modes)):
+            float_output = call_model(model, inputs)
+        for quantizer, (mode, bits) in modes.items():
+            quantizer.enter(mode, bits)
+        with _intercepted(layers, _Layer.rounded), observing(quantizers, observers):
+            output = call_model(model, inputs)
+    tensors = batched_tensors(inputs)
+    return TensorStatistics(
+        examples=len(tensors[0]) if tensors else 0,
+        tensors=tuple(found for one in observers.values() if (found := one.histogram()) is not None),
+        layers=tuple(layer.error(name) for name, layer in layers.items() if layer.float_outputs),
+        output=_decibel(*_signal_and_noise(_sample_of(float_output), _sample_of(output))),
+    )
+
+
+class _Observer:
+    """A forward pre-hook on a quantizer, which takes its values the first time that it runs."""
+
+    def __init__(self, name: str, quantizer: GatedQuantizer) -> None:
+        self.name, self.quantizer = name, quantizer
+        self.rows: Tensor | None = None
+
+    def __call__(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if self.rows is not None or inputs[0].numel() == 0:
+            return
+        stretch = inputs[1] if len(inputs) > 1 else None
+        beta = self.quantizer.beta.detach()
+        # The grid of a weight in front of a batch norm is stretched, and its rows are divided by that.
+        count = beta.numel() if stretch is None else inputs[0].shape[0]
+        rows = in_rows(inputs[0], count)
+        rows = rows if stretch is None else rows / stretch.detach().reshape(-1, 1).expand(count, 1)
+        self.rows = evenly_spaced(rows, max(1, SAMPLE // count))
+
+    def histogram(self) -> Histogram | None:
+        """The histogram; None where the quantizer did not run, or does not round."""
+        quantizer, rows = self.quantizer, self.rows
+        if rows is None or quantizer.mode == "off" or not torch.isfinite(rows).all():
+            return None
+        beta = quantizer.beta.detach().to(rows).reshape(-1)
+        alpha = None if quantizer.alpha is None else quantizer.alpha.detach().to(rows)
+        widths = sorted({*quantizer.bits, quantizer.effective_bits()} - {0})
+        expanded = beta.expand(len(rows)) if beta.numel() == 1 else beta
+        signal = rows.square().sum().item()
+        noise = {
+            str(width): _decibel(
+                signal, (round_to_bits(rows, expanded, width, quantizer.signed, alpha) - rows).square().sum().item()
+            )
+            for width in widths
+        }
+        several = beta.numel() > 1
+        values = rows / expanded.reshape(-1, 1) if several else rows
+        high = 1.0 if several else beta.item()
+        low = alpha.item() if alpha is not None else -high if quantizer.signed else 0.0
+        outside = ((values > high) | (values < low)).to(values).mean().item()
+        first = min(low * _MARGIN, values.min().item())
+        last = max(high * _MARGIN, values.max().item())
+        counts = torch.histc(values.float().flatten(), BINS, min=first, max=last)
+        return Histogram(
+            name=self.name, bits=quantizer.effective_bits(), low=low, high=high, ranges=beta.numel(), first=first,
+            last=last, counts=tuple(int(count) for count in counts.tolist()), clipped=100 * outside,
+            signal_to_noise=noise,
+        )  # fmt: skip
+
+
+class _Layer:
+    """One attached layer: samples of its float output, and the errors that were found."""
+
+    def __init__(self, module: AttachedLayer) -> None:
+        self.module = module
+        self.quantizers = [one for one in (module.parts.weight, module.parts.input) if one is not None]
+        self.float_outputs: list[Tensor] = []  # one for each call in a forward pass
+        self.calls = 0
+        self.alone = self.together = (0.0, 0.0)
+
+    def in_float(self, quantized: Callable[[], Parts], modes: dict[GatedQuantizer, tuple[str, int | None]]) -> Parts:
+        """A call in the network without rounding; returns what the layer goes on with."""
+        parts = quantized()
+        exact = _sample(self.module.compute(*parts))
+        for quantizer in self.quantizers:
+            quantizer.enter(*modes[quantizer])
+        rounded = _sample(self.module.compute(*quantized()))
+        for quantizer in self.quantizers:
+            quantizer.turn_off()
+        self.alone = _added(self.alone, _signal_and_noise(exact, rounded))
+        self.float_outputs.append(exact)
+        return parts
+
+    def rounded(self, quantized: Callable[[], Parts]) -> Parts:
+        """A call in the network with all rounding."""
+        parts = quantized()
+        if self.calls < len(self.float_outputs):
+            found = _signal_and_noise(self.float_outputs[self.calls], _sample(self.module.compute(*parts)))
+            self.together = _added(self.together, found)
+        self.calls += 1
+        return parts
+
+    def error(self, name: str) -> LayerError:
+        return LayerError(name, _decibel(*self.alone), _decibel(*self.together))
+
+
+@contextmanager
+def _intercepted(layers: dict[str, _Layer], called: Callable[[_Layer, Callable[[], Parts]], Parts]) -> Iterator[None]:
+    """Inside the block `called` is asked for what a layer multiplies, and given the function that computes it."""
+    for layer in layers.values():
+        layer.module.quantized = _interception(layer, called)  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        for layer in layers.values():
+            del layer.module.quantized
+
+
+def _interception(
+    layer: _Layer, called: Callable[[_Layer, Callable[[], Parts]], Parts]
+) -> Callable[[Tensor, Tensor, Tensor | None], Parts]:
+    compute = layer.module.quantized
+
+    def quantized(x: Tensor, weight: Tensor, bias: Tensor | None) -> Parts:
+        return called(layer, lambda: compute(x, weight, bias))
+
+    return quantized
+
+
+def _sample(x: Tensor) -> Tensor:
+    return evenly_spaced(in_rows(x, 1), _OUTPUTS)
+
+
+def _sample_of(output: Any) -> Tensor:
+    """A sample of the first tensor of a network's output; empty where there is none."""
+    found = [tensor for tensor in batched_tensors(output) if tensor.is_floating_point()]
+    return _sample(found[0]) if found and found[0].numel() else torch.zeros(1, 0)
+
+
+def _signal_and_noise(exact: Tensor, rounded: Tensor) -> tuple[float, float]:
+    if exact.shape != rounded.shape:  # the shape of an output can depend on the values
+        return 0.0, 0.0
+    return exact.square().sum().item(), (rounded - exact).square().sum().item()
+
+
+def _added(before: tuple[float, float], more: tuple[float, float]) -> tuple[float, float]:
+    return before[0] + more[0], before[1] + more[1]
+
+
+def _decibel(signal: float, noise: float) -> float | None:
+    """None where there is no noise, or nothing to compare it with."""
+    if not (signal > 0 and noise > 0 and math.isfinite(signal) and math.isfinite(noise)):
+        return None
+    return round(10 * math.log10(signal / noise), 3)

@@ -1,0 +1,269 @@
+"""Several runs compared: the chart of metric over cost with the means over seeds, a table, and their plans.
+
+Runs that differ in nothing but the seed are one point with a band. Runs of one recipe and method are one line. What a
+folder of post-training has learned is a line of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from bayesbits.recipes import Recipe
+from bayesbits.recipes.toml import to_table
+from bayesbits.report.chart import STYLES, Chart, Series
+from bayesbits.report.formatting import format_bytes, format_part, format_reduction
+from bayesbits.report.page_tables import Cell
+from bayesbits.report.paper_points import OTHERS, PAPER, POINTS
+from bayesbits.report.run_data import Run
+from bayesbits.utils.short_names import shorten_names
+
+_NAME_LENGTH = 24
+_METHODS = {
+    "bayesian_bits": "Bayesian Bits",
+    "bayesian_bits_quantization_only": "bits only",
+    "bayesian_bits_pruning_only": "channels only",
+    "posttraining": "post-training",
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Finished runs that differ in nothing but the seed."""
+
+    name: str
+    """What their line is called."""
+    setting: str
+    """What distinguishes them on the line: mu or the budget."""
+    runs: tuple[Run, ...]
+    scores: tuple[float, ...]
+
+    @property
+    def cost(self) -> float:
+        """The mean relative bit operations in percent."""
+        return fmean(_bops(run) for run in self.runs)
+
+    @property
+    def score(self) -> float:
+        """The mean of the metric."""
+        return fmean(self.scores)
+
+
+def run_names(runs: Sequence[Run]) -> list[str]:
+    """Names of runs that differ: the folder's last parts, as many as it takes."""
+    parts = [run.folder.resolve().parts for run in runs]
+    for number in range(1, max(map(len, parts), default=1) + 1):
+        names = ["/".join(part[-number:]) for part in parts]
+        if len(set(names)) == len(names):
+            break
+    return shorten_names(names, _NAME_LENGTH, "…") if runs else []
+
+
+def metric_of(runs: Iterable[Run]) -> tuple[str, str, bool] | None:
+    """Name, unit and direction of the main metric of the first finished run."""
+    for run in runs:
+        if run.result is not None:
+            score = run.result.scores[0]
+            return score.name, score.unit, score.higher_is_better
+    return None
+
+
+def groups_of(runs: Sequence[Run]) -> list[Group]:
+    """The finished runs with the main metric, in groups, the cheapest of each line first."""
+    metric = metric_of(runs)
+    found: dict[Any, list[Run]] = {}
+    for run in runs:
+        if run.result is not None and run.result.scores[0].name == (metric or ("",))[0]:
+            found.setdefault((_line(run), _setting(run), _without_seed(run.recipe)), []).append(run)
+    groups = [
+        Group(key[0], key[1], tuple(own), tuple(_score(run) for run in own)) for key, own in found.items()
+    ]  # fmt: skip
+    return sorted(groups, key=lambda group: (group.name, group.cost))
+
+
+def comparison_chart(runs: Sequence[Run]) -> Chart | None:
+    """The metric over the cost, with the paper's points where the recipe has some; None without a finished run."""
+    metric, groups = metric_of(runs), groups_of(runs)
+    names = dict(zip(map(id, runs), run_names(runs), strict=True))
+    series: list[Series] = []
+    for name in dict.fromkeys(group.name for group in groups):
+        own = [group for group in groups if group.name == name]
+        several = any(len(group.runs) > 1 for group in own)
+        band = [(group.cost, min(group.scores), max(group.scores)) for group in own] if several else []
+        series.append(
+            Series(
+                name, [(group.cost, group.score) for group in own], len(series) % STYLES + 1, line=len(own) > 1,
+                dots=True, notes=[_note(group, names) for group in own], band=band,
+            )
+        )  # fmt: skip
+    for run in runs:
+        series += _front(run, names[id(run)], len(series))
+    for kind in (PAPER, OTHERS):
+        points = [point for recipe in _recipes(runs) for point in POINTS.get(recipe, {}).get(kind, ())]
+        if points and metric is not None and metric[0] == "accuracy":
+            places = [(point.relative_bops, point.accuracy) for point in points]
+            notes = [
+                f"{kind}: {one.method}, {one.accuracy:.2f}% at {one.relative_bops:g}% of BOPs" for one in points
+            ]  # fmt: skip
+            series.append(Series(kind, places, len(series) % STYLES + 1, line=False, notes=notes))
+    unit = "" if metric is None else metric[1]
+    title = "Score over cost" if metric is None else f"{metric[0][:1].upper()}{metric[0][1:]} over cost"
+    chart = Chart(
+        title, "relative bit operations, %", series, unit=unit, x_unit="%", x_logarithmic=True, from_zero=False,
+        note="" if metric is None else f"{'Higher' if metric[2] else 'Lower'} is better; left is cheaper.",
+    )  # fmt: skip
+    return chart if chart.shown else None
+
+
+def table(runs: Sequence[Run]) -> list[list[Cell]]:
+    """A row for every run: name, metric, BOPs, change, size, latency, whether it is best, setting, seed, and recipe."""
+    metric, names = metric_of(runs), run_names(runs)
+    best = set(map(id, best_runs(runs)))
+    rows = []
+    for run, name in zip(runs, names, strict=True):
+        result = run.result
+        if result is None:
+            state = "not finished" if run.unfinished else "damaged"
+            numbers = [Cell("", 1e18)] * 5
+            rows.append(
+                [Cell(name, name), *numbers, Cell("", ""), Cell(state, state), Cell("", 1e18), Cell(run.name, run.name)]
+            )
+            continue
+        score = result.scores[0]
+        time = None if run.bench is None else _seconds(run)
+        comparable = metric is not None and score.name == metric[0]
+        rows.append(
+            [
+                Cell(name, name),
+                Cell(score.text if comparable else f"{score.name} {score.text}", score.value),
+                Cell(f"{result.relative_bops:.3g}%", result.relative_bops),
+                Cell(score.change or "", 0.0 if score.float_value is None else score.value - score.float_value),
+                Cell(format_bytes(result.weight_bytes), result.weight_bytes),
+                Cell("" if time is None else f"{1e3 * time:.3g} ms", 1e18 if time is None else time),
+                Cell("best" if id(run) in best else "", "best" if id(run) in best else ""),
+                Cell(_setting(run), _setting(run)),
+                Cell(str(result.seed), result.seed),
+                Cell(_line(run), _line(run)),
+            ]
+        )
+    return rows
+
+
+def best_runs(runs: Sequence[Run]) -> list[Run]:
+    """The runs than which no other run is as cheap and better, or as good and cheaper."""
+    metric = metric_of(runs)
+    known = [run for run in runs if run.result is not None and metric and run.result.scores[0].name == metric[0]]
+    sign = 1 if metric is None or metric[2] else -1
+
+    def beaten(one: Run, other: Run) -> bool:
+        mine, its = (_bops(one), -sign * _score(one)), (_bops(other), -sign * _score(other))
+        return its != mine and its[0] <= mine[0] and its[1] <= mine[1]
+
+    return [run for run in known if not any(beaten(run, other) for other in known)]
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """A layer in the plans of all runs: weight bits, input bits and kept channels of each; None where it has none."""
+
+    layer: str
+    cells: tuple[tuple[str, str, str] | None, ...]
+
+    @property
+    def differs(self) -> bool:
+        """Whether the plans that have the layer decide differently."""
+        return len({cell for cell in self.cells if cell is not None}) > 1
+
+
+def plan_rows(runs: Sequence[Run]) -> list[PlanRow]:
+    """All layers of all runs with a plan, in the order of the first run that has them."""
+    layers = dict.fromkeys(entry.name for run in runs if run.cost is not None for entry in run.cost.layers)
+    decided = [_decided(run) for run in runs]
+    return [PlanRow(layer, tuple(own.get(layer) for own in decided)) for layer in layers]
+
+
+def _decided(run: Run) -> dict[str, tuple[str, str, str]]:
+    if run.cost is None or run.topology is None:
+        return {}
+    return {
+        entry.name: (
+            str(entry.weight_bits),
+            str(entry.activation_bits),
+            format_part(entry.kept_out, len(run.topology.layer(entry.name).out_channels)),
+        )
+        for entry in run.cost.layers
+    }
+
+
+def _front(run: Run, name: str, number: int) -> list[Series]:
+    """What post-training has learned, as a line."""
+    if run.front is None:
+        return []
+    points = sorted((one for one in run.front.points if one.score is not None), key=lambda one: one.relative_bops)
+    notes = [
+        f"{name}: {point.score:.5g} at {point.relative_bops:.3g}% of BOPs"
+        + ("" if point.mu is None else f", mu {point.mu:.3g}")
+        for point in points
+    ]
+    places = [(point.relative_bops, point.score or 0.0) for point in points]
+    return [Series(f"points of {name}", places, number % STYLES + 1, dots=True, notes=notes)] if points else []
+
+
+def _note(group: Group, names: dict[int, str]) -> str:
+    score = group.runs[0].result.scores[0] if group.runs[0].result is not None else None
+    unit = "" if score is None else score.unit
+    head = f"{group.name}, {group.setting}" if group.setting else group.name
+    if len(group.runs) == 1:
+        text = f"{head}: {group.score:.4g}{unit} at {group.cost:.3g}% of BOPs"
+        return f"{text}, {format_reduction(100, group.cost, 'fewer')} ({names[id(group.runs[0])]})"
+    span = f"{min(group.scores):.4g} to {max(group.scores):.4g}{unit}"
+    return f"{head}: mean {group.score:.4g}{unit} ({span}, {len(group.runs)} seeds) at {group.cost:.3g}% of BOPs"
+
+
+def _line(run: Run) -> str:
+    method = "" if run.result is None else _METHODS.get(run.result.method, run.result.method)
+    return f"{run.name}, {method}" if method else run.name
+
+
+def _setting(run: Run) -> str:
+    budget = None if run.recipe is None else run.recipe.search.budget
+    if budget is not None:
+        return f"budget {budget}"
+    return "" if run.result is None else f"mu {run.result.mu:.3g}"
+
+
+def _without_seed(recipe: Recipe | None) -> str:
+    """Everything of a recipe that may not differ between seeds, as text."""
+    if recipe is None:
+        return ""
+    table = {key: value for key, value in to_table(recipe).items() if key not in ("seed", "description", "source")}
+    return repr(_seedless(table))
+
+
+def _seedless(value: Any) -> Any:
+    if isinstance(value, dict):
+        skipped = ("seed", "folder", "workers", "checkpoint")
+        return {key: _seedless(entry) for key, entry in sorted(value.items()) if key not in skipped}
+    return value
+
+
+def _recipes(runs: Sequence[Run]) -> list[str]:
+    return list(dict.fromkeys(run.name for run in runs if run.result is not None))
+
+
+def _bops(run: Run) -> float:
+    assert run.result is not None
+    return run.result.relative_bops
+
+
+def _score(run: Run) -> float:
+    assert run.result is not None
+    return run.result.scores[0].value
+
+
+def _seconds(run: Run) -> float | None:
+    """The measured time of one example with one thread."""
+    files = () if run.bench is None else run.bench.files
+    return next((one.seconds for one in files if (one.name, one.threads, one.batch) == ("fast", 1, 1)), None)

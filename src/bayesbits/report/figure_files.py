@@ -1,0 +1,122 @@
+"""The figures of a page as files of their own: SVG images, and PNG images where the extra `figures` is installed.
+
+They are for papers and slides: light, with their title and legend in the image, and without a script.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from markupsafe import Markup
+
+from bayesbits.recipes.run_folder import write
+from bayesbits.report.chart import HEIGHT, WIDTH, Chart
+from bayesbits.report.front_chart import front_chart
+from bayesbits.report.histogram_figure import HEIGHT as HISTOGRAM_HEIGHT
+from bayesbits.report.histogram_figure import WIDTH as HISTOGRAM_WIDTH
+from bayesbits.report.histogram_figure import histogram
+from bayesbits.report.layer_errors import error_chart
+from bayesbits.report.network_figure import picture, skyline
+from bayesbits.report.run_data import Run
+from bayesbits.report.svg import element, label
+from bayesbits.report.training_charts import training_charts
+
+EXTRA_PACKAGE = "resvg_py"
+"""What draws an SVG image as PNG."""
+
+_ZOOM = 3  # pixels of a PNG image for each of the SVG
+_HEAD, _ROW, _CHARACTER = 24, 16, 6.6
+_SKYLINE = (760, 200)
+_COLORS = ("#2563b8", "#c9690c", "#0e7f76", "#9b4f96", "#6b7785", "#7d6608")
+_DASHES = ("none", "7 4", "2 3.5")
+_STYLE = """
+text { font-family: sans-serif; font-size: 11.5px; fill: #17202a; } .head { font-weight: 600; font-size: 12.5px; }
+.tick, .part, .note { fill: #5a6775; font-size: 11px; } .grid { stroke: #dfe4ea; } .axis { stroke: #5a6775; }
+.border { stroke: #5a6775; stroke-dasharray: 2 3; }
+.limit { stroke: #b3261e; stroke-width: 1.6; stroke-dasharray: 6 4; }
+polyline { fill: none; stroke-width: 2; } .bars { fill: #2563b8; fill-opacity: 0.75; } .codes { stroke: #c9690c; }
+.ends { stroke: #b3261e; stroke-width: 1.6; stroke-dasharray: 4 3; } .slot { fill: none; }
+.weight { fill: #2563b8; } .input { fill: #c9690c; } .middle { stroke: #ffffff; stroke-width: 2; }
+""" + "".join(
+    f".s{number} polyline, .s{number} .key {{ stroke: {color}; stroke-dasharray: {_DASHES[number % 3 - 1]}; }} "
+    f".s{number} circle, .s{number} rect, .s{number} path {{ fill: {color}; }} "
+    f".s{number} .band {{ fill: {color}; fill-opacity: 0.16; }}\n"
+    for number, color in enumerate(_COLORS, start=1)
+)
+
+
+def write_figures(run: Run, folder: str | Path) -> list[Path]:
+    """Write every figure of a run into a folder; returns the paths."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, image in _figures(run):
+        path = folder / f"{_file_name(name)}.svg"
+        write(path, image)
+        paths.append(path)
+        if find_spec(EXTRA_PACKAGE) is not None:
+            write(path.with_suffix(".png"), _png(image))
+            paths.append(path.with_suffix(".png"))
+    return paths
+
+
+def _figures(run: Run) -> Iterator[tuple[str, str]]:
+    """Names and images: charts, the bits along the network, and the histogram of every tensor."""
+    errors = () if run.statistics is None else run.statistics.layers
+    front = None if run.front is None else front_chart(run.front, run.recipe)
+    for chart in (*training_charts(run), error_chart(errors), front):
+        if chart is not None:
+            yield chart.title, chart_image(chart)
+    bars = skyline(picture(run, run.topology)) if run.topology is not None and run.plan is not None else None
+    if bars is not None:
+        yield "network", _image("Bits along the network: weights upward, inputs downward", bars, *_SKYLINE)
+    for tensor in () if run.statistics is None else run.statistics.tensors:
+        title = f"{tensor.name}, {tensor.bits} bits"
+        yield f"histogram-{tensor.name}", _image(title, histogram(tensor), HISTOGRAM_WIDTH, HISTOGRAM_HEIGHT)
+
+
+def chart_image(chart: Chart) -> str:
+    """A chart with its title and its legend, as one SVG image."""
+    rows: list[Markup] = []
+    for place, (style, name, value) in enumerate(chart.legend()):
+        y = _HEAD + _ROW * place + 6
+        line = element(
+            "line", class_="key limit" if style == "limit" else "key", x1=8, x2=32, y1=y, y2=y, stroke_width=2
+        )
+        group = "legend" if style == "limit" else style.split()[0]
+        rows.append(element("g", line, label(38, y + 4, f"{name} {value}".strip(), "note"), class_=group))
+    return _image(chart.title, chart.svg("chart"), WIDTH, HEIGHT, *rows)
+
+
+def _image(title: str, inner: Markup, width: int, height: int, *rows: Markup) -> str:
+    """An image with a title, rows of a legend, and another image below them."""
+    top = _HEAD + _ROW * len(rows) + 4
+    width = max(width, round(_CHARACTER * 1.1 * len(title)) + 16)
+    return str(
+        element(
+            "svg",
+            element("style", Markup(_STYLE)),
+            element("rect", x=0, y=0, width=width, height=top + height, fill="#ffffff"),
+            label(8, 16, title, "head"),
+            *rows,
+            Markup(str(inner).replace("<svg ", f'<svg x="0" y="{top}" width="{width}" height="{height}" ', 1)),
+            xmlns="http://www.w3.org/2000/svg",
+            viewBox=f"0 0 {width} {top + height}",
+            width=width,
+            height=top + height,
+        )
+    )
+
+
+def _file_name(name: str) -> str:
+    """A name of a file without characters that a file system or a shell could mind."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.").lower()
+
+
+def _png(image: str) -> bytes:
+    import resvg_py
+
+    return bytes(resvg_py.svg_to_bytes(svg_string=image, zoom=_ZOOM))

@@ -1,0 +1,101 @@
+"""The head of the page: its title, the verdict, and the most important numbers, each with a comparison."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bayesbits.report.formatting import format_bytes, format_reduction, format_seconds
+from bayesbits.report.run_data import Run
+
+GOOD, BAD, NEUTRAL = "good", "bad", ""
+
+
+@dataclass(frozen=True)
+class Card:
+    """A number with what it is compared with."""
+
+    name: str
+    value: str
+    before: str
+    """The value of the float network; empty where there is none."""
+    note: str
+    state: str = NEUTRAL
+    """"good", "bad" or empty; the note says it in words, too."""
+
+
+def title_of(run: Run) -> str:
+    """The most important result in a few words."""
+    if run.unfinished:
+        return f"{run.name}: not finished"
+    if run.cost is None:
+        return f"{run.name}: damaged"
+    return f"{run.name}: {format_reduction(100, run.cost.relative_bops, 'fewer bit operations')}"
+
+
+def verdict_of(run: Run) -> tuple[str, str]:
+    """The verdict as a sentence, and whether it is good or bad."""
+    if run.result is None:
+        return "", NEUTRAL
+    text = run.result.verdict
+    state = BAD if text.startswith(("not within", "no gate closed")) or "points lost" in text else NEUTRAL
+    if text.startswith("within"):
+        state = GOOD if state == NEUTRAL else state
+    return (f"{text[:1].upper()}{text[1:]}." if text else ""), state
+
+
+def cards(run: Run) -> list[Card]:
+    """The cards: metrics, cost, size, latency and verification, as far as they are known."""
+    found = []
+    for score in () if run.result is None else run.result.scores[:1]:
+        state = NEUTRAL
+        if score.float_value is not None and score.value != score.float_value:
+            state = GOOD if (score.value > score.float_value) == score.higher_is_better else NEUTRAL
+        note = f"{score.change}" if score.change is not None else "the search started from scratch"
+        found.append(Card(f"Test {score.name}", score.text, score.float_text or "", note, state))
+    cost, before = run.cost, run.float_cost
+    if cost is not None and before is not None:
+        budget = None if run.recipe is None else run.recipe.search.budget
+        state, note = NEUTRAL, format_reduction(100, cost.relative_bops, "fewer")
+        if budget is not None and budget.relative_bops is not None:
+            inside = cost.relative_bops <= budget.relative_bops
+            state = GOOD if inside else BAD
+            note = f"{note}; {'within' if inside else 'above'} the budget of {budget.relative_bops:g}%"
+        found.append(Card("Bit operations", f"{cost.relative_bops:.3g}%", "100%", note, state))
+        smaller = format_reduction(before.weight_bytes, cost.weight_bytes, "smaller")
+        found.append(Card("Weights", format_bytes(cost.weight_bytes), format_bytes(before.weight_bytes), smaller))
+    latency = _latency(run)
+    if latency is not None:
+        found.append(latency)
+    if cost is not None:
+        found.append(_verified(run))
+    return found
+
+
+def _latency(run: Run) -> Card | None:
+    """The measured time of one example with one thread, or what a latency table predicts."""
+    if run.bench is not None:
+        one = {entry.name: entry for entry in run.bench.files if entry.threads == 1 and entry.batch == 1}
+        if {"float", "fast"} <= one.keys():
+            before, after = one["float"].seconds, one["fast"].seconds
+            faster = after < before
+            note = format_reduction(before, after, "less time") if faster else "not faster"
+            note = note.replace("x less time", "x faster")
+            return Card(
+                "Latency, measured", format_seconds(after), format_seconds(before),
+                f"{note}; one example, one thread", GOOD if faster else BAD,
+            )  # fmt: skip
+    if run.result is None or run.result.latency_ms is None:
+        return None
+    if run.result.measured_latency_ms is not None:
+        note = f"{run.result.latency_ms:.3g} ms were predicted"
+        return Card("Latency, measured", f"{run.result.measured_latency_ms:.3g} ms", "", note)
+    return Card("Latency, predicted", f"{run.result.latency_ms:.3g} ms", "", "by the latency table of the budget")
+
+
+def _verified(run: Run) -> Card:
+    if run.verification is None:
+        return Card("Integer network", "not verified", "", "bayesbits verify compares it with the trained one")
+    if run.verification.failure is not None:
+        return Card("Integer network", "not equal", "", "the verification failed, see below", BAD)
+    number = run.verification.simulated.inputs
+    return Card("Integer network", "proven equal", "", f"to the trained one, on {number:,} examples", GOOD)

@@ -1,0 +1,77 @@
+"""The head of the page: numbers with their comparisons, as people say them, and what is wrong."""
+
+from dataclasses import replace
+
+import pytest
+
+import bayesbits as bb
+from bayesbits.report.headline import Card, cards, title_of, verdict_of
+from bayesbits.report.run_data import read_run
+from tests.report.runs import write_bench, write_run, write_verification
+
+
+@pytest.fixture
+def run(tmp_path):
+    write_run(tmp_path)
+    return read_run(tmp_path)
+
+
+def test_the_cards_compare_with_the_float_network(run):
+    score, bops, weights, verified = cards(run)
+    assert score == Card("Test accuracy", "97.50%", "98.25%", "-0.75 points, worse")
+    assert bops == Card("Bit operations", "17.4%", "100%", "5.7x fewer")
+    assert weights == Card("Weights", "71 bytes", "288 bytes", "4.1x smaller")
+    assert verified.value == "not verified"
+    assert title_of(run) == "digits-lenet5: 5.7x fewer bit operations"
+
+
+@pytest.mark.parametrize(("budget", "state", "said"), [("18% bops", "good", "within"), ("17% bops", "bad", "above")])
+def test_the_budget_is_kept_or_not(run, budget, state, said):
+    card = cards(replace(run, recipe=replace(run.recipe, search=bb.SearchConfig(budget=budget))))[1]
+    assert card.state == state
+    assert card.note == f"5.7x fewer; {said} the budget of {budget.split('%')[0]}%"
+
+
+def test_latency_is_measured_or_predicted(run, tmp_path):
+    bench = write_bench(tmp_path)
+    assert cards(replace(run, bench=bench))[3] == Card(
+        "Latency, measured", "2 ms", "4 ms", "2x faster; one example, one thread", "good"
+    )
+    slow = replace(bench, files=(bench.files[0], replace(bench.files[1], seconds=5e-3)))
+    assert cards(replace(run, bench=slow))[3].note.startswith("not faster")
+    predicted = replace(run, result=replace(run.result, latency_ms=2.5))
+    assert cards(predicted)[3] == Card("Latency, predicted", "2.5 ms", "", "by the latency table of the budget")
+    measured = replace(run, result=replace(run.result, latency_ms=2.5, measured_latency_ms=2.75))
+    assert cards(measured)[3].value == "2.75 ms"
+
+
+def test_verification_is_proven_or_failed(run, tmp_path):
+    write_verification(tmp_path)
+    assert cards(read_run(tmp_path))[-1] == Card(
+        "Integer network", "proven equal", "", "to the trained one, on 360 examples", "good"
+    )
+    write_verification(tmp_path, failure="head differs")
+    assert cards(read_run(tmp_path))[-1].state == "bad"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "state"),
+    [
+        ("within the budget of 1% bops: 0.9% bops", "good"),
+        ("not within the budget of 1% bops: 2% bops", "bad"),
+        ("within the budget of 1% bops: 0.9% bops; 8 points lost: train longer", "bad"),
+        ("17% of the bit operations are left", ""),
+        ("no gate closed: 100% of the bit operations are left", "bad"),
+    ],
+)
+def test_the_verdict_is_a_sentence(run, verdict, state):
+    text, found = verdict_of(replace(run, result=replace(run.result, verdict=verdict)))
+    assert text == f"{verdict[0].upper()}{verdict[1:]}."
+    assert found == state
+
+
+def test_unfinished_and_damaged_runs_have_titles(run):
+    assert title_of(replace(run, unfinished="no result")) == "digits-lenet5: not finished"
+    assert title_of(replace(run, cost=None)) == "digits-lenet5: damaged"
+    assert cards(replace(run, result=None, cost=None)) == []
+    assert verdict_of(replace(run, result=None)) == ("", "")
