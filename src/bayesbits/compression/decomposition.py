@@ -18,7 +18,7 @@ from bayesbits.compression.observers import network_restored, observing
 from bayesbits.compression.range_estimation import round_to_bits
 from bayesbits.compression.sampling import SAMPLE, evenly_spaced, in_rows
 from bayesbits.functional import step_size
-from bayesbits.nn import GatedQuantizer
+from bayesbits.nn import Quantizer
 from bayesbits.utils.batches import call_model
 
 
@@ -85,7 +85,7 @@ def decompose(compressor: Compressor, tensor: str, inputs: Any, examples: int = 
     return _terms(tensor, quantizer, *seen[0], examples)
 
 
-def _terms(name: str, quantizer: GatedQuantizer, x: Tensor, stretch: Tensor | None, examples: int) -> Decomposition:
+def _terms(name: str, quantizer: Quantizer, x: Tensor, stretch: Tensor | None, examples: int) -> Decomposition:
     beta = quantizer.beta.detach()
     beta = (beta if stretch is None else beta * stretch).reshape(-1)
     rows = evenly_spaced(in_rows(x, beta.numel()), max(1, SAMPLE // beta.numel()))

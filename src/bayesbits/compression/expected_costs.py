@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from bayesbits.compression.attachment import Attachment
 from bayesbits.compression.budget import Budget
 from bayesbits.compression.penalty_base import Penalty
+from bayesbits.compression.width_penalty import WidthPenalty
 
 
 class ExpectedCosts(nn.Module):
@@ -28,7 +29,7 @@ class ExpectedCosts(nn.Module):
         """[limits]: the costs; `decided`: those of the gates' test-time decision, which have no gradient."""
         return torch.stack([self._penalty(name)(decided=decided).float() for name in self.limits])
 
-    def _penalty(self, name: str) -> Penalty:
+    def _penalty(self, name: str) -> Penalty | WidthPenalty:
         if name == "latency_ms":
             assert self.latency is not None
             return self.latency

@@ -17,7 +17,7 @@ from bayesbits.compression.compressor import Compressor
 from bayesbits.compression.observers import network_restored, observing
 from bayesbits.compression.range_estimation import round_to_bits
 from bayesbits.compression.sampling import SAMPLE, evenly_spaced, in_rows
-from bayesbits.nn import GatedQuantizer
+from bayesbits.nn import Quantizer
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.nn.product import attached_products
 from bayesbits.records.tensor_statistics import Histogram, LayerError, TensorStatistics
@@ -38,7 +38,7 @@ def measure_statistics(compressor: Compressor, inputs: Any) -> TensorStatistics:
         inputs: What the network is called with: a tensor, a tuple or a dict. A few examples are enough.
     """
     model, attachment = compressor.model, compressor.attachment
-    quantizers: dict[str, GatedQuantizer] = dict(attachment.quantizers)
+    quantizers: dict[str, Quantizer] = dict(attachment.quantizers)
     observers = {name: _Observer(name, quantizer) for name, quantizer in quantizers.items()}
     modules: dict[str, nn.Module] = {**dict(model.named_modules()), **attached_products(model)}
     layers = {
@@ -69,7 +69,7 @@ def measure_statistics(compressor: Compressor, inputs: Any) -> TensorStatistics:
 class _Observer:
     """A forward pre-hook on a quantizer, which takes its values the first time that it runs."""
 
-    def __init__(self, name: str, quantizer: GatedQuantizer) -> None:
+    def __init__(self, name: str, quantizer: Quantizer) -> None:
         self.name, self.quantizer = name, quantizer
         self.rows: Tensor | None = None
 
@@ -125,7 +125,7 @@ class _Layer:
         self.calls = 0
         self.alone = self.together = (0.0, 0.0)
 
-    def in_float(self, quantized: Callable[[], Parts], modes: dict[GatedQuantizer, tuple[str, int | None]]) -> Parts:
+    def in_float(self, quantized: Callable[[], Parts], modes: dict[Quantizer, tuple[str, int | None]]) -> Parts:
         """A call in the network without rounding; returns what the layer goes on with."""
         parts = quantized()
         exact = _sample(self.module.compute(*parts))
