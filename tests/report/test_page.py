@@ -81,6 +81,16 @@ def test_runs_of_before_gates_were_written_say_so(tmp_path):
     assert "an earlier version of bayesbits" in page_of(tmp_path).text
 
 
+def test_a_method_without_gates_says_so(tmp_path):
+    write_run(tmp_path)
+    recipe, metrics = tmp_path / "recipe.toml", tmp_path / "metrics.jsonl"
+    recipe.write_text(re.sub(r'method = "\w+"', 'method = "lsq"', recipe.read_text()))
+    metrics.write_text("".join(line for line in metrics.read_text().splitlines(True) if '"gates"' not in line))
+    text = page_of(tmp_path).text
+    assert "There are no gates over time: the method lsq has none." in text
+    assert "earlier version" not in text
+
+
 def test_the_only_script_is_that_of_the_package_and_nothing_else_may_run(tmp_path):
     write_run(tmp_path)
     page = page_of(tmp_path)

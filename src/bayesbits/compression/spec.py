@@ -208,11 +208,16 @@ class Spec:
                     )
         if self.edge_bits is not None:
             _check_width("Spec.edge_bits", self.edge_bits, " or None")
-            if METHODS[self.method].gated:
+            if self.gated:
                 raise ValueError(
                     f"Spec.edge_bits is {self.edge_bits} and Spec.method is {self.method!r}, whose gates decide about "
                     "the first and the last layer too: give these layers a rule with bits instead"
                 )
+
+    @property
+    def gated(self) -> bool:
+        """Whether gates decide about widths and channels."""
+        return METHODS[self.method].gated
 
     @property
     def fixed_widths(self) -> tuple[int, int] | None:
