@@ -102,7 +102,9 @@ def test_a_sweep_survives_a_killed_run_and_ctrl_c_and_goes_on(here):
         assert f"{result.accuracy:.2f}%" in output.stdout
         bayesbits("report", folder)
     assert "page: out/sweep.html" in output.stdout
-    assert NAMES[0] in (here / "out/sweep.html").read_text()
+    page = (here / "out/sweep.html").read_text()
+    assert "2 runs compared" in page
+    assert all(f"-mu={mu}-seed=0" in page for mu in ("0.01", "0.1"))
     times = [(folder / "result.json").stat().st_mtime_ns for folder in folders]
     again = bayesbits(*OWN)
     assert "2 runs in out, 2 of them done before" in again.stderr

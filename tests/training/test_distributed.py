@@ -57,7 +57,8 @@ def test_two_processes_equal_one_with_the_doubled_batch(case, processes, one):
 def test_one_process_writes(processes, folder):
     assert bb.Plan.load(folder / "lenet5" / "plan.json").to_json() == processes[1]["lenet5"]["plan"]
     lines = [(line["event"], line["step"]) for line in read_metrics(folder / "lenet5" / "metrics.jsonl")]
-    assert lines == [("execution", 1), ("train", 3), ("train", 6), ("train", 8)]
+    written = [("execution", 1), *((event, step) for step in (3, 6, 8) for event in ("train", "gates"))]
+    assert lines == written
 
 
 def test_a_signal_to_one_process_stops_both_and_they_go_on_together(processes):
