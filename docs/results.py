@@ -32,6 +32,8 @@ def tables() -> dict[str, str]:
         "deployed": benchmark(
             "deployed-cpu", "deployed", DEPLOYED, lambda row: (row["threads"], row["batch"]) == (1, 1)
         ),
+        "networks": benchmark("networks-cpu", "networks", NETWORKS),
+        "latency": benchmark("latency-cpu", "latency", LATENCY),
         "equality": benchmark("equality-cpu", "equality", EQUALITY),
         "bandwidth": benchmark("quantizer-h200", "bandwidth", BANDWIDTH),
         "quantizer_gpu": benchmark("quantizer-h200", "quantizer", QUANTIZER, lambda row: row["device"] == "cuda"),
@@ -136,6 +138,14 @@ TRAINING = {
 }  # fmt: skip
 CPU_TRAINING = {name: TRAINING[name] for name in ("network", "batch", "what", "ms", "time / float")}
 DEPLOYED = {"network": "network", "file": "file", "ms": "ms", "speed": "times as fast", "MB": "MB", "% BOPs": "% BOPs"}
+NETWORKS = {
+    "network": "network", "threads": "threads", "float ms": "float, ms", "integer ms": "8/8, ms",
+    "speed": "times as fast", "kernels": "kernels of layers",
+}  # fmt: skip
+LATENCY = {
+    "network": "network", "plan": "plan", "predicted ms": "predicted, ms", "measured ms": "measured, ms",
+    "error %": "error, %",
+}  # fmt: skip
 EQUALITY = {
     "network": "network", "file": "file", "inputs": "inputs", "values": "exact values", "differing": "of these differ",
     "integer kernels": "integer kernels", "simulated codes off": "codes that differ end to end",

@@ -11,6 +11,7 @@ from PIL import Image
 from torch import nn
 
 import bayesbits as bb
+from bayesbits.cli.sweep import SweepOptions, planned_runs
 from bayesbits.records.front import Front, Point
 from bayesbits.records.plan import Plan
 from bayesbits.zoo import data
@@ -225,3 +226,14 @@ def test_plans_for_foreign_networks_lose_three_of_ten_removable_channels():
     assert {name: len(kept) for name, kept in plan.kept.items()} == {"0": 14, "2": 7}
     assert set(plan.bits.values()) <= {2, 4, 8}
     assert plan == random_plan(topology)
+
+
+def test_the_list_of_the_evidence_names_recipes_that_can_be_run(tmp_path):
+    options = SweepOptions(recipes=("experiments/evidence.toml",), output=tmp_path)
+    recipes = [run.recipe for run in planned_runs(options)]
+    assert {recipe.seed for recipe in recipes} == {0, 1, 2}
+    ours = [recipe for recipe in recipes if recipe.name == "cifar10-vgg7-distilled"]
+    assert {str(recipe.search.budget) for recipe in ours} == {
+        f"{cost}% bops" for cost in ("0.45", "0.35", "0.28", "0.2")
+    }
+    assert all(recipe.search.distillation == 0.5 and recipe.float_training is not None for recipe in ours)
