@@ -6,7 +6,8 @@
 
 A row is a method with its widths, or with its weight of the penalty. Settings: `plain`, the recipe as it is, and
 `tricks`, the same from trained float weights and with distillation of one half from them; `both` runs all rows in both,
-so that what the tricks give is not counted as a method's. Every run has a folder of its own under `--runs`: one that
+so that what the tricks give is not counted as a method's. The float weights are trained as in our own recipe, that with
+`-distilled` behind its name. Every run has a folder of its own under `--runs`: one that
 was interrupted goes on, one that has ended is not repeated. The file of results, by default
 experiments/results/methods-RECIPE.json, is written after every run, and the table is printed at the end; `--show`
 prints it without running anything.
@@ -28,7 +29,7 @@ from typing import Any
 
 import bayesbits as bb
 from bayesbits.methods import METHODS
-from bayesbits.recipes import FloatConfig, Recipe, load, run
+from bayesbits.recipes import FloatConfig, Recipe, load, names, run
 from bayesbits.recipes.run import restore, trained_network
 from bayesbits.recipes.run_folder import FLOAT, METRICS
 from bayesbits.training.metrics import read_metrics
@@ -169,9 +170,10 @@ def float_start(options: argparse.Namespace, seed: int) -> None:
     if (folder / FLOAT).exists():
         return
     recipe = load(options.recipe, common(options, seed))
-    search = recipe.search
-    training = FloatConfig(
-        epochs=options.float_epochs or options.epochs or search.epochs, precision=search.precision, seed=seed,
+    search, ours = recipe.search, f"{options.recipe}-distilled"
+    training = (load(ours, ()).float_training if ours in names() else None) or FloatConfig()
+    training = replace(
+        training, epochs=options.float_epochs or options.epochs or search.epochs, precision=search.precision, seed=seed,
         channels_last=search.channels_last, compile=search.compile, cuda_graph=search.cuda_graph,
     )  # fmt: skip
     trained_network(replace(recipe, float_training=training), folder, device=options.device)

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import bayesbits as bb
+from bayesbits.methods import METHODS
 from bayesbits.training.gate_log import LINES, GateLog
 from bayesbits.training.metrics import read_metrics
 
@@ -41,6 +42,21 @@ def test_a_line_says_what_the_gates_decide(compressor):
     assert line["probabilities"]["2.weight"] == pytest.approx({"4": 0.9995, "8": 0.0121}, abs=2e-4)
     assert line["relative_bops"] == compressor.cost().relative_bops
     assert line["kept"] == {"0": 5}
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_every_method_searches_with_lines_of_its_widths(method, tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    compressor = bb.attach(model, torch.randn(4, 4), bb.Spec(method=method, bits=(2, 4, 8)))
+    batches = [(torch.randn(4, 4), torch.randint(2, (4,))) for _ in range(3)]
+    config = bb.SearchConfig(epochs=1, log_steps=3)
+    plan = bb.search(compressor, batches, nn.functional.cross_entropy, config, folder=tmp_path, progress=False)
+    lines = [line for line in read_metrics(tmp_path / "metrics.jsonl") if line["event"] == "gates"]
+    assert bool(lines) == METHODS[method].learns_widths
+    for line in lines:
+        assert line["bits"] == {name: plan.bits[name] for name in line["bits"]}
+        assert set(line["probabilities"]) == (set(line["bits"]) if METHODS[method].gated else set())
 
 
 @pytest.mark.parametrize(

@@ -38,22 +38,24 @@ class GateLog:
     def line(self) -> dict[str, Any]:
         """The present decision: counted cost, probabilities of the gates by tensor, bits, and kept channels by layer.
 
-        The probabilities are P(z > 0) of the gate of each width that has one.
+        The probabilities are P(z > 0) of the gate of each width that has one. A width that is not decided by gates, as
+        in DQ, has none.
         """
-        compressor, names = self.compressor, list(self.quantizers)
+        compressor = self.compressor
         plan = compressor.plan()
+        gated = {name: one for name, one in self.quantizers.items() if one.gates.logits.numel()}
         with torch.no_grad():
-            numbers = torch.cat([self.quantizers[name].gates.probability_on() for name in names]).tolist()
+            found = [one.gates.probability_on() for one in gated.values()]
+            numbers = torch.cat(found).tolist() if found else []
         probabilities, start = {}, 0
-        for name in names:
-            one = self.quantizers[name]
+        for name, one in gated.items():
             widths = one.bits[1:] if one.gates.open_first else one.bits
             own = numbers[start : start + len(widths)]
             probabilities[name] = {str(bits): round(number, 4) for bits, number in zip(widths, own, strict=True)}
             start += len(widths)
         return {
             "relative_bops": compressor.cost(plan).relative_bops,
-            "bits": {name: plan.bits[name] for name in names},
+            "bits": {name: plan.bits[name] for name in self.quantizers},
             "probabilities": probabilities,
             "kept": {name: len(kept) for name, kept in plan.kept.items()},
         }
