@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from docs import evidence
+
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = ROOT / "experiments" / "results"
 BENCHMARKS = ROOT / "benchmarks" / "results"
@@ -21,7 +23,10 @@ Row = Mapping[str, Any]
 def tables() -> dict[str, str]:
     """Every table, by the name that the page calls it."""
     return {
-        "searches": searches(),
+        "searches": markdown(evidence.rows(chosen=False)),
+        "choices": markdown(evidence.rows(chosen=True)),
+        "methods": markdown(evidence.methods()),
+        "within_budgets": markdown(evidence.within_budgets()),
         "whole_test_set": whole_test_set(),
         "fronts": "\n\n".join(front(name, costs) for name, costs in FRONTS.items()),
         "efficientnet": efficientnet(),
@@ -39,28 +44,6 @@ def tables() -> dict[str, str]:
         "quantizer_gpu": benchmark("quantizer-h200", "quantizer", QUANTIZER, lambda row: row["device"] == "cuda"),
         "quantizer_cpu": benchmark("quantizer-cpu", "quantizer", QUANTIZER),
     }
-
-
-def searches() -> str:
-    """Accuracy and cost of every search that is kept."""
-    rows = []
-    for path in sorted(EXPERIMENTS.glob("*.json")):
-        result = json.loads(path.read_text())
-        if "relative_bops" not in result:
-            continue
-        rows.append(
-            {
-                "result": f"`{path.stem}`",
-                "epochs": result["epochs"],
-                "accuracy": f"{result['accuracy']:.2f}%",
-                "bit operations": f"{result['relative_bops']:.2f}%",
-                "paper's convention": f"{result['paper_relative_bops']:.2f}%",
-                "weights": f"{result['weight_bytes'] / 1000:,.0f} of {result['float_weight_bytes'] / 1000:,.0f} kB",
-                "seconds": f"{result['seconds']:.0f}",
-                "device": result["device"],
-            }
-        )
-    return markdown(rows)
 
 
 def whole_test_set() -> str:

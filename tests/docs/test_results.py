@@ -1,6 +1,6 @@
 """The tables of results: which points count, and how rows become Markdown."""
 
-from docs.results import best_within, front, markdown, searches
+from docs.results import best_within, front, markdown
 
 
 def test_the_best_point_within_a_cost_is_the_most_accurate_one_that_costs_no_more():
@@ -21,7 +21,3 @@ def test_a_front_is_the_mean_over_seeds_and_a_dash_where_a_seed_has_no_point():
     lines = front("posttrain-resnet20", (2.71, 1.8)).splitlines()
     assert lines[2] == "| 2.71 | 89.54 | 89.59 | 90.86 | 90.67 | 91.21 |"
     assert lines[3] == "| 1.8 | 82.71 | - | 88.81 | 87.60 | 90.79 |"
-
-
-def test_searches_are_those_of_the_result_files():
-    assert "| `cifar10-vgg7-mu0.1-seed0` | 300 | 92.45% | 0.32% |" in searches()
