@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 CHECK_STAMP := .venv/.installed-for-check
 
-.PHONY: setup demo test lint check docs examples wheel bench clean
+.PHONY: setup demo test lint ruff mypy pytest check docs examples wheel bench clean
 
 setup: $(STAMP)
 
@@ -22,13 +22,22 @@ $(CHECK_STAMP): $(STAMP)
 demo: setup
 	OMP_NUM_THREADS=1 $(BIN)/bayesbits demo
 
-lint: setup
+lint: ruff mypy
+
+ruff: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+mypy: setup
 	$(BIN)/mypy
 
-test: lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 8
+# Workers get neighboring tests, which share networks, and take over what others have left at the end.
+pytest: setup
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+
+# mypy, which has one core at most, runs beside the tests.
+test: ruff
+	$(MAKE) --jobs 2 mypy pytest
 
 # What takes longer or needs more packages: the documentation, tests marked `check` (the examples, for one), and the
 # wheel in an empty environment.
@@ -38,7 +47,7 @@ docs: $(CHECK_STAMP)
 	$(BIN)/python -m sphinx -b html -W --keep-going -n -q docs build/docs
 
 examples: $(CHECK_STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m check --numprocesses auto --maxprocesses 8
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m check --numprocesses auto --maxprocesses 8 --dist worksteal
 
 wheel: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.wheel

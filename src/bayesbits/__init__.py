@@ -1,14 +1,14 @@
 """bayesbits learns how many bits every tensor of a network deserves, and which channels it can do without.
 
 Importing the package imports nothing else, not even torch, so that the command line shows its help at once: each
-public name is imported when it is first used (PEP 562). Type checkers read the imports under `TYPE_CHECKING`; a test
-holds them equal to `_SOURCES`.
+public name is imported when it is first used. Type checkers read the imports under `TYPE_CHECKING`; a test holds them
+equal to `_SOURCES`.
 """
 
 import sys
-from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from bayesbits.utils.lazy_package import LazyPackage
 
 if TYPE_CHECKING:
     from bayesbits import baselines, functional
@@ -132,31 +132,4 @@ _SOURCES = {
     "verify": "bayesbits.deploy:verify",
 }
 
-if not TYPE_CHECKING:  # otherwise type checkers would accept any name
-
-    def __getattr__(name: str) -> Any:
-        """Import a public name when it is first used."""
-        if name not in _SOURCES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        module, _, attribute = _SOURCES[name].partition(":")
-        value = import_module(module)
-        globals()[name] = getattr(value, attribute) if attribute else value
-        return globals()[name]
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_SOURCES})
-
-
-class _Package(ModuleType):
-    """This package, in which a function keeps its name where a subpackage has the same one.
-
-    `bayesbits.deploy` is a function. Python would replace it by the subpackage when that is first imported.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not isinstance(value, ModuleType) or ":" not in _SOURCES.get(name, ""):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
+sys.modules[__name__].__class__ = LazyPackage

@@ -16,6 +16,11 @@ def test_a_statement_that_fails_is_an_error():
         imports.seconds_of("", "import bayesbits.nothing")
 
 
+def test_bytecode_is_written_and_read_whatever_the_environment_says(monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    imports.seconds_of("import sys", "assert not sys.dont_write_bytecode")
+
+
 def test_the_smallest_of_seven_times_is_shown_beside_that_of_torch(monkeypatch):
     times = iter([4, 2, 3, 4, 5, 6, 7, *[0.5] * 6, 0.1, *[2.0] * 6, 0.25])
     monkeypatch.setattr(imports, "seconds_of", lambda before, timed: next(times))

@@ -11,13 +11,13 @@ from bayesbits.cli import posttrain as implementation
 from bayesbits.zoo import models
 from tests.cli.invoke import SHORT, bayesbits, interrupting_at
 
-RUN = ["digits-lenet5", *SHORT, "--num-examples", "100", "--device", "cpu", "--output", "run"]
+RUN = ["digits-lenet5", *SHORT, "--num-examples", "40", "--device", "cpu", "--output", "run"]
 
 
 def test_a_front_is_shown_and_every_point_of_it_can_be_restored(here):
     shown = bayesbits("posttrain", *RUN, "--steps", "2", "--labels", "none", "--learn", "gates").stdout
     front = bb.Front.load(here / "run/front.json")
-    assert "gates, learned on 100 examples without labels" in shown
+    assert "gates, learned on 40 examples without labels" in shown
     assert "359 test examples" in shown
     for point in front.points:
         assert f"mu = {point.mu:g}" in shown
@@ -121,7 +121,7 @@ def test_points_learned_in_another_way_are_not_overwritten(here):
         (["--labels", "none"], "loss was 'labels'"),
         (["--learn", "gates"], "learn was 'gates+ranges'"),
         (["--steps", "2"], "steps was 1"),
-        (["--num-examples", "90"], "examples was 100"),
+        (["--num-examples", "30"], "examples was 40"),
         (["--mus", "0.01"], "mus was [0.001]"),
         (["--gates", "sigmoid"], "spec.gates was 'hard_sigmoid'"),
     ):

@@ -41,6 +41,7 @@ def test_a_real_process_searches_and_its_plan_is_shown(here):
     assert "this is not a Plan" in (here / "run/report.html").read_text()
 
 
+@pytest.mark.check
 def test_two_processes_come_to_what_one_does_and_one_of_them_talks(here):
     bayesbits(*SEARCH, "--output", "one")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -85,6 +86,7 @@ def test_a_demo_that_was_interrupted_goes_on_and_one_that_was_finished_starts_an
     assert "x fewer" in output
     assert output.rstrip().endswith("report: runs/demo/report.html")
     first = (here / "runs/demo/result.json").stat().st_mtime_ns
+    monkeypatch.setattr(implementation, "run_verify", lambda *_: None)  # which the first demo did
     bayesbits("demo")
     assert (here / "runs/demo/result.json").stat().st_mtime_ns > first
     assert (here / "runs/demo/mine.txt").exists()

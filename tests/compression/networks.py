@@ -10,6 +10,8 @@ from torch.utils._pytree import tree_leaves
 
 import bayesbits as bb
 from bayesbits.zoo import models
+from bayesbits.zoo.models import CifarResNet
+from bayesbits.zoo.models.resnet import BasicBlock, Bottleneck, ResNet
 from tests.graph.networks import OWN, TRANSFORMERS, randomize, transformer
 
 FLOAT = bb.Spec(input_bits=32, residual_bits=None)
@@ -24,13 +26,43 @@ def short_mobilenetv2() -> nn.Module:
     return model
 
 
+def narrow(model: nn.Module, by: int = 8) -> nn.Module:
+    """The network with every number of channels, but those of images and classes, divided by this number."""
+
+    def divided(channels: int) -> int:
+        return channels // by if channels > 10 else channels
+
+    for name, module in list(model.named_modules()):
+        if isinstance(module, nn.Conv2d):
+            size, stride, padding = module.kernel_size, module.stride, module.padding
+            channels = divided(module.in_channels), divided(module.out_channels)
+            model.set_submodule(name, nn.Conv2d(*channels, size, stride, padding, bias=module.bias is not None))
+        elif isinstance(module, nn.Linear):
+            features = divided(module.in_features), divided(module.out_features)
+            model.set_submodule(name, nn.Linear(*features, bias=module.bias is not None))
+        elif isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            model.set_submodule(name, type(module)(divided(module.num_features)))
+    return model
+
+
+def short_transformers_mobilenet(model: nn.Module) -> nn.Module:
+    """The MobileNetV2 of `transformers` with six of its sixteen blocks."""
+    body = model.mobilenet_v2
+    body.layer, last = body.layer[:6], body.conv_1x1.convolution
+    body.conv_1x1.convolution = nn.Conv2d(
+        body.layer[-1].reduce_1x1.convolution.out_channels, last.out_channels, 1, bias=False
+    )
+    return model
+
+
+# Depth and width are those that the tests need: blocks of every kind, and few channels.
 ZOO: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "lenet5": (lambda: models.create("lenet5"), (4, 1, 28, 28)),
-    "vgg7": (lambda: models.create("vgg7"), (4, 3, 32, 32)),
-    "resnet18": (lambda: models.create("resnet18", num_classes=10), (4, 3, 48, 48)),
-    "resnet50": (lambda: models.create("resnet50", num_classes=10), (8, 3, 64, 64)),
+    "vgg7": (lambda: narrow(models.create("vgg7")), (4, 3, 32, 32)),
+    "resnet18": (lambda: narrow(ResNet(BasicBlock, (2, 1, 1, 1), num_classes=10)), (4, 3, 48, 48)),
+    "resnet50": (lambda: narrow(ResNet(Bottleneck, (2, 1, 1, 1), num_classes=10)), (8, 3, 64, 64)),
     "mobilenetv2": (short_mobilenetv2, (8, 3, 64, 64)),
-    "resnet20": (lambda: models.create("resnet20"), (4, 3, 32, 32)),
+    "resnet8": (lambda: CifarResNet(8), (4, 3, 16, 16)),
 }
 
 
@@ -42,6 +74,7 @@ def make(name: str) -> tuple[nn.Module, Any]:
         return create(), torch.randn(shape)
     if name in TRANSFORMERS:
         model, inputs = transformer(name)
+        model = short_transformers_mobilenet(model) if name == "mobilenet" else model
         # Several images: batch norm in training magnifies rounding where a channel has few values.
         several = {key: torch.cat([x, x.flip(-1), x.flip(-2), -x, x**2, x.abs()]) for key, x in inputs.items()}
         return randomize(model), several if "pixel_values" in inputs else inputs

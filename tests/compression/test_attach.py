@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import bayesbits as bb
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.zoo import models
+from bayesbits.zoo.models import CifarResNet
 from tests.compression.networks import FLOAT, ZOO, loss_of, make, output_of, short_mobilenetv2
 from tests.graph.networks import OWN, TRANSFORMERS, Tied, randomize
 
@@ -56,7 +57,7 @@ def test_with_gates_open_and_ranges_from_the_same_batch_nothing_changes(name):
 
 
 def test_names_of_the_float_network_stay_and_its_checkpoints_load_strictly_before_and_after():
-    model = models.create("resnet20")
+    model = CifarResNet(8)
     keys, checkpoint = list(model.state_dict()), copy.deepcopy(model.state_dict())
     compressor = bb.attach(model, torch.randn(1, 3, 32, 32))
     assert [key for key in model.state_dict() if not key.startswith("bayesbits.")] == keys
@@ -138,7 +139,7 @@ def test_a_network_that_cannot_be_exported_is_attached_too():
 
 
 def test_residual_operands_are_quantized_to_eight_bits():
-    model, x = models.create("resnet20"), torch.randn(2, 3, 32, 32)
+    model, x = CifarResNet(8), torch.randn(2, 3, 32, 32)
     compressor = bb.attach(model, x)
     compressor.calibrate([x])
     operands = [name for name in compressor.attachment.quantizers if name.endswith(".output")]
@@ -149,7 +150,7 @@ def test_residual_operands_are_quantized_to_eight_bits():
         module.register_forward_hook(lambda m, i, o, name=name: seen.__setitem__(name, o))
     model.eval()(x)
     assert all(0 < seen[name].unique().numel() <= 256 for name in operands)
-    learned = bb.attach(models.create("resnet20"), x, bb.Spec(residual_bits="learned"))
+    learned = bb.attach(CifarResNet(8), x, bb.Spec(residual_bits="learned"))
     assert learned.attachment.quantizers[operands[0]].mode == "learning"
 
 

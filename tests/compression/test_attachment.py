@@ -11,11 +11,12 @@ from torch.nn.functional import cross_entropy
 
 import bayesbits as bb
 from bayesbits.zoo import models
+from bayesbits.zoo.models import CifarResNet
 from tests.compression.networks import FLOAT, Watch, make, output_of
 from tests.graph.networks import OWN, TRANSFORMERS
 
 
-@pytest.mark.parametrize("name", ["lenet5", "resnet20", "mobilenetv2", *OWN, *TRANSFORMERS])
+@pytest.mark.parametrize("name", ["lenet5", "resnet8", "mobilenetv2", *OWN, *TRANSFORMERS])
 def test_masking_by_gates_equals_deleting_what_the_channel_does(name):
     """For every removable group: gates shut, against the float network with those channels cut from every consumer."""
     model, inputs = make(name)
@@ -51,7 +52,7 @@ def test_masking_by_gates_equals_deleting_what_the_channel_does(name):
 
 def test_quantizer_state_survives_a_file():
     x = torch.randn(2, 3, 32, 32)
-    one, two = models.create("resnet20"), models.create("resnet20")
+    one, two = CifarResNet(8), CifarResNet(8)
     compressor, other = bb.attach(one, x), bb.attach(two, x)
     compressor.calibrate([x])
     compressor.fix(bb.Plan.uniform(compressor.topology, 4, 8, residual_bits=8))
@@ -77,7 +78,7 @@ def test_channels_that_cannot_be_removed_stay_open_and_cost_no_penalty():
 
 
 def test_an_exchanged_or_deleted_module_is_noticed_until_it_is_back():
-    model, x = models.create("resnet20"), torch.randn(2, 3, 32, 32)
+    model, x = CifarResNet(8), torch.randn(2, 3, 32, 32)
     compressor = bb.attach(model, x)
     block, norm = model.layer1[0], model.layer1[0].bn2
     block.bn2 = nn.BatchNorm2d(16)
@@ -123,7 +124,7 @@ def test_a_replaced_module_is_noticed():
         compressor.calibrate([x])
 
 
-@pytest.mark.parametrize("name", ["vgg7", "resnet20", "mobilenetv2", "depthwise"])
+@pytest.mark.parametrize("name", ["vgg7", "resnet8", "mobilenetv2", "depthwise"])
 @pytest.mark.parametrize("penalty", ["paper", "expected_bops"])
 def test_everything_moves_to_another_device_with_the_network(name, penalty):
     """The meta device computes nothing, but refuses to mix with tensors that were left behind on the CPU."""

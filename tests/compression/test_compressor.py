@@ -16,7 +16,7 @@ from tests.graph.networks import OWN, TRANSFORMERS
 from tests.networks import dropping
 
 
-@pytest.mark.parametrize("name", ["lenet5", "vgg7", "resnet20", "mobilenetv2", *OWN, *TRANSFORMERS])
+@pytest.mark.parametrize("name", ["lenet5", "vgg7", "resnet8", "mobilenetv2", *OWN, *TRANSFORMERS])
 def test_a_few_steps_move_gates_and_ranges_and_a_strong_penalty_changes_the_plan(name):
     model, inputs = make(name)
     compressor = bb.attach(model, inputs)
@@ -85,7 +85,7 @@ def test_eight_bits_everywhere_cost_exactly_a_sixteenth():
     assert compressor.cost(bb.Plan.uniform(compressor.topology, weights=8, activations=8)).relative_bops == 6.25
 
 
-@pytest.mark.parametrize("name", ["lenet5", "resnet20", "mobilenetv2", "depthwise", "residual"])
+@pytest.mark.parametrize("name", ["lenet5", "resnet8", "mobilenetv2", "depthwise", "residual"])
 def test_expected_and_counted_cost_agree_where_gates_are_decided(name):
     model, inputs = make(name)
     compressor = bb.attach(model, inputs)
@@ -100,8 +100,8 @@ def test_expected_and_counted_cost_agree_where_gates_are_decided(name):
 
 def test_autocast_checkpointing_and_compile_keep_working():
     torch.manual_seed(0)
-    x, y = torch.randn(4, 1, 28, 28), torch.randint(10, (4,))
-    model = models.create("lenet5")
+    x, y = torch.randn(4, 1, 12, 12), torch.randint(10, (4,))
+    model = nn.Sequential(nn.Conv2d(1, 8, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8 * 16, 10))
     compressor = bb.attach(model, x, bb.Spec(bits=(2, 8)))  # few widths are compiled in half the time
     compressor.calibrate([x])
     with torch.autocast("cpu", torch.bfloat16):
@@ -115,7 +115,8 @@ def test_autocast_checkpointing_and_compile_keep_working():
 
     plain = gradients(model)
     checkpointed = gradients(lambda x: torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False))
-    compiled = gradients(torch.compile(model, fullgraph=True))
+    torch._dynamo.reset()
+    compiled = gradients(torch.compile(model, fullgraph=True, backend="aot_eager"))
     assert all(torch.equal(a, b) for a, b in zip(plain, checkpointed, strict=True))
     torch.testing.assert_close(compiled, plain, rtol=1e-3, atol=1e-4)
 

@@ -8,6 +8,7 @@ from torch import nn
 
 import bayesbits as bb
 from bayesbits.zoo import models
+from bayesbits.zoo.models import CifarResNet
 from tests.compression.networks import loss_of
 from tests.networks import dropping
 
@@ -51,7 +52,7 @@ def test_a_plan_that_does_not_fit_is_refused_by_name():
 def test_a_uniform_plan_gives_every_quantizer_its_width(residual_bits):
     """Operands of additions have a quantizer where the spec asks for it, and the plan does not have to know."""
     x = torch.randn(2, 3, 8, 8)
-    compressor = bb.attach(models.create("resnet20"), x, bb.Spec(bits=(4, 8), residual_bits=residual_bits))
+    compressor = bb.attach(CifarResNet(8), x, bb.Spec(bits=(4, 8), residual_bits=residual_bits))
     compressor.calibrate([x])
     compressor.fix(bb.Plan.uniform(compressor.topology, 4, 4))
     widths = {name: quantizer.fixed_bits for name, quantizer in compressor.attachment.quantizers.items()}
@@ -95,7 +96,7 @@ def test_as_many_channels_stay_as_a_rule_says():
 
 
 def test_a_vanished_residual_branch_has_no_bits():
-    model, x = models.create("resnet20"), torch.randn(2, 3, 32, 32)
+    model, x = CifarResNet(8), torch.randn(2, 3, 32, 32)
     compressor = bb.attach(model, x)
     compressor.calibrate([x])
     with torch.no_grad():

@@ -96,6 +96,44 @@ def test_autocast_is_ignored_where_it_surrounds_the_block():
         assert torch.is_autocast_enabled("cpu")
 
 
+class InPlace(torch.nn.Module):
+    """Composite operations that stay whole, some that do not, changes in place, and a branch in a graph of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = torch.nn.Conv2d(3, 4, 3, padding="same"), torch.nn.BatchNorm2d(4)
+        self.attention = torch.nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, x):
+        x = torch.nn.functional.relu6(self.norm(self.conv(x)), inplace=True).mul_(2).clip_(0, 1)
+        x = torch.cond(x.sum() > 0, lambda x: torch.nn.functional.layer_norm(x, (8,)), lambda x: x * 1, (x,))
+        x = x.flatten(2).transpose(1, 2)
+        return torch.einsum("bij,bij->bi", self.attention(x, x, x)[0], x)
+
+
+@pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec")
+@torch.no_grad()
+def test_a_functional_program_is_that_of_torch_and_takes_less(monkeypatch):
+    exported = torch.export.export(InPlace().eval(), (torch.randn(2, 3, 8, 8),))
+
+    def listed(program):
+        nodes = [
+            (node.op, str(node.target), str(node.args), str(node.meta.get("nn_module_stack")))
+            for part in program.graph_module.modules()
+            for node in part.graph.nodes
+        ]
+        return nodes, program.graph_signature
+
+    expected = listed(exported.run_decompositions({}))
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.export.ExportedProgram, "run_decompositions", None)  # the slow way is not taken
+        assert listed(torch_private.make_functional(exported)) == expected
+    assert {"aten.linear.default", "aten.einsum.default"} <= {target for _, target, *_ in expected[0]}
+    monkeypatch.delattr(torch.export.exported_program, "_disable_prexisiting_fake_mode")
+    monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", lambda self, table: ("slow", table))
+    assert torch_private.make_functional(exported) == ("slow", {})
+
+
 def test_versions_count_changes_in_place():
     x = torch.zeros(2)
     before = torch_private.tensor_version(x)

@@ -21,17 +21,23 @@ The others change weights or biases and return a report:
 #    takes a `Compressor` with a fixed plan, or the float network before attaching as `equalize` does, and returns a
 #    report; `layerwise.py` has the checks and the observation of single layers.
 # 2. Parts that only this method uses go to files with its name as a prefix, such as `adaround_rounding.py`.
-# 3. Add the public names to the imports and to `__all__` below, and a test file for every new file, with values
-#    computed by hand; then run `python -m tests.tree`.
+# 3. Add the public names to the imports, to `__all__` and to `_SOURCES` below, and a test file for every new file, with
+#    values computed by hand; then run `python -m tests.tree`.
 
-from bayesbits.baselines.adaround import AdaRoundReport, adaround
-from bayesbits.baselines.adaround_rounding import AdaRoundConfig
-from bayesbits.baselines.bias_correction import BiasCorrectionReport, correct_biases, correct_biases_without_data
-from bayesbits.baselines.cross_layer_equalization import EqualizationReport, equalize
-from bayesbits.baselines.reconstruction import ReconstructionConfig, ReconstructionReport, reconstruct
-from bayesbits.baselines.sensitivity import Sensitivity, sensitivity
-from bayesbits.baselines.solver import solve
-from bayesbits.baselines.uniform import uniform
+import sys
+from typing import TYPE_CHECKING
+
+from bayesbits.utils.lazy_package import LazyPackage
+
+if TYPE_CHECKING:
+    from bayesbits.baselines.adaround import AdaRoundReport, adaround
+    from bayesbits.baselines.adaround_rounding import AdaRoundConfig
+    from bayesbits.baselines.bias_correction import BiasCorrectionReport, correct_biases, correct_biases_without_data
+    from bayesbits.baselines.cross_layer_equalization import EqualizationReport, equalize
+    from bayesbits.baselines.reconstruction import ReconstructionConfig, ReconstructionReport, reconstruct
+    from bayesbits.baselines.sensitivity import Sensitivity, sensitivity
+    from bayesbits.baselines.solver import solve
+    from bayesbits.baselines.uniform import uniform
 
 __all__ = [
     "AdaRoundConfig",
@@ -50,3 +56,24 @@ __all__ = [
     "solve",
     "uniform",
 ]
+
+# Where each public name comes from, as "module:attribute"; it is imported when it is first used.
+_SOURCES = {
+    "AdaRoundConfig": "bayesbits.baselines.adaround_rounding:AdaRoundConfig",
+    "AdaRoundReport": "bayesbits.baselines.adaround:AdaRoundReport",
+    "BiasCorrectionReport": "bayesbits.baselines.bias_correction:BiasCorrectionReport",
+    "EqualizationReport": "bayesbits.baselines.cross_layer_equalization:EqualizationReport",
+    "ReconstructionConfig": "bayesbits.baselines.reconstruction:ReconstructionConfig",
+    "ReconstructionReport": "bayesbits.baselines.reconstruction:ReconstructionReport",
+    "Sensitivity": "bayesbits.baselines.sensitivity:Sensitivity",
+    "adaround": "bayesbits.baselines.adaround:adaround",
+    "correct_biases": "bayesbits.baselines.bias_correction:correct_biases",
+    "correct_biases_without_data": "bayesbits.baselines.bias_correction:correct_biases_without_data",
+    "equalize": "bayesbits.baselines.cross_layer_equalization:equalize",
+    "reconstruct": "bayesbits.baselines.reconstruction:reconstruct",
+    "sensitivity": "bayesbits.baselines.sensitivity:sensitivity",
+    "solve": "bayesbits.baselines.solver:solve",
+    "uniform": "bayesbits.baselines.uniform:uniform",
+}
+
+sys.modules[__name__].__class__ = LazyPackage

@@ -21,7 +21,7 @@ from torch.export import Dim, ExportedProgram
 from bayesbits.graph.flat_network import FlatNetwork, ForwardError
 from bayesbits.utils.batches import at_least_two_examples
 from bayesbits.utils.modes import evaluation_mode
-from bayesbits.utils.torch_private import ignore_autocast
+from bayesbits.utils.torch_private import ignore_autocast, make_functional
 
 # torch.export raises these about its own code, and about tensors that recurrent modules cache and that it puts back.
 EXPORT_WARNINGS = (
@@ -41,7 +41,7 @@ def export_functional(
     with torch.random.fork_rng(devices=[]):
         exported, shapes = export_flat(flat, examples, dynamic_shapes)
         with _without_export_messages(), ignore_autocast(), torch.no_grad():
-            return exported.run_decompositions({}), shapes
+            return make_functional(exported), shapes
 
 
 def export_flat(

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -25,16 +25,20 @@ from bayesbits.training.gate_log import FEW_EPOCHS, GateLog
 from bayesbits.training.metrics import LossHistory, MetricsLog
 from bayesbits.training.optimizers import make_optimizers
 from bayesbits.training.phase import Evaluate, Phase, Position, check_budget, find_checkpoint, start_training
-from bayesbits.training.progress import ProgressReport
 from bayesbits.training.step import TrainingStep
 from bayesbits.utils.modes import evaluation_mode, modes_restored
 from bayesbits.utils.torch_private import BatchNorm
+
+if TYPE_CHECKING:  # imported where training starts: it imports rich
+    from bayesbits.training.progress import ProgressReport
 
 Result = TypeVar("Result")
 
 
 def run(phase: Phase) -> None:
     """Train a phase to its end; see `Run`."""
+    from bayesbits.training.progress import ProgressReport
+
     model = phase.compressor.model
     with ExitStack() as stack:
         stack.enter_context(modes_restored(model))
@@ -54,7 +58,7 @@ def run(phase: Phase) -> None:
 class Run:
     """One phase of training, from where it starts to its end."""
 
-    def __init__(self, phase: Phase, ranks: Ranks, signals: StopSignals, progress: ProgressReport) -> None:
+    def __init__(self, phase: Phase, ranks: Ranks, signals: StopSignals, progress: "ProgressReport") -> None:
         self.phase, self.config, self.ranks = phase, phase.config, ranks
         self.signals, self.progress = signals, progress
         self.compressor, self.model = phase.compressor, phase.compressor.model

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import io
 from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table
-from rich.text import Text
+if TYPE_CHECKING:  # rich is imported where a table is made: most programs that import bayesbits never print one
+    from rich.table import Table
 
 
 def make_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: Collection[int] = (0,)) -> Table:
@@ -20,6 +19,9 @@ def make_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: Coll
         left: The columns with text, which are aligned to the left and folded where the table is too wide. The others
             have numbers: they are aligned to the right and never folded.
     """
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 1))
     for index, heading in enumerate(head):
         text = index in left
@@ -38,6 +40,9 @@ def plain_text(table: Table, width: int | None = None) -> str:
         table: The table.
         width: The most characters of a line; None: as many as the table needs.
     """
+    from rich.console import Console
+    from rich.measure import Measurement
+
     console = Console(file=io.StringIO(), width=width or 1_000_000, color_system=None, legacy_windows=False)
     if width is None:
         console.width = max(Measurement.get(console, console.options, table).maximum, 1)

@@ -10,19 +10,21 @@ an attached network would leave its quantizers behind, and `tests/nn/test_networ
 from __future__ import annotations
 
 import copy
+import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 # What the nodes of an exported graph call. Gone: importing bayesbits fails here.
 from torch._ops import HigherOrderOperator, OpOverload
 
 # Shapes of a graph's nodes without computing, for nodes that deployment inserts. Gone: importing bayesbits fails here.
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import ExportedProgram
 
 # What all batch norms are, and all convolutions; the public classes are one for each number of dimensions. Gone:
 # importing bayesbits fails here.
@@ -48,6 +50,7 @@ __all__ = [
     "in_backward",
     "is_compiled",
     "keep_onnx_translations",
+    "make_functional",
     "mark_dynamic",
     "operation_arguments",
     "operation_name",
@@ -104,6 +107,39 @@ def ignore_autocast() -> Iterator[None]:
                 stack.enter_context(torch.autocast(device, enabled=False))
         stack.enter_context(AutocastIgnored(None))  # type: ignore[arg-type]
         yield
+
+
+def make_functional(exported: ExportedProgram) -> ExportedProgram:
+    """The program in which no operation changes a tensor in place: `exported.run_decompositions({})`, in less time.
+
+    Composite operations such as `linear` stay whole. torch says so to all 500 of them, one by one and for every kind of
+    device, which takes most of the time for a small network; here only those of the program are told. Gone: exports
+    take longer.
+    """
+    from torch._export import utils
+    from torch.export import exported_program as implementation
+
+    private = {
+        "_decompose_exported_program": implementation,
+        "_disable_prexisiting_fake_mode": implementation,
+        "_is_preservable_cia_op": utils,
+        "_special_op_to_preserve_cia": utils,
+    }
+    found: list[Any] = [getattr(module, name, None) for name, module in private.items()]
+    decompose, outside_of_fake_modes, can_stay_whole, stay_whole = found
+    options: dict[str, Any] = {
+        "python_decomp_table": {},
+        "joint_loss_index": None,
+        "decompose_custom_triton_ops": False,
+    }
+    if None in found or list(inspect.signature(decompose).parameters) != ["ep", "cia_to_decomp", *options]:
+        result: ExportedProgram = exported.run_decompositions({})
+        return result
+    graphs = (part.graph for part in exported.graph_module.modules() if isinstance(part, fx.GraphModule))
+    operations = {node.target for graph in graphs for node in graph.nodes if isinstance(node.target, OpOverload)}
+    whole = {operation: stay_whole for operation in operations if can_stay_whole(operation)}
+    functional: ExportedProgram = outside_of_fake_modes(decompose)(exported, cia_to_decomp=whole, **options)
+    return functional
 
 
 _onnx_translations: dict[tuple[Any, ...], Any] = {}

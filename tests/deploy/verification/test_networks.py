@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import bayesbits as bb
 from bayesbits.zoo.models import VGG7, CifarResNet, LeNet5, MobileNetV2, resnet18, resnet50
 from bayesbits.zoo.models.resnet import BasicBlock, ResNet
+from tests.compression.networks import narrow, short_mobilenetv2
 from tests.deploy.exported import exported
 from tests.graph.networks import IMAGES, OWN, transformer
 from tests.graph.products import KINDS, Products
@@ -18,23 +19,29 @@ from tests.graph.test_random_networks import Random
 ZOO = {
     "lenet5": (LeNet5, (1, 28, 28)),
     "cifar_resnet8": (lambda: CifarResNet(8), (3, 16, 16)),
-    "mobilenetv2": (lambda: MobileNetV2(num_classes=10, width=0.25), (3, 32, 32)),
-    "vgg7": (VGG7, (3, 32, 32)),
-    "resnet18": (lambda: resnet18(num_classes=10, stem="cifar"), (3, 16, 16)),
-    "resnet50": (lambda: resnet50(num_classes=10), (3, 32, 32)),
-    "cifar_resnet20": (lambda: CifarResNet(20), (3, 32, 32)),
+    "short mobilenetv2": (short_mobilenetv2, (3, 32, 32)),
+    "narrow vgg7": (lambda: narrow(VGG7()), (3, 32, 32)),
+    "small resnet18": (lambda: narrow(ResNet(BasicBlock, (2, 1, 1, 1), 10, "cifar")), (3, 16, 16)),
 }
+WHOLE = {
+    "cifar_resnet20": (lambda: CifarResNet(20), (3, 32, 32)),
+    "vgg7": (VGG7, (3, 32, 32)),
+    "mobilenetv2": (lambda: MobileNetV2(num_classes=10, width=0.25), (3, 32, 32)),
+    "resnet50": (lambda: resnet50(num_classes=10), (3, 32, 32)),
+    "resnet18": (lambda: resnet18(num_classes=10, stem="cifar"), (3, 16, 16)),
+}
+FORMS = ("fast", "compact")
 
 
 @pytest.mark.parametrize(
     ("name", "form"),
     [
-        pytest.param(name, ("fast", "compact")[i % 2], marks=[pytest.mark.check] if name == "resnet50" else [])
-        for i, name in enumerate(ZOO)
+        *((name, FORMS[index % 2]) for index, name in enumerate(ZOO)),
+        *(pytest.param(name, FORMS[index % 2], marks=pytest.mark.check) for index, name in enumerate(WHOLE)),
     ],
 )
 def test_the_zoo_runs_in_integers_and_is_equal(name, form, tmp_path):
-    make, shape = ZOO[name]
+    make, shape = (ZOO | WHOLE)[name]
     case = exported(make(), torch.zeros(1, *shape), spec=bb.Spec.for_backend("onnxruntime"), count=8)
     found = case.verify(case.write(tmp_path / "network.onnx", form))
     assert found.integer_layers == tuple(layer.name for layer in case.compressor.topology.layers)
@@ -48,7 +55,7 @@ def test_the_zoo_runs_in_integers_and_is_equal(name, form, tmp_path):
         (LeNet5, (1, 28, 28), 8, 8, True),
         (lambda: CifarResNet(20), (3, 16, 16), 8, 8, False),
         (lambda: CifarResNet(8), (3, 16, 16), 4, "learned", True),
-        (lambda: ResNet(BasicBlock, (1, 1, 1, 1), num_classes=10, stem="cifar"), (3, 8, 8), 8, 8, False),
+        (lambda: narrow(ResNet(BasicBlock, (1, 1, 1, 1), num_classes=10, stem="cifar")), (3, 8, 8), 8, 8, False),
     ],
 )
 def test_the_zoo_is_proven_under_the_default_spec(make, shape, weights, residual_bits, trained, tmp_path):
@@ -177,7 +184,7 @@ def test_random_networks_under_random_plans(tmp_path_factory, network, plan):
     assert len(found.integer_layers) == len(found.kernels)
 
 
-@settings(max_examples=5, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=2, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
 @example(kinds=[(kind, index % 2 == 0) for index, kind in enumerate(KINDS)], plan=0, per_channel=True)
 @given(
     kinds=st.lists(st.tuples(st.sampled_from(KINDS), st.booleans()), min_size=1, max_size=3),
