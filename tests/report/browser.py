@@ -73,12 +73,12 @@ if (document.documentElement.scrollWidth > innerWidth + 1) found.push("the whole
 return found;
 """
 
-# What overlaps: texts of one image, or of one row of the picture, whose boxes share more than a pixel.
+# What overlaps: texts of one image, or of one row of the picture or of a table, whose boxes share more than a pixel.
 OVERLAPPING = """
 const found = [];
-for (const part of document.querySelectorAll("svg.chart, svg.histogram, .row, .striprow, .card, figcaption")) {
+for (const part of document.querySelectorAll("svg.chart, svg.histogram, .row, .striprow, .card, figcaption, .worst li, tr")) {
   if (!part.checkVisibility()) continue;
-  const texts = [...part.querySelectorAll("text, code, small, b, .share, .legend .key, dt, dd")].filter(
+  const texts = [...part.querySelectorAll("text, code, small, b, .share, .legend .key, dt, dd, td, th button")].filter(
     (node) => node.checkVisibility() && node.textContent.trim() && getComputedStyle(node).visibility !== "hidden"
   );
   const boxes = texts.map((node) => node.getBoundingClientRect());

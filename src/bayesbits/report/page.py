@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -84,7 +85,7 @@ def render(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["with_code"] = with_code
+    environment.filters |= {"with_code": with_code, "breakable": breakable}
     loader = environment.loader
     assert loader is not None
     script = loader.get_source(environment, "script.js")[0]
@@ -111,6 +112,11 @@ def with_code(text: str) -> Markup:
     return Markup().join(
         Markup("<code>{}</code>").format(part) if place % 2 else escape(part) for place, part in enumerate(parts)
     )
+
+
+def breakable(name: str) -> Markup:
+    """A name that may be broken behind its dots and underscores, rather than anywhere."""
+    return Markup("<wbr>").join(escape(part) for part in re.split(r"(?<=[._/])(?=.)", printable(name)))
 
 
 def _printable(value: Any) -> Any:

@@ -8,6 +8,7 @@ from bayesbits.cost import Cost
 from bayesbits.deploy.verification.result import RuntimeTensor, SimulatedOutput, Verification
 from bayesbits.recipes.result import POSTTRAINING
 from bayesbits.records.bench import Bench
+from bayesbits.records.front import Front
 from bayesbits.records.plan import FLOAT_BITS
 from bayesbits.records.topology import Topology
 from bayesbits.report import formatting
@@ -187,6 +188,21 @@ def float_kernels(found: Verification) -> list[Row]:
     """Name, operation and reason of the layers that the runtime does not run in integers."""
     kernels = [kernel for kernel in found.kernels if not kernel.integer]
     return [(kernel.layer, kernel.operation, kernel.reason or "") for kernel in kernels]
+
+
+def points(front: Front) -> list[Row]:
+    """Relative bit operations, score and mu of the points of post-training, and whether they are on the front."""
+    scored = Front(tuple(point for point in front.points if point.score is not None))
+    best = scored.pareto().points if scored.points else ()
+    return [
+        (
+            f"{one.relative_bops:.3g}%",
+            "" if one.score is None else f"{one.score:.4g}",
+            "" if one.mu is None else f"{one.mu:.2g}",
+            "front" if one in best else "",
+        )
+        for one in sorted(front.points, key=lambda one: one.relative_bops)
+    ]
 
 
 def times(bench: Bench) -> list[Row]:
