@@ -18,7 +18,7 @@ from typing import Any
 from PIL import Image
 from selenium import webdriver
 
-from bayesbits.report import write_comparison_page, write_report
+from bayesbits.report import write_report
 
 IMAGES = Path(__file__).parent / "images"
 MARGIN = 16  # pixels around the part that is shown
@@ -30,7 +30,7 @@ class Picture:
 
     name: str
     run: str
-    """The folder of the run; one that ends in "/*" has several, which are compared."""
+    """The folder of the run."""
     first: str
     last: str
     width: int = 1040
@@ -72,7 +72,9 @@ def take(driver: Any, picture: Picture, page: Path) -> bytes:
 def small_png(image: bytes) -> bytes:
     """The image with a palette of 128 colors: a third of the bytes, and pages have few colors."""
     small = io.BytesIO()
-    Image.open(io.BytesIO(image)).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+    Image.open(io.BytesIO(image)).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(
+        small, "PNG", optimize=True
+    )
     return small.getvalue()
 
 
@@ -96,15 +98,10 @@ def main() -> None:
     """Take every picture whose run is there, and say which are not."""
     with _browser() as driver, tempfile.TemporaryDirectory() as folder:
         for picture in PICTURES:
-            runs = sorted(path.parent for path in Path().glob(f"{picture.run}/result.json"))
-            if not runs:
-                print(f"{picture.name}: there is no run in {picture.run}")
+            if not (Path(picture.run) / "result.json").is_file():
+                print(f"{picture.name}: there is no finished run in {picture.run}")
                 continue
-            page = Path(folder) / "page.html"
-            if picture.run.endswith("/*"):
-                write_comparison_page(runs, page)
-            else:
-                write_report(runs[0], page)
+            page = write_report(picture.run, Path(folder) / "page.html")
             path = IMAGES / f"{picture.name}.png"
             path.write_bytes(take(driver, picture, page))
             print(f"{path}: {path.stat().st_size / 1000:.0f} kB")

@@ -76,7 +76,8 @@ return found;
 # What overlaps: texts of one image, or of one row of the picture or of a table, whose boxes share more than a pixel.
 OVERLAPPING = """
 const found = [];
-for (const part of document.querySelectorAll("svg.chart, svg.histogram, .row, .striprow, .card, figcaption, .worst li, tr")) {
+const parts = "svg.chart, svg.histogram, .row, .striprow, .card, figcaption, .worst li, tr";
+for (const part of document.querySelectorAll(parts)) {
   if (!part.checkVisibility()) continue;
   const texts = [...part.querySelectorAll("text, code, small, b, .share, .legend .key, dt, dd, td, th button")].filter(
     (node) => node.checkVisibility() && node.textContent.trim() && getComputedStyle(node).visibility !== "hidden"

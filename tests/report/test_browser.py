@@ -176,8 +176,8 @@ def test_closed_rows_are_open_in_print_and_closed_afterwards(driver, pages):
     open_page(driver, pages["lenet5"][0])
     driver.find_element(By.CSS_SELECTOR, "details.layer > summary").click()
     driver.execute_script(
-        "window.printed = []; addEventListener('beforeprint', () =>"
-        " printed.push(document.querySelectorAll('details:not([open])').length, document.querySelectorAll('details').length))"
+        "window.printed = []; const number = (which) => document.querySelectorAll(which).length;"
+        "addEventListener('beforeprint', () => printed.push(number('details:not([open])'), number('details')))"
     )
     pdf = base64.b64decode(driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"])
     closed, rows = driver.execute_script("return printed")
@@ -197,8 +197,9 @@ def pages_of(pdf: bytes) -> int:
 @pytest.mark.parametrize("state", ["unfinished", "failed", "older", "incomplete", "damaged"])
 def test_runs_that_went_wrong_have_a_page_that_says_so(driver, tmp_path, state, width):
     write_made_run(tmp_path, network("lenet5"))
-    said = {"unfinished": "This run is not finished.", "failed": "The integer network is not equal", "older": "Not measured",
-            "incomplete": "This page is not complete.", "damaged": "A file of this run cannot be used."}  # fmt: skip
+    said = {"unfinished": "This run is not finished.", "failed": "The integer network is not equal",
+            "older": "Not measured", "incomplete": "This page is not complete.",
+            "damaged": "A file of this run cannot be used."}  # fmt: skip
     missing = {"unfinished": ("result.json", "plan.json", "statistics.json", "bench.json"),
                "older": ("statistics.json",), "incomplete": ("recipe.toml", "topology.json")}  # fmt: skip
     for name in missing.get(state, ()):

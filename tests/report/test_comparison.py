@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-import bayesbits as bb
 from bayesbits.records.front import Front, Point
 from bayesbits.records.plan import Plan
 from bayesbits.report import comparison
@@ -76,3 +75,13 @@ def test_plans_are_compared_layer_by_layer(run):
     stem, head = comparison.plan_rows([run, other])
     assert (stem.layer, stem.cells, stem.differs) == ("stem", (("2", "8", "6 of 8"), ("8", "8", "6 of 8")), True)
     assert (head.cells, head.differs) == ((("4", "16", "3"), None), False)
+
+
+def test_what_all_names_begin_with_is_left_out(run):
+    def names(*folders):
+        return comparison.run_names([replace(run, folder=Path(folder)) for folder in folders])
+
+    assert names("x/digits-mu=0.1-seed=0", "x/digits-mu=0.2-seed=0") == ["mu=0.1-seed=0", "mu=0.2-seed=0"]
+    assert names("x/run-1", "x/run-1-again") == ["1", "1-again"]
+    assert names("x/alone-1") == ["alone-1"]
+    assert names("one", "other") == ["one", "other"]

@@ -41,6 +41,6 @@ def test_another_setting_or_another_network_to_start_from_is_no_other_seed(runs)
 
 
 def test_a_budget_is_the_setting_of_a_run(runs):
-    assert seed_groups.setting_of(replace(runs[0], recipe=replace(runs[0].recipe, search=bb.SearchConfig(budget="1% bops")))) == (
-        "budget 1% bops"
-    )
+    assert seed_groups.setting_of(
+        replace(runs[0], recipe=replace(runs[0].recipe, search=bb.SearchConfig(budget="1% bops")))
+    ) == ("budget 1% bops")

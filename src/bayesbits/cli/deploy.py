@@ -138,7 +138,9 @@ def measure_errors(run: FinishedRun, network: DeployedNetwork, folder: Path) -> 
         replace(TensorStatistics.load(path), deployed=layers, deployed_output=output).save(path)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
-        print_status(f"the errors of the deployed layers could not be measured ({reason}); the report goes without them")
+        print_status(
+            f"the errors of the deployed layers could not be measured ({reason}); the report goes without them"
+        )
 
 
 def _onnx_file(folder: Path, form: str) -> Path:

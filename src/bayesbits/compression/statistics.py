@@ -2,8 +2,8 @@
 
 The network runs twice on a few examples. First without rounding: there every layer is also computed with its own
 rounding, on the same input, which is the error of the layer alone. Then with all rounding: there the output of a layer
-has the errors of everything in front of it. The output of a layer is what it emits when it is deployed, behind the batch
-norm that is folded into it.
+has the errors of everything in front of it. The output of a layer is what it emits when it is deployed: that behind the
+batch norm which is folded into it.
 """
 
 from collections.abc import Callable, Iterator

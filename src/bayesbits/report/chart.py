@@ -150,7 +150,10 @@ class Chart:
         parts, right = [], horizontal.end
         for tick in ticks(vertical):
             y = vertical.position(tick)
-            parts += [horizontal_line("grid", _LEFT, right, y), label(_LEFT - 6, y + 4, f"{tick:g}{self.unit}", "tick", "end")]
+            parts += [
+                horizontal_line("grid", _LEFT, right, y),
+                label(_LEFT - 6, y + 4, f"{tick:g}{self.unit}", "tick", "end"),
+            ]
         marks = []
         for tick in ticks(horizontal):
             if tick == int(tick) or not self.whole:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from os.path import commonprefix
 
 from bayesbits.report.chart import STYLES, Chart, Series
 from bayesbits.report.formatting import format_bytes, format_part, format_reduction
@@ -30,7 +29,8 @@ def run_names(runs: Sequence[Run]) -> list[str]:
         if len(set(names)) == len(names):
             break
     if len(names) > 1:  # those of a sweep begin with its recipe
-        shared = len(commonprefix(names))
+        pairs = enumerate(zip(min(names), max(names), strict=False))
+        shared = next((place for place, (one, other) in pairs if one != other), min(map(len, names)))
         shared = max(names[0].rfind(mark, 0, shared) for mark in _MARKS) + 1
         names = [name[shared:] for name in names]
     return shorten_names(names, _NAME_LENGTH, "…") if runs else []

@@ -97,7 +97,14 @@ def _progress(run: Run) -> list[Card]:
     points = (*stage.points, *stage.evaluations)
     done = max((point.epoch for point in points), default=0.0)
     percent = 100 * done / max(stage.epochs, 1e-9)
-    found = [Card("So far", f"{percent:.0f}%", "", f"{STAGES.get(stage.name, stage.name)}, epoch {done:.3g} of {stage.epochs:g}")]
+    found = [
+        Card(
+            "So far",
+            f"{percent:.0f}%",
+            "",
+            f"{STAGES.get(stage.name, stage.name)}, epoch {done:.3g} of {stage.epochs:g}",
+        )
+    ]
     latest = {name: value for point in points for name, value in point.values.items()}
     if "task_loss" in latest:
         found.append(Card("Loss", f"{latest['task_loss']:.3g}", "", "of the task, at the latest step"))

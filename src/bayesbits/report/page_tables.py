@@ -148,9 +148,7 @@ def verification(found: Verification) -> list[Row]:
     if close:
         error = max(place.relative_error for place in close)
         rows.append(("After float operations", f"{_differing(close)}; relative error at most {error:.1e}"))
-    rows += [
-        (f"{_output(place.output or '')} of the file, end to end", _ends(place)) for place in found.outputs
-    ]
+    rows += [(f"{_output(place.output or '')} of the file, end to end", _ends(place)) for place in found.outputs]
     return [
         *rows,
         ("Integer kernels", f"{len(found.integer_layers)} of {len(found.kernels)} layers"),

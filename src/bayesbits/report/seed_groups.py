@@ -72,7 +72,7 @@ def groups_of(runs: Sequence[Run]) -> list[Group]:
 
 
 def means(runs: Sequence[Run]) -> list[Row]:
-    """A row for every group, where one has several seeds: setting, seeds, metric and BOPs with their standard errors."""
+    """A row for every group, where one has several seeds: setting, seeds, metric and BOPs with standard errors."""
     groups, metric = groups_of(runs), metric_of(runs)
     if metric is None or all(len(group.runs) < 2 for group in groups):
         return []
