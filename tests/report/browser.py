@@ -52,7 +52,8 @@ def open_page(driver: Any, path: Path, width: int = 1400, scheme: str = "light")
     WebDriverWait(driver, 30).until(lambda _: driver.execute_script(loaded, address))
 
 
-# What is cut: text that reaches beyond the window, where no part of the page around it can be scrolled sideways.
+# What is cut: text that reaches beyond its image, or beyond the window where no part of the page around it can be
+# scrolled sideways.
 CUT = """
 const scrolls = (node) => {
   for (; node && node !== document.body; node = node.parentElement) {
@@ -66,6 +67,8 @@ for (const node of document.querySelectorAll("body *")) {
   const own = [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim());
   if (!own || !node.checkVisibility() || node.closest(".skip")) continue;
   const box = node.getBoundingClientRect();
+  const image = node.closest("svg.chart"), frame = image && image.getBoundingClientRect();
+  if (image && (box.left < frame.left - 1 || box.right > frame.right + 1)) found.push(node.textContent);
   const beyond = box.width && (box.right > innerWidth + 1 || box.left < -1);
   if (beyond && !scrolls(node)) found.push(node.textContent.trim().slice(0, 60));
 }

@@ -91,6 +91,8 @@ def test_a_short_logarithmic_axis_has_ticks_between_the_powers_of_ten():
 
 def test_values_of_the_vertical_axis_have_their_unit():
     assert "2 dB" in parsed(Chart("Errors", "layers", [LINE], unit=" dB")).texts
+    long = parsed(Chart("Errors", "layers", [Series("a", [(1, 12.6), (2, 14.4)])], unit=" dB", from_zero=False)).texts
+    assert "13.5" in long  # "13.5 dB" would be cut
 
 
 def test_a_reference_is_a_line_and_in_the_legend():

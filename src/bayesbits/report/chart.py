@@ -18,6 +18,7 @@ from bayesbits.report.svg import Axis, element, horizontal_line, label, linear_a
 
 WIDTH, WIDE, HEIGHT = 380, 760, 214
 _LEFT, _TOP, _BOTTOM, _MARGIN = 46.0, 22.0, 180.0, 6.0
+_TICK_LENGTH = 6  # of a label beside the vertical axis, in characters; longer ones would be cut
 STYLES = 6
 """The number of styles of series in the style sheet."""
 
@@ -148,11 +149,13 @@ class Chart:
 
     def _grid(self, horizontal: Axis, vertical: Axis) -> list[Markup]:
         parts, right = [], horizontal.end
-        for tick in ticks(vertical):
+        values = ticks(vertical)
+        unit = self.unit if all(len(f"{tick:g}{self.unit}") <= _TICK_LENGTH for tick in values) else ""
+        for tick in values:
             y = vertical.position(tick)
             parts += [
                 horizontal_line("grid", _LEFT, right, y),
-                label(_LEFT - 6, y + 4, f"{tick:g}{self.unit}", "tick", "end"),
+                label(_LEFT - 6, y + 4, f"{tick:g}{unit}", "tick", "end"),
             ]
         marks = []
         for tick in ticks(horizontal):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bayesbits.recipes import Result
 from bayesbits.report.formatting import format_bytes, format_reduction, format_seconds
 from bayesbits.report.run_data import Run
-from bayesbits.report.training_charts import STAGES
+from bayesbits.report.training_charts import STAGES, unit_of
 
 GOOD, BAD, NEUTRAL = "good", "bad", ""
 
@@ -113,7 +113,8 @@ def _progress(run: Run) -> list[Card]:
         found.append(Card("Bit operations", f"{cost:.3g}%", "100%", "as the gates are now"))
     for name, value in latest.items():
         if name.startswith("validation_"):
-            found.append(Card(name.replace("_", " ").capitalize(), f"{value:.4g}", "", "on held-back data"))
+            title = name.removeprefix("validation_").replace("_", " ")
+            found.append(Card(title.capitalize(), f"{value:.4g}{unit_of(run, title)}", "", "on held-back data"))
     return found
 
 

@@ -33,7 +33,7 @@ def training_charts(run: Run) -> list[Chart]:
     validation = [name for name in names if name.startswith("validation_")]
     for name in validation:
         title = name.removeprefix("validation_").replace("_", " ")
-        unit = _unit(run, title)
+        unit = unit_of(run, title)
         charts.append(
             _chart(curves, f"{title[:1].upper()}{title[1:]} on held-back data", [(title, name, True)], unit=unit,
                    from_zero=False)
@@ -87,6 +87,7 @@ def _limit(run: Run) -> tuple[str, float] | None:
     return None
 
 
-def _unit(run: Run, name: str) -> str:
+def unit_of(run: Run, name: str) -> str:
+    """The unit of a metric by its name."""
     scores = run.result.scores if run.result is not None else ()
     return next((score.unit for score in scores if score.name.lower() == name), "%" if name == "accuracy" else "")
