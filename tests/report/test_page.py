@@ -278,9 +278,11 @@ def test_commands_in_messages_are_code_and_everything_is_escaped():
     assert with_code("a ` alone & <i>") == "a ` alone &amp; &lt;i&gt;"
 
 
-def test_names_break_behind_dots_and_underscores():
-    assert breakable("a.b_c") == "a.<wbr>b_<wbr>c"
-    assert breakable("<i>.") == "&lt;i&gt;."
+def test_long_names_break_behind_dots_and_underscores():
+    long = "a" * 24
+    assert breakable(f"{long}.b_c") == f"{long}.<wbr>b_<wbr>c"
+    assert breakable(f"{long}<i>.") == f"{long}&lt;i&gt;."
+    assert breakable("a.b_c<") == "a.b_c&lt;"
 
 
 def test_a_run_in_parts_says_what_is_missing_and_shows_what_its_result_has(tmp_path):

@@ -168,13 +168,13 @@ def _note(group: Group, names: dict[int, str]) -> str:
     score = group.runs[0].result.scores[0] if group.runs[0].result is not None else None
     unit = "" if score is None else score.unit
     head = f"{group.name}, {group.setting}" if group.setting else group.name
-    cost, score = group.place
+    cost, mean = group.place
     if len(group.runs) == 1:
-        text = f"{head}: {score:.4g}{unit} at {cost:.3g}% of BOPs"
+        text = f"{head}: {mean:.4g}{unit} at {cost:.3g}% of BOPs"
         return f"{text}, {format_reduction(100, cost, 'fewer')} ({names[id(group.runs[0])]})"
     low, high = group.span
     seeds = f"{low:.4g} to {high:.4g}{unit}, {len(group.runs)} seeds"
-    return f"{head}: mean {score:.4g}{unit} ({seeds}) at {cost:.3g}% of BOPs"
+    return f"{head}: mean {mean:.4g}{unit} ({seeds}) at {cost:.3g}% of BOPs"
 
 
 def _recipes(runs: Sequence[Run]) -> list[str]:

@@ -30,6 +30,7 @@ from bayesbits.report.training_charts import training_charts
 from bayesbits.utils.short_names import shorten_names
 
 _STRIP_NAME = 32
+_UNBROKEN_NAME = 24
 _GO_ON = "Go on with: "
 
 
@@ -115,7 +116,9 @@ def with_code(text: str) -> Markup:
 
 
 def breakable(name: str) -> Markup:
-    """A name that may be broken behind its dots and underscores, rather than anywhere."""
+    """A name that, if it is long, may be broken behind its dots and underscores, rather than anywhere."""
+    if len(name) <= _UNBROKEN_NAME:
+        return escape(printable(name))
     return Markup("<wbr>").join(escape(part) for part in re.split(r"(?<=[._/])(?=.)", printable(name)))
 
 
