@@ -10,11 +10,12 @@ from bayesbits.compression.statistics import measure_statistics
 from bayesbits.deploy.layer_errors import measure_deployed_errors
 from tests.deploy.calls import FixedBatch, deploy_uniformly
 from tests.deploy.networks import deployed
+from tests.graph.networks import OWN
 
 CLOSE = 0.3  # dB; samples of outputs with removed channels hold other values
 
 
-@pytest.mark.parametrize("name", ["lenet5", "resnet20", "mobilenetv2"])
+@pytest.mark.parametrize("name", ["lenet5", *OWN])
 def test_they_are_those_of_the_simulation(name):
     compressor, small, inputs = deployed(name)
     simulated = measure_statistics(compressor, inputs)

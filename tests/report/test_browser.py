@@ -189,6 +189,17 @@ def test_closed_rows_are_open_in_print_and_closed_afterwards(driver, pages):
     assert pages_of(pdf) > pages_of(without)
 
 
+@pytest.mark.parametrize("name", [*NETWORKS, "comparison"])
+def test_nothing_is_cut_on_paper(driver, pages, name):
+    open_page(driver, pages[name][0], 718)  # A4 without its margins
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    driver.execute_script("dispatchEvent(new Event('beforeprint'))")
+    try:
+        assert driver.execute_script(CUT) == []
+    finally:
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
 def pages_of(pdf: bytes) -> int:
     return len(re.findall(rb"/Type\s*/Page\b", pdf))
 

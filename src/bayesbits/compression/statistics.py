@@ -21,6 +21,7 @@ from bayesbits.compression.signal_to_noise import SignalToNoise, decibel, sample
 from bayesbits.nn import Quantizer
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.nn.product import attached_products
+from bayesbits.nn.quantized_output import QuantizedOutput
 from bayesbits.records.tensor_statistics import Histogram, LayerError, TensorStatistics
 from bayesbits.utils.batches import batched_tensors, call_model
 
@@ -154,7 +155,16 @@ class _Layer:
     def _emitted(self, parts: Parts) -> Tensor:
         """A sample of what the layer emits: its output, behind the batch norm that is folded into it."""
         output, norm = self.module.compute(*parts), self.module.parts.norm_behind
-        return sample(output if norm is None else norm(output))
+        if norm is None:
+            return sample(output)
+        if not isinstance(norm, QuantizedOutput):
+            return sample(norm(output))
+        quantizer = norm.bayesbits_output.quantizer  # of the addition behind it, which is no part of this layer
+        mode = quantizer.mode, quantizer.fixed_bits
+        quantizer.turn_off()
+        emitted = sample(norm(output))
+        quantizer.enter(*mode)
+        return emitted
 
 
 @contextmanager
