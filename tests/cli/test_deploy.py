@@ -1,10 +1,14 @@
 """From the folder of a run to files that run in integers, on the command line."""
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 
 import bayesbits as bb
 from bayesbits.cli import deploy
 from bayesbits.records.bench import Bench
+from bayesbits.records.tensor_statistics import TensorStatistics
 from bayesbits.utils import optional_packages
 from tests.cli.invoke import SHORT, bayesbits
 
@@ -21,8 +25,15 @@ def test_a_run_is_exported_verified_and_measured(folder):
     assert "parameters" in bayesbits("export", folder).output
     assert (folder / "fast.onnx").stat().st_size >= (folder / "compact.onnx").stat().st_size
     assert isinstance(bb.load(folder / "deployed"), bb.DeployedNetwork)
+    statistics = TensorStatistics.load(folder / "statistics.json")
+    assert [one.name for one in statistics.deployed] == [one.name for one in statistics.layers]
+    assert statistics.deployed_output == pytest.approx(statistics.output, abs=0.2)
+    (folder / "statistics.json").unlink()  # as in a run of an earlier version
     assert "integer kernels    4 of 4 layers" in bayesbits("verify", folder, "--num-examples", 32).output
     assert bb.Verification.load(folder / "verification.json").simulated.inputs == 32
+    assert TensorStatistics.load(folder / "statistics.json") == statistics
+    bayesbits("report", folder, "--measure")
+    assert TensorStatistics.load(folder / "statistics.json") == statistics
     assert "times float" in bayesbits("bench", folder, "--rounds", 1).output
     bench = Bench.load(folder / "bench.json")
     assert [one.name for one in bench.files] == ["float", "fast", "compact"] * 4
@@ -30,6 +41,19 @@ def test_a_run_is_exported_verified_and_measured(folder):
     assert {one.layer for one in bench.layers} >= {"features.0", "features.3", "classifier.3"}
     bayesbits("report", folder)
     assert "Latency, measured" in (folder / "report.html").read_text()
+
+
+def test_errors_that_cannot_be_measured_are_said_and_stop_nothing(tmp_path, monkeypatch, capsys):
+    def fail(*_):
+        raise RuntimeError("no such layer")
+
+    monkeypatch.setattr(deploy, "measure_deployed_errors", fail)
+    TensorStatistics(1, (), ()).save(tmp_path / "statistics.json")
+    data = SimpleNamespace(test=[(torch.ones(1), None)])
+    deploy.measure_errors(SimpleNamespace(compressor=None, loaders=data), None, tmp_path)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "could not be measured (RuntimeError: no such layer); the report goes without them" in said
+    assert TensorStatistics.load(tmp_path / "statistics.json").deployed == ()
 
 
 def test_a_failed_verification_is_said_kept_and_shown(folder, monkeypatch):

@@ -36,12 +36,22 @@ def test_a_running_search_has_its_stage_values_and_bits(running):
     assert "of 20" in text
     assert "expected BOPs, %" in text
     assert "stem.weight  2" in text
-    assert "head.input 16" in text
+    assert "head.input  16" in text  # the numbers stand below one another
 
 
 def test_a_finished_run_ends_the_command(here):
     write_run(here / "run")
-    assert "digits-lenet5: finished" in bayesbits("watch", "run").stdout
+    text = bayesbits("watch", "run").stdout
+    assert "digits-lenet5: finished" in text
+    assert "test accuracy 97.50% (float 98.25%)" in text
+
+
+def test_a_damaged_run_is_said(here):
+    write_run(here / "run")
+    (here / "run/plan.json").write_text("{")
+    assert "plan.json is damaged" in " ".join(shown(here / "run").split())
+    (here / "run/plan.json").unlink()
+    assert "plan.json is not there" in " ".join(shown(here / "run").split())
 
 
 def test_a_run_that_has_written_nothing_is_said(running):

@@ -90,6 +90,19 @@ def test_a_weight_in_front_of_a_batch_norm_is_folded():
     assert one.counts[-1] == int((folded > one.last - (one.last - one.first) / BINS).sum())
 
 
+def test_the_output_of_a_layer_is_that_behind_its_batch_norm():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 1, bias=False), nn.BatchNorm2d(4))
+    model[1].running_var.copy_(torch.tensor([0.01, 1.0, 4.0, 100.0]))
+    model[1].bias.data.copy_(torch.tensor([0.0, 3.0, -2.0, 1.0]))
+    inputs = torch.randn(8, 3, 2, 2)
+    exact = model.eval()(inputs).detach()
+    compressor = fixed(model, inputs, weights=4, activations=8)
+    (error,) = measure_statistics(compressor, inputs).layers
+    assert error.alone == pytest.approx(ratio(exact, compressor.model(inputs).detach()), abs=1e-2)
+    assert error.together == pytest.approx(error.alone)
+
+
 def test_the_network_stays_as_it_is(inputs):
     compressor = fixed(chain(), inputs, weights=4, activations=8)
     before = compressor.model(inputs).detach()

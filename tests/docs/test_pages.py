@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from docs import picture
+from docs import picture, screenshots
 from docs.results import tables
 
 ROOT = Path(__file__).parent.parent.parent
@@ -112,6 +112,14 @@ def test_files_that_pages_name_exist():
 
 def test_the_picture_is_that_of_the_result():
     assert picture.PICTURE.read_text() == picture.draw(json.loads(picture.RESULT.read_text())), "python -m docs.picture"
+
+
+def test_screenshots_are_there_small_and_on_a_page():
+    pages = "\n".join(page.read_text() for page in PAGES)
+    for one in screenshots.PICTURES:
+        path = screenshots.IMAGES / f"{one.name}.png"
+        assert f"images/{path.name})" in pages, path.name
+        assert 0 < path.stat().st_size < 150_000
 
 
 def test_every_table_of_results_is_shown_and_no_other():

@@ -52,7 +52,8 @@ def open_page(driver: Any, path: Path, width: int = 1400, scheme: str = "light")
     WebDriverWait(driver, 30).until(lambda _: driver.execute_script(loaded, address))
 
 
-# What is cut: text that reaches beyond the window, where no part of the page around it can be scrolled sideways.
+# What is cut: text that reaches beyond its image, or beyond the window where no part of the page around it can be
+# scrolled sideways.
 CUT = """
 const scrolls = (node) => {
   for (; node && node !== document.body; node = node.parentElement) {
@@ -66,6 +67,8 @@ for (const node of document.querySelectorAll("body *")) {
   const own = [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim());
   if (!own || !node.checkVisibility() || node.closest(".skip")) continue;
   const box = node.getBoundingClientRect();
+  const image = node.closest("svg.chart"), frame = image && image.getBoundingClientRect();
+  if (image && (box.left < frame.left - 1 || box.right > frame.right + 1)) found.push(node.textContent);
   const beyond = box.width && (box.right > innerWidth + 1 || box.left < -1);
   if (beyond && !scrolls(node)) found.push(node.textContent.trim().slice(0, 60));
 }
@@ -73,12 +76,13 @@ if (document.documentElement.scrollWidth > innerWidth + 1) found.push("the whole
 return found;
 """
 
-# What overlaps: texts of one image, or of one row of the picture, whose boxes share more than a pixel.
+# What overlaps: texts of one image, or of one row of the picture or of a table, whose boxes share more than a pixel.
 OVERLAPPING = """
 const found = [];
-for (const part of document.querySelectorAll("svg.chart, svg.histogram, .row, .striprow, .card, figcaption")) {
+const parts = "svg.chart, svg.histogram, .row, .striprow, .card, figcaption, .worst li, tr";
+for (const part of document.querySelectorAll(parts)) {
   if (!part.checkVisibility()) continue;
-  const texts = [...part.querySelectorAll("text, code, small, b, .share, .legend .key, dt, dd")].filter(
+  const texts = [...part.querySelectorAll("text, code, small, b, .share, .legend .key, dt, dd, td, th button")].filter(
     (node) => node.checkVisibility() && node.textContent.trim() && getComputedStyle(node).visibility !== "hidden"
   );
   const boxes = texts.map((node) => node.getBoundingClientRect());

@@ -17,7 +17,7 @@ class Page(HTMLParser):
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.texts: list[str] = []
         self.scripts: list[str] = []
-        self.feed(text)
+        self.feed(text.replace("<wbr>", ""))  # where a name may be broken; no part of the text
         self.close()
         assert not self.open, f"never closed: {self.open}"
 

@@ -1,5 +1,8 @@
 """The pages in a real browser: nothing is loaded, cut or overlapping, and everything works by pointer and keyboard."""
 
+import base64
+import re
+
 import pytest
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
@@ -8,7 +11,7 @@ from selenium.webdriver.support.ui import Select
 from bayesbits.report import write_comparison_page, write_report
 from tests.report.browser import CUT, OVERLAPPING, browser, open_page
 from tests.report.made_runs import LONG, network, write_made_run
-from tests.report.runs import HOSTILE, write_run, write_statistics
+from tests.report.runs import HOSTILE, write_run, write_statistics, write_verification
 
 pytestmark = pytest.mark.check
 NETWORKS = ("lenet5", "resnet50", LONG)
@@ -157,6 +160,72 @@ def test_rows_open_by_keyboard_and_bars_say_what_they_are(driver, pages):
     bring_into_view(driver, bar)
     ActionChains(driver).move_to_element(bar).perform()
     assert tip(driver).splitlines()[0] == "conv1"
+
+
+def test_all_rows_open_by_a_button(driver, pages):
+    open_page(driver, pages["lenet5"][0])
+    button = driver.find_element(By.ID, "open-rows")
+    open_rows = "return document.querySelectorAll('details[open]').length"
+    for words, number in (("Close all rows", 4), ("Open all rows", 0)):
+        button.send_keys(Keys.ENTER)
+        assert button.text == words
+        assert driver.execute_script(open_rows) == number
+
+
+def test_closed_rows_are_open_in_print_and_closed_afterwards(driver, pages):
+    open_page(driver, pages["lenet5"][0])
+    driver.find_element(By.CSS_SELECTOR, "details.layer > summary").click()
+    driver.execute_script(
+        "window.printed = []; const number = (which) => document.querySelectorAll(which).length;"
+        "addEventListener('beforeprint', () => printed.push(number('details:not([open])'), number('details')))"
+    )
+    pdf = base64.b64decode(driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"])
+    closed, rows = driver.execute_script("return printed")
+    assert (closed, rows) == (0, 5)  # four layers and the recipe
+    assert len(driver.find_elements(By.CSS_SELECTOR, "details[open]")) == 1
+    bare = driver.execute_script("for (const one of document.querySelectorAll('details')) one.remove(); return true")
+    without = base64.b64decode(driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"])
+    assert bare
+    assert pages_of(pdf) > pages_of(without)
+
+
+@pytest.mark.parametrize("name", [*NETWORKS, "comparison"])
+def test_nothing_is_cut_on_paper(driver, pages, name):
+    open_page(driver, pages[name][0], 718)  # A4 without its margins
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    driver.execute_script("dispatchEvent(new Event('beforeprint'))")
+    try:
+        assert driver.execute_script(CUT) == []
+    finally:
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def pages_of(pdf: bytes) -> int:
+    return len(re.findall(rb"/Type\s*/Page\b", pdf))
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("state", ["unfinished", "failed", "older", "incomplete", "damaged"])
+def test_runs_that_went_wrong_have_a_page_that_says_so(driver, tmp_path, state, width):
+    write_made_run(tmp_path, network("lenet5"))
+    said = {"unfinished": "This run is not finished.", "failed": "The integer network is not equal",
+            "older": "Not measured", "incomplete": "This page is not complete.",
+            "damaged": "A file of this run cannot be used."}  # fmt: skip
+    missing = {"unfinished": ("result.json", "plan.json", "statistics.json", "bench.json"),
+               "older": ("statistics.json",), "incomplete": ("recipe.toml", "topology.json")}  # fmt: skip
+    for name in missing.get(state, ()):
+        (tmp_path / name).unlink()
+    if state == "failed":
+        layers = ("features.0", "features.3", "classifier.1", "classifier.3")
+        write_verification(tmp_path, layers, failure="classifier.1.input: 6 codes differ", wrong=6)
+    if state == "damaged":
+        (tmp_path / "plan.json").write_text("{")
+    driver.get_log("browser")
+    open_page(driver, write_report(tmp_path), width)
+    assert any(said[state] in text for text in texts(driver, ".alert, #errors p"))
+    assert driver.execute_script(CUT) == []
+    assert driver.execute_script(OVERLAPPING) == []
+    assert driver.get_log("browser") == []
 
 
 def test_two_plans_are_chosen_and_compared(driver, pages):

@@ -87,3 +87,24 @@ def test_round_numbers_enclose_any_two(one, other):
 def test_a_short_logarithmic_axis_has_ticks_between_the_powers_of_ten():
     assert ticks(Axis(0.5, 10, 0, 1, logarithmic=True)) == pytest.approx([0.5, 1, 2, 5, 10])
     assert ticks(Axis(1, 1e5, 0, 1, logarithmic=True)) == pytest.approx([1, 10, 100, 1e3, 1e4, 1e5])
+
+
+def test_values_of_the_vertical_axis_have_their_unit():
+    assert "2 dB" in parsed(Chart("Errors", "layers", [LINE], unit=" dB")).texts
+    long = parsed(Chart("Errors", "layers", [Series("a", [(1, 12.6), (2, 14.4)])], unit=" dB", from_zero=False)).texts
+    assert "13.5" in long  # "13.5 dB" would be cut
+
+
+def test_a_reference_is_a_line_and_in_the_legend():
+    chart = Chart("Accuracy", "cost", [LINE], unit="%", from_zero=False, reference=("float network", 8.0))
+    (line,) = parsed(chart).all("line", class_="reference")
+    assert float(line["y1"]) == float(line["y2"]) < 60  # above the line, whose highest value is 4
+    assert chart.legend()[-1] == ("reference", "float network", "8%")
+
+
+@pytest.mark.parametrize(("highest", "top"), [(99.7, 100.0), (104.0, 110.0)])
+def test_an_axis_in_percent_ends_at_100_unless_values_are_above(highest, top):
+    (svg,) = parsed(
+        Chart("Accuracy", "cost", [Series("a", [(1.0, 70.0), (2.0, highest)])], unit="%", from_zero=False)
+    ).all("svg", class_="chart")
+    assert json.loads(svg["data-chart"])["v"][1] == top

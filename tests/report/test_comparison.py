@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-import bayesbits as bb
 from bayesbits.records.front import Front, Point
 from bayesbits.records.plan import Plan
 from bayesbits.report import comparison
 from bayesbits.report.run_data import read_run
+from tests.report.compared_runs import compared_runs
 from tests.report.runs import write_bench, write_run
 
 
@@ -19,29 +19,9 @@ def run(tmp_path):
     return read_run(tmp_path)
 
 
-def made(run, folder, *, score, bops, seed=0, mu=0.01, name="digits-lenet5"):
-    """A run with another outcome."""
-    found = replace(run.result.scores[0], value=score)
-    result = replace(run.result, metrics=(found,), relative_bops=bops, seed=seed, mu=mu)
-    recipe = replace(run.recipe, name=name, seed=seed, search=bb.SearchConfig(mu=mu))
-    return replace(run, folder=Path(folder), result=result, recipe=recipe)
-
-
 @pytest.fixture
 def runs(run):
-    return [
-        made(run, "a/s0", score=90.0, bops=4.0),
-        made(run, "a/s1", score=92.0, bops=6.0, seed=1),
-        made(run, "b/s0", score=80.0, bops=2.0, mu=0.1),
-        made(run, "c/s0", score=85.0, bops=7.0, name="mnist-lenet5"),
-    ]
-
-
-def test_runs_that_differ_in_the_seed_alone_are_one_point(runs):
-    first, second, third = comparison.groups_of(runs)
-    assert (first.name, first.setting, first.cost, first.score) == ("digits-lenet5, Bayesian Bits", "mu 0.1", 2.0, 80.0)
-    assert (len(second.runs), second.cost, second.score) == (2, 5.0, 91.0)
-    assert third.name == "mnist-lenet5, Bayesian Bits"
+    return compared_runs(run)
 
 
 def test_the_chart_has_lines_bands_and_published_points(runs):
@@ -97,7 +77,11 @@ def test_plans_are_compared_layer_by_layer(run):
     assert (head.cells, head.differs) == ((("4", "16", "3"), None), False)
 
 
-def test_a_budget_is_the_setting_of_a_run(run):
-    assert comparison._setting(replace(run, recipe=replace(run.recipe, search=bb.SearchConfig(budget="1% bops")))) == (
-        "budget 1% bops"
-    )
+def test_what_all_names_begin_with_is_left_out(run):
+    def names(*folders):
+        return comparison.run_names([replace(run, folder=Path(folder)) for folder in folders])
+
+    assert names("x/digits-mu=0.1-seed=0", "x/digits-mu=0.2-seed=0") == ["mu=0.1-seed=0", "mu=0.2-seed=0"]
+    assert names("x/run-1", "x/run-1-again") == ["1", "1-again"]
+    assert names("x/alone-1") == ["alone-1"]
+    assert names("one", "other") == ["one", "other"]

@@ -30,7 +30,7 @@ def test_unfinished_and_damaged_runs_are_said(tmp_path):
     (tmp_path / "three/plan.json").write_text("{")
     page = page_of(*(tmp_path / name for name in ("one", "two", "three")), path=tmp_path / "page.html")
     assert "two is not finished." in page.text
-    assert "A file of three cannot be used." in page.text
+    assert "three has a file that cannot be used." in page.text
 
 
 def test_names_stay_text(tmp_path):

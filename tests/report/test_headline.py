@@ -75,3 +75,27 @@ def test_unfinished_and_damaged_runs_have_titles(run):
     assert title_of(replace(run, cost=None)) == "digits-lenet5: damaged"
     assert cards(replace(run, result=None, cost=None)) == []
     assert verdict_of(replace(run, result=None)) == ("", "")
+
+
+def test_an_unfinished_run_says_how_far_it_is(tmp_path):
+    write_run(tmp_path)
+    for name in ("result.json", "plan.json"):
+        (tmp_path / name).unlink()
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "metrics.jsonl").write_text("".join(line for line in lines if "finetune" not in line))
+    progress, loss, bops = cards(read_run(tmp_path))
+    assert progress.name == "So far"
+    assert progress.note.startswith("search, epoch")
+    assert (loss.value, bops.value) == ("0.5", "10%")
+    (tmp_path / "metrics.jsonl").unlink()
+    assert cards(read_run(tmp_path)) == []
+
+
+def test_a_run_in_parts_has_the_numbers_of_its_result(tmp_path):
+    write_run(tmp_path)
+    (tmp_path / "topology.json").unlink()
+    run = read_run(tmp_path)
+    assert title_of(run) == "digits-lenet5: incomplete"
+    assert [(card.name, card.value) for card in cards(run)] == [
+        ("Test accuracy", "97.50%"), ("Bit operations", "17.4%"), ("Weights", "71 bytes")
+    ]  # fmt: skip

@@ -1,24 +1,35 @@
-"""The worst layers come first, and the chart has both kinds of errors."""
+"""The worst layers come first; charts have both kinds of errors, simulated and deployed."""
 
-from bayesbits.records.tensor_statistics import LayerError
-from bayesbits.report.layer_errors import error_chart, worst_layers
+from bayesbits.records.tensor_statistics import LayerError, TensorStatistics
+from bayesbits.report.layer_errors import error_charts, worst_layers
 
-ERRORS = [
+ERRORS = (
     LayerError("a", 30.0, 30.0),
     LayerError("b", 10.0, 9.0),
     LayerError("c", None, 8.0),
     LayerError("d", 20.0, None),
-]
+)
+DEPLOYED = (LayerError("b", 10.5, 8.5), LayerError("d", 20.5, 7.5), LayerError("not in the simulation", 1.0, 1.0))
 
 
-def test_the_worst_layers_come_first():
-    assert [error.name for error in worst_layers(ERRORS, 2)] == ["b", "d"]
+def test_the_worst_layers_come_first_with_their_places():
+    assert [(one.place, one.name, one.ratio) for one in worst_layers(ERRORS, 2)] == [(2, "b", 10.0), (4, "d", 20.0)]
     assert worst_layers([]) == []
 
 
-def test_the_chart_has_both_errors_in_running_order():
-    alone, together = error_chart(ERRORS).series
-    assert list(alone.points) == [(1, 30.0), (2, 10.0), (4, 20.0)]
-    assert list(together.points) == [(1, 30.0), (2, 9.0), (3, 8.0)]
-    assert alone.notes[1] == "b: 10.0 dB"
-    assert error_chart([]) is None
+def test_the_charts_have_both_errors_in_running_order():
+    alone, together = error_charts(TensorStatistics(16, (), ERRORS))
+    assert [one.name for one in alone.shown] == ["simulated"]
+    assert list(alone.shown[0].points) == [(1, 30.0), (2, 10.0), (4, 20.0)]
+    assert list(together.shown[0].points) == [(1, 30.0), (2, 9.0), (3, 8.0)]
+    assert alone.shown[0].notes[1] == "2. b\nsimulated, this layer alone: 10.0 dB"
+    assert error_charts(None) == []
+    assert error_charts(TensorStatistics(16, (), ())) == []
+
+
+def test_what_is_deployed_is_marked_at_the_places_of_the_simulation():
+    alone, together = error_charts(TensorStatistics(16, (), ERRORS, deployed=DEPLOYED))
+    assert list(alone.shown[1].points) == [(2, 10.5), (4, 20.5)]
+    assert list(together.shown[1].points) == [(2, 8.5), (4, 7.5)]
+    assert not together.shown[1].line
+    assert together.shown[1].notes[0] == "2. b\ndeployed, all layers up to it: 8.5 dB"

@@ -88,3 +88,14 @@ def test_the_skyline_has_every_layer_of_a_larger_network(run, resnet):
     (bar, *_) = page.all("rect", class_="weight")
     assert float(bar["height"]) == 48  # half of the widest, with a little space
     assert skyline(rows[:6]) is None
+
+
+def test_layers_are_described_by_kernel_and_channels(run):
+    stem = next(row for row in picture(run, run.topology) if row.name == "stem")
+    assert stem.words == "linear, 4 to 8"
+    conv = replace(stem.layer, kind="conv", weight_shape=(8, 4, 3, 5))
+    assert replace(stem, layer=conv).words == "conv 3 x 5, 4 to 8"
+    assert replace(stem, layer=replace(conv, groups=2)).words == "conv 3 x 5, 4 to 8 in 2 groups"
+    assert replace(stem, layer=replace(conv, groups=8, depthwise=True)).words == "depthwise conv 3 x 5, 8 channels"
+    assert replace(stem, layer=replace(conv, kind="conv_transpose")).words == "transposed conv 3 x 5, 4 to 8"
+    assert replace(stem, layer=None).words == ""

@@ -12,8 +12,10 @@ import pytest
 from bayesbits.records.front import Front
 from bayesbits.records.front import Point as FrontPoint
 from bayesbits.records.plan import Plan
+from bayesbits.records.tensor_statistics import LayerError
 from bayesbits.report import page, write_report
 from bayesbits.report import page as module
+from bayesbits.report.page import breakable, with_code
 from bayesbits.report.run_data import read_run
 from tests.report.parsing import Page
 from tests.report.runs import HOSTILE, write_bench, write_run, write_statistics, write_verification
@@ -48,7 +50,7 @@ def test_every_layer_has_its_row_in_picture_and_table(tmp_path):
     assert cells[row - 1 : row + 9] == ["1", "stem", "2", "8", "4", "6 of 8", "24", "3.3%", "30", "12.5"]
     assert "10 MACs, 87.0% of the bit operations, 20 bytes" in page.text
     row = cells.index("stem", cells.index("input"))
-    assert cells[row : row + 6] == ["stem", "linear 8 x 4", "2 bits", "8 bits", "6 of 8", "3.3%"]
+    assert cells[row : row + 6] == ["stem", "linear, 4 to 8", "2 bits", "8 bits", "6 of 8", "3.3%"]
     assert "12.5 dB with this layer alone rounded" in page.text
     assert len(page.all("svg", class_="histogram")) == 4
 
@@ -57,7 +59,8 @@ def test_statistics_gates_and_times_are_shown_where_they_are_known(tmp_path):
     write_run(tmp_path)
     text = page_of(tmp_path).text
     assert "the run kept no statistics" in text
-    assert "Which layer loses most" not in text
+    assert "Not measured: the run kept no statistics" in text
+    assert "The largest errors" not in text
     assert "Measured latency" not in text
     write_statistics(tmp_path)
     write_bench(tmp_path)
@@ -233,10 +236,10 @@ def test_a_verification_is_told(tmp_path):
     assert "48 weights, 9 biases and 2 grids, all equal" in text
     assert "3 of 7,654 activation codes differ beside a tie, 0 elsewhere" in text
     assert "stem.input\n7,000\n3\n0" in text
-    assert "off by 4.0e-02 of the largest; the largest of 10 differs in 1 of 360" in text
+    assert "off by at most 4.0e-02 of the largest value; the same prediction in 359 of 360" in text
     assert "0 of 4,321 values differ where all have to be equal" in text
     assert "5 of 10 values differ; relative error at most 2.0e-07" in text
-    assert "off by 3.0e-02 of the largest; the largest of 10 differs in 2 of 360" in text
+    assert "off by at most 3.0e-02 of the largest value; the same prediction in 358 of 360" in text
     assert "1 of 2 layers" in text
     assert "head\nGemm\nit is wide" in text
     assert "Counting Frame 9000 (avx_vnni)" in text
@@ -267,3 +270,45 @@ def test_the_page_says_which_way_the_training_ran(tmp_path):
     text = write_report(tmp_path).read_text()
     assert "Execution of search" in text
     assert "not compiled (it failed: no beads), recorded as a CUDA graph, quantizers by beads" in text
+
+
+def test_commands_in_messages_are_code_and_everything_is_escaped():
+    assert with_code("run `a <b>` again") == "run <code>a &lt;b&gt;</code> again"
+    assert with_code("stopped. Go on with: bayesbits x") == "stopped. Go on with: <code>bayesbits x</code>"
+    assert with_code("a ` alone & <i>") == "a ` alone &amp; &lt;i&gt;"
+
+
+def test_long_names_break_behind_dots_and_underscores():
+    long = "a" * 24
+    assert breakable(f"{long}.b_c") == f"{long}.<wbr>b_<wbr>c"
+    assert breakable(f"{long}<i>.") == f"{long}&lt;i&gt;."
+    assert breakable("a.b_c<") == "a.b_c&lt;"
+
+
+def test_a_run_in_parts_says_what_is_missing_and_shows_what_its_result_has(tmp_path):
+    write_run(tmp_path)
+    for name in ("topology.json", "recipe.toml"):
+        (tmp_path / name).unlink()
+    text = page_of(tmp_path).text
+    assert "This page is not complete." in text
+    assert "recipe.toml and topology.json are not there: copy the whole folder" in text
+    assert "Bit operations\n100%" in text
+    assert "incomplete" in text
+
+
+def test_errors_of_the_deployed_network_are_shown_beside_those_of_the_simulation(tmp_path):
+    write_run(tmp_path)
+    statistics = write_statistics(tmp_path)
+    assert "adds the errors of the deployed network" in page_of(tmp_path).text
+    deployed = (LayerError("stem", 12.25, 12.25), LayerError("head", 30.5, 10.75))
+    replace(statistics, deployed=deployed, deployed_output=10.75).save(tmp_path / "statistics.json")
+    text = page_of(tmp_path).text
+    assert "The network's output has 11.0 dB, deployed 10.8 dB." in text
+    assert "11.0 dB with all up to it. Deployed:\n30.5 dB alone,\n10.8 dB with all up to it." in text
+
+
+def test_a_failed_verification_is_said_at_the_top(tmp_path):
+    write_run(tmp_path)
+    write_verification(tmp_path, failure="head.input: 12 of 654 codes differ", wrong=12)
+    text = page_of(tmp_path).text
+    assert text.index("The integer network is not equal to the trained one.") < text.index("The network, from input")

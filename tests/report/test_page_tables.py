@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from bayesbits.cost import CostModel
+from bayesbits.records.front import Front, Point
+from bayesbits.records.plan import Plan
 from bayesbits.report import page_tables
 from bayesbits.report.run_data import read_run
 from tests.report.runs import write_bench, write_run, write_statistics, write_verification
@@ -91,3 +93,21 @@ def test_settings_without_a_value_are_left_out(run):
     changed = dict(page_tables.settings(replace(run, recipe=recipe)))
     assert changed["Trained weights from"] == "weights.pth"
     assert page_tables.settings(replace(run, recipe=None, result=None)) == []
+
+
+def test_points_of_a_front_are_in_the_order_of_their_cost():
+    points = [(8.0, 93.0, 0.1), (4.0, 93.5, 0.25), (2.0, 80.0, None), (1.0, None, None)]
+    front = Front(tuple(Point(Plan({}), cost, {}, score, mu) for cost, score, mu in points))
+    assert page_tables.points(front) == [
+        ("1%", "", "", ""), ("2%", "80", "", "front"), ("4%", "93.5", "0.25", "front"), ("8%", "93", "0.1", "")
+    ]  # fmt: skip
+
+
+def test_what_did_not_change_is_said_and_the_papers_convention_only_where_it_differs(run):
+    rows = {row[0]: row for row in page_tables.before_and_after(replace(run, cost=run.float_cost))}
+    assert rows["MACs"][3] == "unchanged"
+    assert "Relative BOPs, the paper's convention" not in rows
+    other = replace(run.cost, bops=run.cost.bops)
+    assert ("Relative BOPs, the paper's convention" in {row[0] for row in page_tables.before_and_after(run)}) == (
+        f"{other.relative_bops:.3g}" != f"{other.paper_relative_bops:.3g}"
+    )

@@ -101,3 +101,12 @@ def test_a_verification_of_another_network_is_left_out(tmp_path):
     run = read_run(tmp_path)
     assert run.verification is None
     assert "it is about another network: it has a layer 'stranger'" in run.problems[0]
+
+
+def test_missing_files_of_a_finished_run_are_named(tmp_path):
+    write_run(tmp_path)
+    assert read_run(tmp_path).incomplete == ""
+    for name in ("plan.json", "topology.json", "recipe.toml"):
+        (tmp_path / name).unlink()
+    assert read_run(tmp_path).incomplete.startswith("recipe.toml, topology.json and plan.json are not there")
+    assert read_run(tmp_path).unfinished == ""

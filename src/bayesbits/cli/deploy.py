@@ -1,6 +1,7 @@
 """Runs `bayesbits export`, `verify` and `bench`: from a finished run to files that run in integers."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from rich.table import Table
 
 from bayesbits.cli.console import output_console, print_line, print_status
 from bayesbits.deploy import DeployedNetwork, VerificationError, deploy, export_onnx, save, verify
+from bayesbits.deploy.layer_errors import measure_deployed_errors
 from bayesbits.deploy.onnx.export import FORMS, export_float_onnx
 from bayesbits.deploy.onnx.latency import measure_latencies
 from bayesbits.deploy.onnx.layer_times import LayerTime, measure_layer_times
@@ -18,8 +20,10 @@ from bayesbits.recipes.data import first_examples
 from bayesbits.recipes.process import is_first_process
 from bayesbits.recipes.result import Result
 from bayesbits.recipes.run import FinishedRun, restore
-from bayesbits.recipes.run_folder import BENCH, RESULT, VERIFICATION
+from bayesbits.recipes.run_folder import BENCH, RESULT, STATISTICS, VERIFICATION
+from bayesbits.recipes.statistics import EXAMPLES, write_statistics
 from bayesbits.records.bench import Bench, FileTime, KernelTime
+from bayesbits.records.tensor_statistics import TensorStatistics
 from bayesbits.utils.batches import to_device
 from bayesbits.utils.optional_packages import require_extras
 
@@ -28,7 +32,8 @@ DEPLOYED, FLOAT = "deployed", "float.onnx"
 
 def run_export(folder: Path) -> None:
     """Write the integer network and both ONNX files, and show the network."""
-    _, network = _write(folder)
+    run, network = _write(folder)
+    measure_errors(run, network, folder)
     print_line(str(network))
 
 
@@ -36,6 +41,7 @@ def run_verify(folder: Path, num_examples: int) -> None:
     """Compare both ONNX files with the trained network, and write the findings."""
     (folder / VERIFICATION).unlink(missing_ok=True)  # old findings must not remain if this verification breaks off
     run, network = _write(folder)
+    measure_errors(run, network, folder)
     batch = _test_inputs(run, num_examples)
     for form in FORMS:
         try:
@@ -117,6 +123,24 @@ def _write(folder: Path) -> tuple[FinishedRun, DeployedNetwork]:
         measured = network_ms(file, network, example, threads=threads)
         run.result.with_measured_latency(measured, machine().cpu).save(folder / RESULT)
     return run, network
+
+
+def measure_errors(run: FinishedRun, network: DeployedNetwork, folder: Path) -> None:
+    """Add the errors of the deployed network to the statistics of the run, which the report shows.
+
+    Nothing depends on them: where measuring fails, the reason is shown.
+    """
+    path = folder / STATISTICS
+    try:
+        if not path.is_file():
+            write_statistics(run.compressor, run.loaders, folder, print_status)
+        layers, output = measure_deployed_errors(run.compressor, network, _test_inputs(run, EXAMPLES))
+        replace(TensorStatistics.load(path), deployed=layers, deployed_output=output).save(path)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        print_status(
+            f"the errors of the deployed layers could not be measured ({reason}); the report goes without them"
+        )
 
 
 def _onnx_file(folder: Path, form: str) -> Path:

@@ -27,6 +27,7 @@ def run_explain(folder: Path, tensor: str | None) -> None:
 def show(found: Decomposition) -> None:
     """Print the terms as a table, and a few values term by term."""
     print_line(f"{found.name}: {found.bits} bits, from {found.values:,} values")
+    print_line("Errors are squares, in percent of those of the tensor.")
     terms = Table("term", "step", "mean size", "error that is left", "")
     examples = Table("value")
     for column in terms.columns[1:4]:
@@ -43,5 +44,5 @@ def show(found: Decomposition) -> None:
         examples.add_row(f"{value:.5g}", *(f"{part:+.4g}" for part in parts), f"{result:.5g}")
     console = output_console()
     console.print(terms)
-    print_line("A few values from the smallest to the largest; terms in parentheses are not kept:")
+    print_line("Some values, the smallest first; terms in parentheses are not kept:")
     console.print(examples)

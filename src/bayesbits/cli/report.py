@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bayesbits.cli.console import print_line, print_status
+from bayesbits.cli.deploy import DEPLOYED, measure_errors
+from bayesbits.deploy import load
 from bayesbits.recipes.process import is_first_process
 from bayesbits.recipes.run import restore
 from bayesbits.recipes.statistics import write_statistics
@@ -22,6 +24,8 @@ def print_report(
     for folder in folders if measure else ():
         run = restore(folder)
         write_statistics(run.compressor, run.loaders, folder, print_status)
+        if (folder / DEPLOYED).exists():
+            measure_errors(restore(folder, "cpu"), load(folder / DEPLOYED), folder)
     for folder in folders:
         found = read_run(folder)
         if figures is not None:

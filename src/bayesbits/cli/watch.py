@@ -10,6 +10,7 @@ from rich.text import Text
 
 from bayesbits.cli.console import output_console
 from bayesbits.cli.tensorboard import EventWriter
+from bayesbits.recipes.metrics import Score
 from bayesbits.report import read_run
 from bayesbits.report.run_data import Run
 from bayesbits.report.training_curves import Stage
@@ -68,9 +69,15 @@ def view(run: Run, console: Console) -> RenderableType:
     if stage is not None:
         parts.append(_values(stage, plain))
         parts.append(_bits(run, console))
-    if run.result is not None and run.result.verdict:
-        parts.append(Text(run.result.verdict))
+    if run.result is not None:
+        parts += [Text(f"test {score.name} {score.text}{_before(score)}") for score in run.result.scores]
+        parts += [Text(run.result.verdict)] if run.result.verdict else []
+    parts += [Text(problem, style="red") for problem in (run.incomplete, *run.problems) if problem]
     return Group(*parts)
+
+
+def _before(score: Score) -> str:
+    return "" if score.float_text is None else f" (float {score.float_text})"
 
 
 def _state(run: Run) -> str:
@@ -115,10 +122,9 @@ def _bits(run: Run, console: Console) -> RenderableType:
         return Text("")
     bits = gates[-1].bits
     names = shorten_names(list(bits), 30)
-    width = max(map(len, names)) + 6
-    columns = max(1, min(len(names), console.width // width))
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    cells = [f"{name} {value:>2}" for name, value in zip(names, bits.values(), strict=True)]
+    cells = [f"{name:<{max(map(len, names))}} {value:>2}" for name, value in zip(names, bits.values(), strict=True)]
+    columns = max(1, min(len(names), console.width // (len(cells[0]) + 3)))
+    grid = Table.grid(padding=(0, 3, 0, 0))
     rows = -(-len(cells) // columns)
     room = max(3, console.height - 10) if console.is_terminal else rows
     for row in range(min(rows, room)):

@@ -2,10 +2,10 @@
 
 The network runs twice on a few examples. First without rounding: there every layer is also computed with its own
 rounding, on the same input, which is the error of the layer alone. Then with all rounding: there the output of a layer
-has the errors of everything in front of it.
+has the errors of everything in front of it. The output of a layer is what it emits when it is deployed: that behind the
+batch norm which is folded into it.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,14 +17,15 @@ from bayesbits.compression.compressor import Compressor
 from bayesbits.compression.observers import network_restored, observing
 from bayesbits.compression.range_estimation import round_to_bits
 from bayesbits.compression.sampling import SAMPLE, evenly_spaced, in_rows
+from bayesbits.compression.signal_to_noise import SignalToNoise, decibel, sample, sample_of
 from bayesbits.nn import Quantizer
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.nn.product import attached_products
+from bayesbits.nn.quantized_output import QuantizedOutput
 from bayesbits.records.tensor_statistics import Histogram, LayerError, TensorStatistics
 from bayesbits.utils.batches import batched_tensors, call_model
 
 BINS = 64
-_OUTPUTS = 2**15  # values of a layer's output from which its error is computed
 _MARGIN = 1.05  # by how much a histogram is wider than the range
 
 Parts = tuple[Tensor, Tensor, Tensor | None]
@@ -57,12 +58,14 @@ def measure_statistics(compressor: Compressor, inputs: Any) -> TensorStatistics:
             quantizer.enter(mode, bits)
         with _intercepted(layers, _Layer.rounded), observing(quantizers, observers):
             output = call_model(model, inputs)
+    whole = SignalToNoise()
+    whole.compare(sample_of(float_output), sample_of(output))
     tensors = batched_tensors(inputs)
     return TensorStatistics(
         examples=len(tensors[0]) if tensors else 0,
         tensors=tuple(found for one in observers.values() if (found := one.histogram()) is not None),
         layers=tuple(layer.error(name) for name, layer in layers.items() if layer.float_outputs),
-        output=_decibel(*_signal_and_noise(_sample_of(float_output), _sample_of(output))),
+        output=whole.decibel,
     )
 
 
@@ -95,7 +98,7 @@ class _Observer:
         expanded = beta.expand(len(rows)) if beta.numel() == 1 else beta
         signal = rows.square().sum().item()
         noise = {
-            str(width): _decibel(
+            str(width): decibel(
                 signal, (round_to_bits(rows, expanded, width, quantizer.signed, alpha) - rows).square().sum().item()
             )
             for width in widths
@@ -123,18 +126,18 @@ class _Layer:
         self.quantizers = [one for one in (module.parts.weight, module.parts.input) if one is not None]
         self.float_outputs: list[Tensor] = []  # one for each call in a forward pass
         self.calls = 0
-        self.alone = self.together = (0.0, 0.0)
+        self.alone, self.together = SignalToNoise(), SignalToNoise()
 
     def in_float(self, quantized: Callable[[], Parts], modes: dict[Quantizer, tuple[str, int | None]]) -> Parts:
         """A call in the network without rounding; returns what the layer goes on with."""
         parts = quantized()
-        exact = _sample(self.module.compute(*parts))
+        exact = self._emitted(parts)
         for quantizer in self.quantizers:
             quantizer.enter(*modes[quantizer])
-        rounded = _sample(self.module.compute(*quantized()))
+        rounded = self._emitted(quantized())
         for quantizer in self.quantizers:
             quantizer.turn_off()
-        self.alone = _added(self.alone, _signal_and_noise(exact, rounded))
+        self.alone.compare(exact, rounded)
         self.float_outputs.append(exact)
         return parts
 
@@ -142,13 +145,26 @@ class _Layer:
         """A call in the network with all rounding."""
         parts = quantized()
         if self.calls < len(self.float_outputs):
-            found = _signal_and_noise(self.float_outputs[self.calls], _sample(self.module.compute(*parts)))
-            self.together = _added(self.together, found)
+            self.together.compare(self.float_outputs[self.calls], self._emitted(parts))
         self.calls += 1
         return parts
 
     def error(self, name: str) -> LayerError:
-        return LayerError(name, _decibel(*self.alone), _decibel(*self.together))
+        return LayerError(name, self.alone.decibel, self.together.decibel)
+
+    def _emitted(self, parts: Parts) -> Tensor:
+        """A sample of what the layer emits: its output, behind the batch norm that is folded into it."""
+        output, norm = self.module.compute(*parts), self.module.parts.norm_behind
+        if norm is None:
+            return sample(output)
+        if not isinstance(norm, QuantizedOutput):
+            return sample(norm(output))
+        quantizer = norm.bayesbits_output.quantizer  # of the addition behind it, which is no part of this layer
+        mode = quantizer.mode, quantizer.fixed_bits
+        quantizer.turn_off()
+        emitted = sample(norm(output))
+        quantizer.enter(*mode)
+        return emitted
 
 
 @contextmanager
@@ -172,30 +188,3 @@ def _interception(
         return called(layer, lambda: compute(x, weight, bias))
 
     return quantized
-
-
-def _sample(x: Tensor) -> Tensor:
-    return evenly_spaced(in_rows(x, 1), _OUTPUTS)
-
-
-def _sample_of(output: Any) -> Tensor:
-    """A sample of the first tensor of a network's output; empty where there is none."""
-    found = [tensor for tensor in batched_tensors(output) if tensor.is_floating_point()]
-    return _sample(found[0]) if found and found[0].numel() else torch.zeros(1, 0)
-
-
-def _signal_and_noise(exact: Tensor, rounded: Tensor) -> tuple[float, float]:
-    if exact.shape != rounded.shape:  # the shape of an output can depend on the values
-        return 0.0, 0.0
-    return exact.square().sum().item(), (rounded - exact).square().sum().item()
-
-
-def _added(before: tuple[float, float], more: tuple[float, float]) -> tuple[float, float]:
-    return before[0] + more[0], before[1] + more[1]
-
-
-def _decibel(signal: float, noise: float) -> float | None:
-    """None where there is no noise, or nothing to compare it with."""
-    if not (signal > 0 and noise > 0 and math.isfinite(signal) and math.isfinite(noise)):
-        return None
-    return round(10 * math.log10(signal / noise), 3)

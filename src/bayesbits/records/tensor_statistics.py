@@ -1,6 +1,7 @@
 """The `TensorStatistics` of a network: histograms of its tensors, what rounding does to them, and the error by layer.
 
-`compression.measure_statistics` measures them on a few examples, and the report shows them. Infinite numbers are None.
+`compression.measure_statistics` measures them on a few examples, `deploy.layer_errors` adds the errors of the deployed
+network, and the report shows them. Infinite numbers are None.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class TensorStatistics(Record):
         tensors: A histogram for every tensor that is quantized.
         layers: The errors of every layer that is quantized, in the order in which they run.
         output: The signal-to-noise ratio of the network's output in dB; None: there is no error, or no such tensor.
+        deployed: The errors of the layers of the deployed network; empty where it was not measured.
+        deployed_output: The signal-to-noise ratio of the deployed network's output in dB.
         version: The version of the JSON form.
     """
 
@@ -75,5 +78,9 @@ class TensorStatistics(Record):
     """The errors of every layer that is quantized, in the order in which they run."""
     output: float | None = None
     """The signal-to-noise ratio of the network's output in dB; None: there is no error, or no such tensor."""
+    deployed: tuple[LayerError, ...] = ()
+    """The errors of the layers of the deployed network; empty where it was not measured."""
+    deployed_output: float | None = None
+    """The signal-to-noise ratio of the deployed network's output in dB."""
     version: int = VERSION
     """The version of the JSON form."""

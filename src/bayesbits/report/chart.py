@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import ceil, floor, log10
+from math import ceil, floor, inf, log10
 from typing import Any
 
 from markupsafe import Markup
@@ -18,6 +18,7 @@ from bayesbits.report.svg import Axis, element, horizontal_line, label, linear_a
 
 WIDTH, WIDE, HEIGHT = 380, 760, 214
 _LEFT, _TOP, _BOTTOM, _MARGIN = 46.0, 22.0, 180.0, 6.0
+_TICK_LENGTH = 6  # of a label beside the vertical axis, in characters; longer ones would be cut
 STYLES = 6
 """The number of styles of series in the style sheet."""
 
@@ -56,6 +57,8 @@ class Chart:
     """Whether a linear axis begins at zero."""
     limit: tuple[str, float] | None = None
     """A horizontal line with its name, such as the budget."""
+    reference: tuple[str, float] | None = None
+    """Another one, for what is compared with and is no limit, such as the float network."""
     parts: Sequence[tuple[str, float]] = ()
     """Names of parts of the horizontal axis, and where each begins."""
     note: str = ""
@@ -86,7 +89,13 @@ class Chart:
              f"{one.points[-1][1]:.3g}{self.unit}" if one.line and not one.notes else "")
             for one in self.shown
         ]  # fmt: skip
-        return rows + ([("limit", self.limit[0], f"{self.limit[1]:.3g}{self.unit}")] if self.limit else [])
+        return rows + [(style, name, f"{value:.4g}{self.unit}") for style, name, value in self._lines]
+
+    @property
+    def _lines(self) -> list[tuple[str, str, float]]:
+        """Style, name and value of the horizontal lines."""
+        lines = (("limit", self.limit), ("reference", self.reference))
+        return [(style, *line) for style, line in lines if line is not None]
 
     def svg(self, name: str, width: int = WIDTH) -> Markup:
         """The image; `name` makes its ids unique in the page."""
@@ -123,7 +132,7 @@ class Chart:
     def _axes(self, shown: Sequence[Series], right: float) -> tuple[Axis, Axis]:
         xs = [x for one in shown for x, _ in one.points]
         ys = [y for one in shown for _, y in one.points] + [y for one in shown for _, *ends in one.band for y in ends]
-        ys += [self.limit[1]] if self.limit else []
+        ys += [value for *_, value in self._lines]
         if self.logarithmic:
             ys = [y for y in ys if y > 0]
             low, high = enclosing(min(ys), max(ys))
@@ -131,7 +140,7 @@ class Chart:
         elif self.from_zero and min(ys) >= 0:
             vertical = linear_axis(max(ys), _BOTTOM, _TOP)
         else:
-            vertical = _fitted(min(ys), max(ys))
+            vertical = _fitted(min(ys), max(ys), 100.0 if self.unit == "%" else inf)
         if self.x_logarithmic:
             return Axis(*enclosing(min(xs), max(xs)), _LEFT, right, logarithmic=True), vertical
         start = min([*xs, *(begin for _, begin in self.parts)]) if not self.parts else 0.0
@@ -140,9 +149,14 @@ class Chart:
 
     def _grid(self, horizontal: Axis, vertical: Axis) -> list[Markup]:
         parts, right = [], horizontal.end
-        for tick in ticks(vertical):
+        values = ticks(vertical)
+        unit = self.unit if all(len(f"{tick:g}{self.unit}") <= _TICK_LENGTH for tick in values) else ""
+        for tick in values:
             y = vertical.position(tick)
-            parts += [horizontal_line("grid", _LEFT, right, y), label(_LEFT - 6, y + 4, f"{tick:g}", "tick", "end")]
+            parts += [
+                horizontal_line("grid", _LEFT, right, y),
+                label(_LEFT - 6, y + 4, f"{tick:g}{unit}", "tick", "end"),
+            ]
         marks = []
         for tick in ticks(horizontal):
             if tick == int(tick) or not self.whole:
@@ -168,9 +182,9 @@ class Chart:
 
     def _curves(self, shown: Sequence[Series], horizontal: Axis, vertical: Axis) -> list[Markup]:
         found = []
-        if self.limit is not None:
-            y = vertical.position(self.limit[1])
-            found.append(element("line", class_="limit", x1=_LEFT, x2=horizontal.end, y1=y, y2=y))
+        for style, _, value in self._lines:
+            y = vertical.position(value)
+            found.append(element("line", class_=style, x1=_LEFT, x2=horizontal.end, y1=y, y2=y))
         for one in shown:
             places = [(horizontal.position(x), vertical.position(y)) for x, y in one.points]
             group = []
@@ -199,13 +213,14 @@ def _written(places: Sequence[tuple[float, float]]) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
 
 
-def _fitted(low: float, high: float) -> Axis:
-    """An axis from the last round number below `low` to the first above `high`."""
+def _fitted(low: float, high: float, most: float = inf) -> Axis:
+    """An axis from the last round number below `low` to the first above `high`; not above `most` if no value is."""
     span = (high - low) or abs(high) * 0.1 or 1.0
     probe = Axis(low - 0.05 * span, high + 0.05 * span, _BOTTOM, _TOP)
     step = probe.ticks()
     size = step[1] - step[0] if len(step) > 1 else span
-    return Axis(floor(probe.low / size) * size, ceil(probe.high / size) * size, _BOTTOM, _TOP)
+    top = ceil(probe.high / size) * size
+    return Axis(floor(probe.low / size) * size, most if high <= most < top else top, _BOTTOM, _TOP)
 
 
 def enclosing(low: float, high: float) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Several runs compared: the chart of metric over cost with the means over seeds, a table, and their plans.
+"""Several runs compared: the chart of metric over cost with the means over seeds, tables, and their plans.
 
 Runs that differ in nothing but the seed are one point with a band. Runs of one recipe and method are one line. What a
 folder of post-training has learned is a line of its own.
@@ -6,81 +6,34 @@ folder of post-training has learned is a line of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
-from typing import Any
 
-from bayesbits.recipes import Recipe
-from bayesbits.recipes.toml import to_table
 from bayesbits.report.chart import STYLES, Chart, Series
 from bayesbits.report.formatting import format_bytes, format_part, format_reduction
 from bayesbits.report.page_tables import Cell
 from bayesbits.report.paper_points import OTHERS, PAPER, POINTS
 from bayesbits.report.run_data import Run
+from bayesbits.report.seed_groups import Group, bops_of, groups_of, line_of, metric_of, score_of, setting_of
 from bayesbits.utils.short_names import shorten_names
 
 _NAME_LENGTH = 24
-_METHODS = {
-    "bayesian_bits": "Bayesian Bits",
-    "bayesian_bits_quantization_only": "bits only",
-    "bayesian_bits_pruning_only": "channels only",
-    "posttraining": "post-training",
-}
-
-
-@dataclass(frozen=True)
-class Group:
-    """Finished runs that differ in nothing but the seed."""
-
-    name: str
-    """What their line is called."""
-    setting: str
-    """What distinguishes them on the line: mu or the budget."""
-    runs: tuple[Run, ...]
-    scores: tuple[float, ...]
-
-    @property
-    def cost(self) -> float:
-        """The mean relative bit operations in percent."""
-        return fmean(_bops(run) for run in self.runs)
-
-    @property
-    def score(self) -> float:
-        """The mean of the metric."""
-        return fmean(self.scores)
+_MARKS = "-_ "
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:
-    """Names of runs that differ: the folder's last parts, as many as it takes."""
+    """Names of runs that differ: the folder's last parts, as many as it takes, without what all begin with."""
     parts = [run.folder.resolve().parts for run in runs]
     for number in range(1, max(map(len, parts), default=1) + 1):
         names = ["/".join(part[-number:]) for part in parts]
         if len(set(names)) == len(names):
             break
+    if len(names) > 1:  # those of a sweep begin with its recipe
+        pairs = enumerate(zip(min(names), max(names), strict=False))
+        shared = next((place for place, (one, other) in pairs if one != other), min(map(len, names)))
+        shared = max(names[0].rfind(mark, 0, shared) for mark in _MARKS) + 1
+        names = [name[shared:] for name in names]
     return shorten_names(names, _NAME_LENGTH, "…") if runs else []
-
-
-def metric_of(runs: Iterable[Run]) -> tuple[str, str, bool] | None:
-    """Name, unit and direction of the main metric of the first finished run."""
-    for run in runs:
-        if run.result is not None:
-            score = run.result.scores[0]
-            return score.name, score.unit, score.higher_is_better
-    return None
-
-
-def groups_of(runs: Sequence[Run]) -> list[Group]:
-    """The finished runs with the main metric, in groups, the cheapest of each line first."""
-    metric = metric_of(runs)
-    found: dict[Any, list[Run]] = {}
-    for run in runs:
-        if run.result is not None and run.result.scores[0].name == (metric or ("",))[0]:
-            found.setdefault((_line(run), _setting(run), _without_seed(run.recipe)), []).append(run)
-    groups = [
-        Group(key[0], key[1], tuple(own), tuple(_score(run) for run in own)) for key, own in found.items()
-    ]  # fmt: skip
-    return sorted(groups, key=lambda group: (group.name, group.cost))
 
 
 def comparison_chart(runs: Sequence[Run]) -> Chart | None:
@@ -91,10 +44,10 @@ def comparison_chart(runs: Sequence[Run]) -> Chart | None:
     for name in dict.fromkeys(group.name for group in groups):
         own = [group for group in groups if group.name == name]
         several = any(len(group.runs) > 1 for group in own)
-        band = [(group.cost, min(group.scores), max(group.scores)) for group in own] if several else []
+        band = [(group.cost.mean, *group.span) for group in own] if several else []
         series.append(
             Series(
-                name, [(group.cost, group.score) for group in own], len(series) % STYLES + 1, line=len(own) > 1,
+                name, [group.place for group in own], len(series) % STYLES + 1, line=len(own) > 1,
                 dots=True, notes=[_note(group, names) for group in own], band=band,
             )
         )  # fmt: skip
@@ -143,9 +96,9 @@ def table(runs: Sequence[Run]) -> list[list[Cell]]:
                 Cell(format_bytes(result.weight_bytes), result.weight_bytes),
                 Cell("" if time is None else f"{1e3 * time:.3g} ms", 1e18 if time is None else time),
                 Cell("best" if id(run) in best else "", "best" if id(run) in best else ""),
-                Cell(_setting(run), _setting(run)),
+                Cell(setting_of(run), setting_of(run)),
                 Cell(str(result.seed), result.seed),
-                Cell(_line(run), _line(run)),
+                Cell(line_of(run), line_of(run)),
             ]
         )
     return rows
@@ -158,7 +111,7 @@ def best_runs(runs: Sequence[Run]) -> list[Run]:
     sign = 1 if metric is None or metric[2] else -1
 
     def beaten(one: Run, other: Run) -> bool:
-        mine, its = (_bops(one), -sign * _score(one)), (_bops(other), -sign * _score(other))
+        mine, its = (bops_of(one), -sign * score_of(one)), (bops_of(other), -sign * score_of(other))
         return its != mine and its[0] <= mine[0] and its[1] <= mine[1]
 
     return [run for run in known if not any(beaten(run, other) for other in known)]
@@ -215,52 +168,17 @@ def _note(group: Group, names: dict[int, str]) -> str:
     score = group.runs[0].result.scores[0] if group.runs[0].result is not None else None
     unit = "" if score is None else score.unit
     head = f"{group.name}, {group.setting}" if group.setting else group.name
+    cost, mean = group.place
     if len(group.runs) == 1:
-        text = f"{head}: {group.score:.4g}{unit} at {group.cost:.3g}% of BOPs"
-        return f"{text}, {format_reduction(100, group.cost, 'fewer')} ({names[id(group.runs[0])]})"
-    span = f"{min(group.scores):.4g} to {max(group.scores):.4g}{unit}"
-    return f"{head}: mean {group.score:.4g}{unit} ({span}, {len(group.runs)} seeds) at {group.cost:.3g}% of BOPs"
-
-
-def _line(run: Run) -> str:
-    method = "" if run.result is None else _METHODS.get(run.result.method, run.result.method)
-    return f"{run.name}, {method}" if method else run.name
-
-
-def _setting(run: Run) -> str:
-    budget = None if run.recipe is None else run.recipe.search.budget
-    if budget is not None:
-        return f"budget {budget}"
-    return "" if run.result is None else f"mu {run.result.mu:.3g}"
-
-
-def _without_seed(recipe: Recipe | None) -> str:
-    """Everything of a recipe that may not differ between seeds, as text."""
-    if recipe is None:
-        return ""
-    table = {key: value for key, value in to_table(recipe).items() if key not in ("seed", "description", "source")}
-    return repr(_seedless(table))
-
-
-def _seedless(value: Any) -> Any:
-    if isinstance(value, dict):
-        skipped = ("seed", "folder", "workers", "checkpoint")
-        return {key: _seedless(entry) for key, entry in sorted(value.items()) if key not in skipped}
-    return value
+        text = f"{head}: {mean:.4g}{unit} at {cost:.3g}% of BOPs"
+        return f"{text}, {format_reduction(100, cost, 'fewer')} ({names[id(group.runs[0])]})"
+    low, high = group.span
+    seeds = f"{low:.4g} to {high:.4g}{unit}, {len(group.runs)} seeds"
+    return f"{head}: mean {mean:.4g}{unit} ({seeds}) at {cost:.3g}% of BOPs"
 
 
 def _recipes(runs: Sequence[Run]) -> list[str]:
     return list(dict.fromkeys(run.name for run in runs if run.result is not None))
-
-
-def _bops(run: Run) -> float:
-    assert run.result is not None
-    return run.result.relative_bops
-
-
-def _score(run: Run) -> float:
-    assert run.result is not None
-    return run.result.scores[0].value
 
 
 def _seconds(run: Run) -> float | None:

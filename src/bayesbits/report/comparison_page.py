@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bayesbits.recipes.run_folder import write
-from bayesbits.report import comparison
+from bayesbits.report import comparison, seed_groups
 from bayesbits.report.page import render
 from bayesbits.report.run_data import read_run
 
@@ -30,15 +30,17 @@ def write_comparison_page(folders: Sequence[str | Path], path: str | Path) -> Pa
     runs = [read_run(folder) for folder in dict.fromkeys(map(Path, folders))]
     names = comparison.run_names(runs)
     planned = [(run, name) for run, name in zip(runs, names, strict=True) if run.cost is not None][:MOST_PLANS]
-    metric = comparison.metric_of(runs)
+    metric = seed_groups.metric_of(runs)
     page = render(
         "comparison.html.jinja",
         title=f"{len(runs)} runs compared" if len(runs) > 1 else f"{runs[0].name}: one run",
         names=names,
         problems=[(name, text) for run, name in zip(runs, names, strict=True) for text in run.problems],
         unfinished=[(name, run.unfinished) for run, name in zip(runs, names, strict=True) if run.unfinished],
+        incomplete=[(name, run.incomplete) for run, name in zip(runs, names, strict=True) if run.incomplete],
         chart=comparison.comparison_chart(runs),
         rows=comparison.table(runs),
+        means=seed_groups.means(runs),
         metric="score" if metric is None else metric[0],
         plans=[name for _, name in planned],
         plan_rows=comparison.plan_rows([run for run, _ in planned]) if len(planned) > 1 else [],

@@ -18,7 +18,7 @@ from bayesbits.report.front_chart import front_chart
 from bayesbits.report.histogram_figure import HEIGHT as HISTOGRAM_HEIGHT
 from bayesbits.report.histogram_figure import WIDTH as HISTOGRAM_WIDTH
 from bayesbits.report.histogram_figure import histogram
-from bayesbits.report.layer_errors import error_chart
+from bayesbits.report.layer_errors import error_charts
 from bayesbits.report.network_figure import picture, skyline
 from bayesbits.report.run_data import Run
 from bayesbits.report.svg import element, label
@@ -31,12 +31,14 @@ _ZOOM = 3  # pixels of a PNG image for each of the SVG
 _HEAD, _ROW, _CHARACTER = 24, 16, 6.6
 _SKYLINE = (760, 200)
 _COLORS = ("#2563b8", "#c9690c", "#0e7f76", "#9b4f96", "#6b7785", "#7d6608")
+_LINES = ("limit", "reference")
 _DASHES = ("none", "7 4", "2 3.5")
 _STYLE = """
 text { font-family: sans-serif; font-size: 11.5px; fill: #17202a; } .head { font-weight: 600; font-size: 12.5px; }
 .tick, .part, .note { fill: #5a6775; font-size: 11px; } .grid { stroke: #dfe4ea; } .axis { stroke: #5a6775; }
 .border { stroke: #5a6775; stroke-dasharray: 2 3; }
 .limit { stroke: #b3261e; stroke-width: 1.6; stroke-dasharray: 6 4; }
+.reference { stroke: #5a6775; stroke-width: 1.4; stroke-dasharray: 1 3; }
 polyline { fill: none; stroke-width: 2; } .bars { fill: #2563b8; fill-opacity: 0.75; } .codes { stroke: #c9690c; }
 .ends { stroke: #b3261e; stroke-width: 1.6; stroke-dasharray: 4 3; } .slot { fill: none; }
 .weight { fill: #2563b8; } .input { fill: #c9690c; } .middle { stroke: #ffffff; stroke-width: 2; }
@@ -65,9 +67,8 @@ def write_figures(run: Run, folder: str | Path) -> list[Path]:
 
 def _figures(run: Run) -> Iterator[tuple[str, str]]:
     """Names and images: charts, the bits along the network, and the histogram of every tensor."""
-    errors = () if run.statistics is None else run.statistics.layers
-    front = None if run.front is None else front_chart(run.front, run.recipe)
-    for chart in (*training_charts(run), error_chart(errors), front):
+    front = None if run.front is None else front_chart(run.front, run.recipe, run.result)
+    for chart in (*training_charts(run), *error_charts(run.statistics), front):
         if chart is not None:
             yield chart.title, chart_image(chart)
     bars = skyline(picture(run, run.topology)) if run.topology is not None and run.plan is not None else None
@@ -84,9 +85,9 @@ def chart_image(chart: Chart) -> str:
     for place, (style, name, value) in enumerate(chart.legend()):
         y = _HEAD + _ROW * place + 6
         line = element(
-            "line", class_="key limit" if style == "limit" else "key", x1=8, x2=32, y1=y, y2=y, stroke_width=2
+            "line", class_=f"key {style}" if style in _LINES else "key", x1=8, x2=32, y1=y, y2=y, stroke_width=2
         )
-        group = "legend" if style == "limit" else style.split()[0]
+        group = "legend" if style in _LINES else style.split()[0]
         rows.append(element("g", line, label(38, y + 4, f"{name} {value}".strip(), "note"), class_=group))
     return _image(chart.title, chart.svg("chart"), WIDTH, HEIGHT, *rows)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bayesbits.recipes import Result
 from bayesbits.report.formatting import format_bytes, format_reduction, format_seconds
 from bayesbits.report.run_data import Run
+from bayesbits.report.training_charts import STAGES, unit_of
 
 GOOD, BAD, NEUTRAL = "good", "bad", ""
 
@@ -28,7 +30,7 @@ def title_of(run: Run) -> str:
     if run.unfinished:
         return f"{run.name}: not finished"
     if run.cost is None:
-        return f"{run.name}: damaged"
+        return f"{run.name}: {'incomplete' if run.incomplete else 'damaged'}"
     return f"{run.name}: {format_reduction(100, run.cost.relative_bops, 'fewer bit operations')}"
 
 
@@ -44,7 +46,9 @@ def verdict_of(run: Run) -> tuple[str, str]:
 
 
 def cards(run: Run) -> list[Card]:
-    """The cards: metrics, cost, size, latency and verification, as far as they are known."""
+    """The cards: metrics, cost, size, latency and verification, as far as they are known; else how far the run is."""
+    if run.unfinished:
+        return _progress(run)
     found = []
     for score in () if run.result is None else run.result.scores[:1]:
         state = NEUTRAL
@@ -53,6 +57,8 @@ def cards(run: Run) -> list[Card]:
         note = f"{score.change}" if score.change is not None else "the search started from scratch"
         found.append(Card(f"Test {score.name}", score.text, score.float_text or "", note, state))
     cost, before = run.cost, run.float_cost
+    if run.result is not None and cost is None:
+        found += _from_result(run.result)
     if cost is not None and before is not None:
         budget = None if run.recipe is None else run.recipe.search.budget
         state, note = NEUTRAL, format_reduction(100, cost.relative_bops, "fewer")
@@ -68,6 +74,47 @@ def cards(run: Run) -> list[Card]:
         found.append(latency)
     if cost is not None:
         found.append(_verified(run))
+    return found
+
+
+def _from_result(result: Result) -> list[Card]:
+    """Cost and size as the result has them, where the plan or the network cannot be read."""
+    before, after = result.float_weight_bytes, result.weight_bytes
+    fewer, smaller = (
+        format_reduction(100, result.relative_bops, "fewer"), format_reduction(before, after, "smaller")
+    )  # fmt: skip
+    return [
+        Card("Bit operations", f"{result.relative_bops:.3g}%", "100%", fewer),
+        Card("Weights", format_bytes(after), format_bytes(before), smaller),
+    ]
+
+
+def _progress(run: Run) -> list[Card]:
+    """Where a run is, and its latest values."""
+    if not run.curves.stages:
+        return []
+    stage = run.curves.stages[-1]
+    points = (*stage.points, *stage.evaluations)
+    done = max((point.epoch for point in points), default=0.0)
+    percent = 100 * done / max(stage.epochs, 1e-9)
+    found = [
+        Card(
+            "So far",
+            f"{percent:.0f}%",
+            "",
+            f"{STAGES.get(stage.name, stage.name)}, epoch {done:.3g} of {stage.epochs:g}",
+        )
+    ]
+    latest = {name: value for point in points for name, value in point.values.items()}
+    if "task_loss" in latest:
+        found.append(Card("Loss", f"{latest['task_loss']:.3g}", "", "of the task, at the latest step"))
+    cost = latest.get("relative_bops", latest.get("expected_relative_bops"))
+    if cost is not None:
+        found.append(Card("Bit operations", f"{cost:.3g}%", "100%", "as the gates are now"))
+    for name, value in latest.items():
+        if name.startswith("validation_"):
+            title = name.removeprefix("validation_").replace("_", " ")
+            found.append(Card(title.capitalize(), f"{value:.4g}{unit_of(run, title)}", "", "on held-back data"))
     return found
 
 

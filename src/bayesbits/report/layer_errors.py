@@ -1,33 +1,66 @@
-"""Which layer loses most: the error of each layer alone, and of all layers up to it, against the float network."""
+"""Which layer loses most: the error of each layer alone, and of all layers up to it, against the float network.
+
+A line has the simulation, which was trained; marks have the integer network, where it was measured.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from bayesbits.records.tensor_statistics import LayerError
+from bayesbits.records.tensor_statistics import LayerError, TensorStatistics
 from bayesbits.report.chart import Chart, Series
 
+_MARKED = 30  # layers whose points are marked; more marks would hide the line
 
-def worst_layers(errors: Sequence[LayerError], number: int = 5) -> list[LayerError]:
+
+@dataclass(frozen=True)
+class WorstLayer:
+    """A layer that loses much, and where it lies."""
+
+    place: int
+    """Its number from the input, as in the charts."""
+    name: str
+    ratio: float
+    """The signal-to-noise ratio in dB with this layer alone rounded."""
+
+
+def worst_layers(errors: Sequence[LayerError], number: int = 5) -> list[WorstLayer]:
     """The layers that lose most when they alone are rounded, the worst first."""
-    found = [error for error in errors if error.alone is not None]
-    return sorted(found, key=lambda error: error.alone or 0.0)[:number]
+    found = [WorstLayer(place, one.name, one.alone) for place, one in enumerate(errors, 1) if one.alone is not None]
+    return sorted(found, key=lambda one: one.ratio)[:number]
 
 
-def error_chart(errors: Sequence[LayerError]) -> Chart | None:
-    """The error of each layer alone and of all up to it, in the order in which they run."""
-    alone = {place: error.alone for place, error in enumerate(errors, 1) if error.alone is not None}
-    together = {place: error.together for place, error in enumerate(errors, 1) if error.together is not None}
-    rows = [("this layer alone", 1, alone), ("all layers up to it", 2, together)]
+def error_charts(statistics: TensorStatistics | None) -> list[Chart]:
+    """The error of each layer alone, and that of all up to it, in the order in which they run."""
+    if statistics is None:
+        return []
+    rows = (("Each layer alone", "alone"), ("All layers up to it", "together"))
+    return [chart for title, name in rows if (chart := _chart(statistics, title, name)).shown]
+
+
+def _chart(statistics: TensorStatistics, title: str, name: str) -> Chart:
+    places = {one.name: place for place, one in enumerate(statistics.layers, 1)}
     series = [
-        Series(
-            name, list(values.items()), style, dots=len(errors) <= 60,
-            notes=[f"{errors[place - 1].name}: {value:.1f} dB" for place, value in values.items()],
-        )
-        for name, style, values in rows
-    ]  # fmt: skip
-    chart = Chart(
-        "Signal-to-noise ratio of the layers' outputs", "layers, from the input to the output", series, unit=" dB",
-        whole=True, from_zero=False,
+        _series("simulated", statistics.layers, name, places, 1, line=True),
+        _series("deployed", statistics.deployed, name, places, 2, line=False),
+    ]
+    return Chart(title, "layers, from the input to the output", series, unit=" dB", whole=True, from_zero=False)
+
+
+def _series(
+    title: str, errors: Sequence[LayerError], name: str, places: dict[str, int], style: int, *, line: bool
+) -> Series:
+    found = [
+        (places[one.name], value, one.name)
+        for one in errors
+        if one.name in places and (value := getattr(one, name)) is not None
+    ]
+    return Series(
+        title, [(place, value) for place, value, _ in found], style, line=line,
+        dots=len(found) <= _MARKED,
+        notes=[f"{place}. {layer}\n{title}, {_WORDS[name]}: {value:.1f} dB" for place, value, layer in found],
     )  # fmt: skip
-    return chart if chart.shown else None
+
+
+_WORDS = {"alone": "this layer alone", "together": "all layers up to it"}

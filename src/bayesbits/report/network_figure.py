@@ -69,8 +69,25 @@ class PictureRow:
     layer: Layer | None = None
     cost: LayerCost | None = None
     error: LayerError | None = None
+    deployed: LayerError | None = None
     histograms: Sequence[Histogram] = ()
     gates: Sequence[tuple[str, Chart]] = ()
+
+    @property
+    def words(self) -> str:
+        """What kind of layer it is, such as "conv 3 x 3, 64 to 128"; empty where it is none."""
+        if self.layer is None:
+            return ""
+        layer = self.layer
+        inputs, outputs = len(layer.in_channels), len(layer.out_channels)
+        if layer.kind == "linear":
+            return f"linear, {inputs} to {outputs}"
+        size = " x ".join(map(str, layer.weight_shape[2:]))
+        kind = {"conv": "conv", "conv_transpose": "transposed conv"}.get(layer.kind, layer.kind)
+        if layer.depthwise:
+            return f"depthwise {kind} {size}, {outputs} channels"
+        groups = f" in {layer.groups} groups" if layer.groups > 1 else ""
+        return f"{kind} {size}, {inputs} to {outputs}{groups}"
 
     @property
     def kept(self) -> tuple[int, int] | None:
@@ -127,10 +144,10 @@ def _row(run: Run, topology: Topology, row: Row, short: str, name: str, width: f
     ]
     own = [one for one in bits if not one.shared]
     cost = next((one for one in run.cost.layers if one.name == layer.name), None) if run.cost is not None else None
-    errors = () if run.statistics is None else run.statistics.layers
+    errors, deployed = ((), ()) if run.statistics is None else (run.statistics.layers, run.statistics.deployed)
     return PictureRow(
         row, name, short, *gutters, bits, layer, cost, next((one for one in errors if one.name == layer.name), None),
-        _histograms(run, own), _gates(run, own),
+        next((one for one in deployed if one.name == layer.name), None), _histograms(run, own), _gates(run, own),
     )  # fmt: skip
 
 

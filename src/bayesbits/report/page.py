@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from bayesbits.recipes.result import POSTTRAINING
 from bayesbits.recipes.run_folder import POSTTRAIN, RECIPE, REPORT, resume_command, write
@@ -28,7 +29,9 @@ from bayesbits.report.svg import printable
 from bayesbits.report.training_charts import training_charts
 from bayesbits.utils.short_names import shorten_names
 
-_STRIP_NAME = 26
+_STRIP_NAME = 32
+_UNBROKEN_NAME = 24
+_GO_ON = "Go on with: "
 
 
 def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
@@ -43,7 +46,6 @@ def render_page(run: Run) -> str:
     rows = picture(run, run.topology) if run.topology is not None else []
     strips = gate_strips(next((stage.gates for stage in run.curves.stages if stage.gates), ()))
     names = shorten_names([strip.name for strip in strips], _STRIP_NAME, "…")
-    errors = () if run.statistics is None else run.statistics.layers
     return render(
         "run.html.jinja",
         run=run,
@@ -56,12 +58,14 @@ def render_page(run: Run) -> str:
         gutter=gutter_width([row.row for row in rows]),
         skyline=skyline(rows) if run.plan is not None else None,
         widest=widest_bits(run),
+        operands=any(one.role == "operand" for row in rows for one in row.bits),
         charts=training_charts(run),
         strips=list(zip(strips, names, strict=True)),
+        last_epoch=max((point.epoch for stage in run.curves.stages for point in stage.gates), default=0.0),
         strip_widths={width for stage in run.curves.stages for point in stage.gates for width in point.bits.values()},
-        error_chart=layer_errors.error_chart(errors),
-        worst=layer_errors.worst_layers(errors),
-        front=None if run.front is None else front_chart(run.front, run.recipe),
+        error_charts=layer_errors.error_charts(run.statistics),
+        worst=layer_errors.worst_layers(() if run.statistics is None else run.statistics.layers),
+        front=None if run.front is None else front_chart(run.front, run.recipe, run.result),
         removed=_removed(run),
         repeat_command=_repeat_command(run),
         resume_command=resume_command(run.folder),
@@ -82,6 +86,7 @@ def render(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= {"with_code": with_code, "breakable": breakable}
     loader = environment.loader
     assert loader is not None
     script = loader.get_source(environment, "script.js")[0]
@@ -96,6 +101,27 @@ def hash_of(script: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
 
 
+def with_code(text: str) -> Markup:
+    """A message of the terminal as markup: what is between backquotes is code, and everything is escaped.
+
+    So is the command behind "Go on with:", which ends a message and has no backquotes, to be copied in one piece.
+    """
+    before, found, command = text.partition(_GO_ON)
+    parts = printable(f"{before}{found}`{command}`" if found else text).split("`")
+    if len(parts) % 2 == 0:  # a backquote that is not closed
+        return escape(printable(text))
+    return Markup().join(
+        Markup("<code>{}</code>").format(part) if place % 2 else escape(part) for place, part in enumerate(parts)
+    )
+
+
+def breakable(name: str) -> Markup:
+    """A name that, if it is long, may be broken behind its dots and underscores, rather than anywhere."""
+    if len(name) <= _UNBROKEN_NAME:
+        return escape(printable(name))
+    return Markup("<wbr>").join(escape(part) for part in re.split(r"(?<=[._/])(?=.)", printable(name)))
+
+
 def _printable(value: Any) -> Any:
     """What the template does with every value before it is escaped."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
@@ -107,6 +133,8 @@ def _removed(run: Run) -> str:
         return ""
     removed = len(run.plan.removed(run.topology))
     removable = sum(group.size for group in run.topology.removable_groups)
+    if not removable:
+        return "No channel can be removed"
     return f"{removed:,} of {removable:,} removable channels are removed"
 
 

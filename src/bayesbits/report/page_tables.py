@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bayesbits.cost import Cost
-from bayesbits.deploy.verification.result import RuntimeTensor, Verification
+from bayesbits.deploy.verification.result import RuntimeTensor, SimulatedOutput, Verification
 from bayesbits.recipes.result import POSTTRAINING
 from bayesbits.records.bench import Bench
+from bayesbits.records.front import Front
 from bayesbits.records.plan import FLOAT_BITS
 from bayesbits.records.topology import Topology
 from bayesbits.report import formatting
@@ -54,11 +55,11 @@ def before_and_after(run: Run) -> list[Row]:
         (name, "100%", f"{percent:.3g}%", format_reduction(100, percent, "fewer"))
         for name, percent in (
             ("Relative BOPs", cost.relative_bops),
-            ("Relative BOPs, the paper's convention", cost.paper_relative_bops),
+            *((("Relative BOPs, the paper's convention", cost.paper_relative_bops),) if _differ(cost) else ()),
         )
     ]
     absolute = [
-        (name, form(old), form(new), format_reduction(old, new, comparative))
+        (name, form(old), form(new), "unchanged" if old == new else format_reduction(old, new, comparative))
         for name, form, old, new, comparative in (
             ("BOPs", format_count, before.bops, cost.bops, "fewer"),
             ("MACs", format_count, before.macs, cost.macs, "fewer"),
@@ -67,6 +68,11 @@ def before_and_after(run: Run) -> list[Row]:
         )
     ]
     return [*scores, *relative, *absolute]
+
+
+def _differ(cost: Cost) -> bool:
+    """Whether the paper's convention gives another number than ours."""
+    return f"{cost.relative_bops:.3g}" != f"{cost.paper_relative_bops:.3g}"
 
 
 def layers(run: Run) -> list[list[Cell]]:
@@ -136,24 +142,33 @@ def verification(found: Verification) -> list[Row]:
         ("Integer network against training, layer by layer",
          f"{simulated.ties:,} of {simulated.codes:,} activation codes differ beside a tie, {wrong:,} elsewhere"),
         ("End to end", f"{simulated.differing_end_to_end:,} activation codes differ"),
-        *((f"Output {output.name}, end to end", f"off by {output.relative_error_end_to_end:.1e} of the largest"
-           f"{output.predictions_end_to_end}") for output in simulated.outputs),
+        *((f"{_output(output.name)}, end to end", _ends(output)) for output in simulated.outputs),
         ("Runtime against integer network", f"{_differing(exact)} where all have to be equal bit by bit"),
     ]  # fmt: skip
     if close:
         error = max(place.relative_error for place in close)
         rows.append(("After float operations", f"{_differing(close)}; relative error at most {error:.1e}"))
-    rows += [
-        (f"Output {place.output} of the file, end to end",
-         f"off by {place.relative_error_end_to_end:.1e} of the largest{place.predictions_end_to_end}")
-        for place in found.outputs
-    ]  # fmt: skip
+    rows += [(f"{_output(place.output or '')} of the file, end to end", _ends(place)) for place in found.outputs]
     return [
         *rows,
         ("Integer kernels", f"{len(found.integer_layers)} of {len(found.kernels)} layers"),
         ("Runtime", machine.runtime),
         ("CPU", f"{machine.cpu} ({', '.join(machine.integer_instructions) or 'no instructions for integers'})"),
     ]
+
+
+def _output(name: str) -> str:
+    return "Output" if name in ("", "output") else f"Output {name}"
+
+
+def _ends(place: SimulatedOutput | RuntimeTensor) -> str:
+    """How far an output is off at the end of the network, and whether that changes predictions."""
+    error, predictions = place.relative_error_end_to_end, place.predictions_end_to_end
+    words = f"off by at most {error:.1e} of the largest value" if error else "equal in every bit"
+    if not predictions.classes:
+        return words
+    same, all_ = predictions.compared - predictions.flipped, predictions.compared
+    return f"{words}; the same prediction in {'all' if same == all_ else f'{same:,} of'} {all_:,}"
 
 
 def _differing(places: list[RuntimeTensor]) -> str:
@@ -171,6 +186,21 @@ def float_kernels(found: Verification) -> list[Row]:
     """Name, operation and reason of the layers that the runtime does not run in integers."""
     kernels = [kernel for kernel in found.kernels if not kernel.integer]
     return [(kernel.layer, kernel.operation, kernel.reason or "") for kernel in kernels]
+
+
+def points(front: Front) -> list[Row]:
+    """Relative bit operations, score and mu of the points of post-training, and whether they are on the front."""
+    scored = Front(tuple(point for point in front.points if point.score is not None))
+    best = scored.pareto().points if scored.points else ()
+    return [
+        (
+            f"{one.relative_bops:.3g}%",
+            "" if one.score is None else f"{one.score:.4g}",
+            "" if one.mu is None else f"{one.mu:.2g}",
+            "front" if one in best else "",
+        )
+        for one in sorted(front.points, key=lambda one: one.relative_bops)
+    ]
 
 
 def times(bench: Bench) -> list[Row]:

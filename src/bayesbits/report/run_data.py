@@ -60,6 +60,8 @@ class Run:
     """Why the run is not finished, and how to go on; empty for a finished run."""
     problems: tuple[str, ...]
     """What is damaged or does not belong together, with the way out."""
+    incomplete: str = ""
+    """Which files of a finished run are missing, and what that hides; empty where none is."""
 
     @property
     def name(self) -> str:
@@ -124,9 +126,20 @@ def read_run(folder: str | Path) -> Run:
                                  f"Run `bayesbits verify {folder}` again, or remove the file"),
         bench=reader.read(files.BENCH, Bench.load, f"Run `bayesbits bench {folder}` again, or remove the file"),
         front=reader.read(files.FRONT, Front.load, "Run `bayesbits posttrain` again"),
+        incomplete=_incomplete(folder),
         unfinished="" if (folder / files.RESULT).is_file() else files.unfinished(folder, files.RESULT),
         problems=tuple(dict.fromkeys(reader.problems)),
     )  # fmt: skip
+
+
+def _incomplete(folder: Path) -> str:
+    """The files that every finished run has, and this one does not: it was moved or sent in parts."""
+    missing = [name for name in (files.RECIPE, files.TOPOLOGY, files.PLAN) if not (folder / name).is_file()]
+    if not missing or not (folder / files.RESULT).is_file():
+        return ""
+    names = " and ".join(missing) if len(missing) < 3 else f"{', '.join(missing[:-1])} and {missing[-1]}"
+    there = "are not there" if len(missing) > 1 else "is not there"
+    return f"{names} {there}: copy the whole folder of the run, or run `bayesbits search` again in {folder}"
 
 
 def _checked(plan: Plan, topology: Topology) -> Plan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from bayesbits.report.chart import Chart, Series
 from bayesbits.report.run_data import Run
@@ -13,7 +14,9 @@ _COSTS = {
     "relative_bops": "counted",
     "target_relative_bops": "target",
 }
-_STAGES = {"float": "float training", "search": "search", "finetune": "fine-tuning"}
+_MARKED = 12  # points of lines that are marked; more marks would hide the lines
+STAGES = {"float": "float training", "search": "search", "finetune": "fine-tuning"}
+"""The stages of a run as the page calls them."""
 
 
 def training_charts(run: Run) -> list[Chart]:
@@ -30,7 +33,7 @@ def training_charts(run: Run) -> list[Chart]:
     validation = [name for name in names if name.startswith("validation_")]
     for name in validation:
         title = name.removeprefix("validation_").replace("_", " ")
-        unit = _unit(run, title)
+        unit = unit_of(run, title)
         charts.append(
             _chart(curves, f"{title[:1].upper()}{title[1:]} on held-back data", [(title, name, True)], unit=unit,
                    from_zero=False)
@@ -61,10 +64,12 @@ def _chart(
             if key in point.values
         ]
         if points:
-            series.append(Series(name, points, number, dots=len(points) <= 30))
+            series.append(Series(name, points, number))
+    if all(len(one.points) <= _MARKED for one in series):
+        series = [replace(one, dots=True) for one in series]
     chart = Chart(
         title, "epochs", series, unit=unit, logarithmic=logarithmic, from_zero=from_zero, limit=limit,
-        parts=[(_STAGES.get(stage.name, stage.name), begin) for begin, stage in zip(starts, stages, strict=True)]
+        parts=[(STAGES.get(stage.name, stage.name), begin) for begin, stage in zip(starts, stages, strict=True)]
         if len(stages) > 1 else (), whole=True,
     )  # fmt: skip
     return chart if chart.shown else None
@@ -82,6 +87,7 @@ def _limit(run: Run) -> tuple[str, float] | None:
     return None
 
 
-def _unit(run: Run, name: str) -> str:
+def unit_of(run: Run, name: str) -> str:
+    """The unit of a metric by its name."""
     scores = run.result.scores if run.result is not None else ()
     return next((score.unit for score in scores if score.name.lower() == name), "%" if name == "accuracy" else "")

@@ -1,4 +1,7 @@
-"""The summary of a sweep: for each setting the mean and the standard error over its seeds."""
+"""The summary of a sweep: for each setting the mean and the standard error over its seeds.
+
+`seedless_key` says which runs differ in the seed alone, and `Estimate` averages over them, here and in the report.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayesbits.recipes import Result
+from bayesbits.recipes import Recipe, Result
 from bayesbits.recipes.metrics import Score
 from bayesbits.recipes.run_folder import METRICS, RESULT, load_recipe, unfinished
 from bayesbits.recipes.toml import to_table
@@ -123,8 +126,7 @@ class _Run:
     @property
     def key(self) -> str:
         """Equal for runs that differ in the seed alone."""
-        settings = {setting.key: setting.value for setting in self.settings}
-        return json.dumps([self.result.recipe, settings], sort_keys=True, default=str)
+        return _key(self.result.recipe, self.settings)
 
 
 def _read(folder: Path) -> _Run:
@@ -133,9 +135,22 @@ def _read(folder: Path) -> _Run:
     result, recipe = Result.load(folder / RESULT), load_recipe(folder)
     if not result.scores:
         raise ValueError(f"{folder / RESULT} has neither metrics nor an accuracy")
-    settings = [one for one in leaves(to_table(recipe)) if not _is_left_out(one.path)]
     validation = _validation(folder, result.scores[0].name)
-    return _Run(folder, result, recipe.data.name, recipe.model.name, tuple(settings), validation)
+    return _Run(folder, result, recipe.data.name, recipe.model.name, _settings(recipe), validation)
+
+
+def seedless_key(name: str, recipe: Recipe) -> str:
+    """A text that is equal for runs of a recipe, by the name in their results, that differ in the seed alone."""
+    return _key(name, _settings(recipe))
+
+
+def _key(name: str, settings: Iterable[Setting]) -> str:
+    return json.dumps([name, {setting.key: setting.value for setting in settings}], sort_keys=True, default=str)
+
+
+def _settings(recipe: Recipe) -> tuple[Setting, ...]:
+    """The settings of a recipe that a result can depend on."""
+    return tuple(one for one in leaves(to_table(recipe)) if not _is_left_out(one.path))
 
 
 def _validation(folder: Path, metric: str) -> float | None:

@@ -22,6 +22,27 @@
   });
   document.addEventListener("scroll", hide, { passive: true, capture: true });
 
+  // All rows are opened by a button, and for the printer; afterwards those are closed again that were.
+  const rows = [...document.querySelectorAll("details")], button = document.getElementById("open-rows");
+  const layers = rows.filter((row) => row.closest(".picture"));
+  if (button && layers.length) {
+    button.hidden = false;
+    button.addEventListener("click", () => {
+      const open = !layers.every((row) => row.open);
+      for (const row of layers) row.open = open;
+      button.textContent = open ? "Close all rows" : "Open all rows";
+    });
+  }
+  let closed = [];
+  addEventListener("beforeprint", () => {
+    closed = rows.filter((row) => !row.open);
+    for (const row of closed) row.open = true;
+  });
+  addEventListener("afterprint", () => {
+    for (const row of closed) row.open = false;
+    closed = [];
+  });
+
   // Tables that sort by a heading and filter by text.
   for (const part of document.querySelectorAll(".sortable")) {
     const body = part.querySelector("tbody"), rows = [...body.rows], heads = [...part.querySelectorAll("thead th")];
