@@ -10,6 +10,7 @@ from importlib.util import find_spec
 
 EXTRAS = {
     "onnx": {"onnx": "onnx", "onnxscript": "onnxscript", "onnxruntime": "onnxruntime"},
+    "openvino": {"openvino": "openvino"},
     "data": {"sklearn": "scikit-learn", "PIL": "pillow"},
     "solver": {"scipy": "scipy"},
     "ray": {"ray": "ray"},

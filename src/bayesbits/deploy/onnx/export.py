@@ -14,6 +14,7 @@ from torch import nn
 
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.onnx.custom_nodes import IR_VERSION, OPSET, export_with_custom_nodes, quiet_exporter, translate
+from bayesbits.deploy.onnx.qdq_export import to_qdq_onnx
 from bayesbits.deploy.onnx.runtime import check_loads
 from bayesbits.deploy.signature import name_tensors, read_arguments, sort_keyword_inputs
 from bayesbits.graph.export import export_dynamic_batch, export_flat
@@ -27,7 +28,7 @@ from bayesbits.utils.optional_packages import require_extras
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-FORMS = ("fast", "compact")
+FORMS = ("fast", "compact", "qdq")
 INT2_OPSET, INT2_IR_VERSION = 25, 13  # the first versions with integers of 2 bits
 
 
@@ -76,8 +77,10 @@ def to_onnx(small: DeployedNetwork, example_inputs: Any, form: str) -> ModelProt
     """The ONNX model of a deployed network."""
     from bayesbits.deploy.onnx.replace_custom_nodes import replace_custom_nodes
 
-    opset, ir_version = _versions(small.integer, form)
     inputs = tuple(small.bind(*split_inputs(example_inputs)))
+    if form == "qdq":
+        return to_qdq_onnx(small, inputs)
+    opset, ir_version = _versions(small.integer, form)
     model = export_with_custom_nodes(small.program, small.integer, inputs, opset)
     model.ir_version = ir_version
     replace_custom_nodes(model, small.integer, compact=form == "compact")
