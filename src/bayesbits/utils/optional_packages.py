@@ -20,6 +20,11 @@ EXTRAS = {
 """By extra, as in pyproject.toml: the modules that its packages install, and the name of each package."""
 
 
+def has_extras(*extras: str) -> bool:
+    """Whether every package of these extras is installed."""
+    return all(_is_installed(module) for extra in extras for module in EXTRAS[extra])
+
+
 def require_extras(purpose: str, *extras: str) -> None:
     """Raise an ImportError unless every package of these extras is installed."""
     require_packages(purpose, *(module for extra in extras for module in EXTRAS[extra]))

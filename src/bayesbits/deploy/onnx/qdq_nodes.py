@@ -1,4 +1,4 @@
-"""Form "qdq", step 2: standard operations replace the custom nodes, with QuantizeLinear and DequantizeLinear around them.
+"""Form "qdq", step 2: standard operations between QuantizeLinear and DequantizeLinear replace the custom nodes.
 
 - A tensor on a grid of up to 8 bits is QuantizeLinear -> DequantizeLinear: uint8 codes where no number is below zero or
   the range is asymmetric, int8 codes with a zero point of 0 where it is symmetric. QuantizeLinear saturates at the ends
@@ -21,7 +21,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
-from bayesbits.deploy.onnx.standard_nodes import Array, NodeWriter, auxiliary_node, window_attributes
+from bayesbits.deploy.onnx.standard_nodes import Array, NodeWriter, auxiliary_node, window
 from bayesbits.deploy.onnx.tensor_names import MappedTensor, name_inputs_and_outputs, write_tensor_map
 from bayesbits.deploy.onnx.zero_padding import keep_zero_padding
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
@@ -114,10 +114,9 @@ class QdqWriter(NodeWriter):
             return
         zero = zero_point(grid)
         if not holds_whole_type(zero, low, high):
-            ends = [(end, np.float32(code) * step) for end, code in (("low", low), ("high", high))]
-            x = self.add(
-                "Clip", [x, *(self.constant(f"{owner}.{end}", value) for end, value in ends)], f"{output}/clip"
-            )
+            ends = (("low", low), ("high", high))
+            bounds = [self.constant(f"{owner}.{end}", np.float32(code) * step) for end, code in ends]
+            x = self.add("Clip", [x, *bounds], f"{output}/clip")
         constants = [self.constant(f"{grid.name}.step", step), self.constant(f"{grid.name}.zero_point", zero)]
         codes = self.add("QuantizeLinear", [x, *constants], f"{output}/codes")
         self.add("DequantizeLinear", [codes, *constants], output)
@@ -140,7 +139,7 @@ class QdqWriter(NodeWriter):
             self.add("Gemm", [*operands, *bias], output, name=name, transB=1)
         else:
             operation = "Conv" if layer.kind == "conv" else "ConvTranspose"
-            self.add(operation, [*operands, *bias], output, name=name, **window_attributes(layer))
+            self.add(operation, [*operands, *bias], output, name=name, **window(layer))
 
     def _numbers(self, layer: IntegerLayer, name: str, *, transposed: bool) -> str:
         """The numbers of a weight."""

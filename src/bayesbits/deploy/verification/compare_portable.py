@@ -123,9 +123,7 @@ class PortableComparison:
     ) -> None:
         """Compare one batch with values and outputs of the deployed network; raises at the first tensor that is too
         far away."""
-        expected = {
-            tensor.value: _numbers(values[tensor.node], self._grids.get(tensor.value)) for tensor in self._tensors
-        }
+        expected = {each.value: _numbers(values[each.node], self._grids.get(each.value)) for each in self._tensors}
         expected |= dict(zip(self._whole.outputs, outputs, strict=True))
         feeds = {name: x.numpy() for name, x in zip(self._whole.inputs, inputs, strict=True)}
         if self._cut is None:
@@ -134,14 +132,13 @@ class PortableComparison:
         wanted = set(self._cut.inputs)
         pieces = feeds | {given(name): value.numpy() for name, value in expected.items() if given(name) in wanted}
         found = self._cut.run(pieces)
-        for name, differences in self._alone.items():
-            self._add(name, differences, found[name], expected[name])
+        for name, counts in self._alone.items():
+            self._add(name, counts, found[name], expected[name])
         self._check_alone()
         whole = self._whole.run(feeds)
-        for name, differences in self._end_to_end.items():
-            one = self._add(name, differences, whole[name], expected[name])
-            axis = self._axes[name]
-            differences.predictions = compare_predictions(expected[name], one, axis, differences.predictions)
+        for name, counts in self._end_to_end.items():
+            one = self._add(name, counts, whole[name], expected[name])
+            counts.predictions = compare_predictions(expected[name], one, self._axes[name], counts.predictions)
         self._check_end_to_end()
 
     def result(self) -> tuple[RuntimeTensor, ...]:

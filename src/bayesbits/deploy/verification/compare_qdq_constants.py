@@ -1,8 +1,8 @@
 """The constants of an ONNX file in the form "qdq", compared with the record of the deployed network.
 
-Two checks, as for the other forms: the values of the constants are equal, and every layer and quantizer reads all of its
-own constants and no others. The inputs of a verification need not reach both ends of every range, and differences of a
-step are allowed when the file runs, so that running it alone would not show a missing bound.
+Two checks, as for the other forms: the values of the constants are equal, and every layer and quantizer reads all of
+its own constants and no others. The inputs of a verification need not reach both ends of every range, and differences
+of a step are allowed when the file runs, so that running it alone would not show a missing bound.
 """
 
 from __future__ import annotations

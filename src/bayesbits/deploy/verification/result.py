@@ -307,8 +307,8 @@ class Verification(Record):
                 )
         lines.append("    end to end")
         lines += [
-            f"      {tensor.output}: off by {steps.largest_end_to_end:.2g} steps at most, {steps.mean_end_to_end:.2g} in "
-            f"the mean{tensor.predictions_end_to_end}"
+            f"      {tensor.output}: off by {steps.largest_end_to_end:.2g} steps at most, {steps.mean_end_to_end:.2g} "
+            f"in the mean{tensor.predictions_end_to_end}"
             for tensor, steps in rows
             if tensor.output is not None
         ]

@@ -141,11 +141,9 @@ def _compare_runtime(
     from bayesbits.deploy.verification.compare_portable import PortableComparison
     from bayesbits.deploy.verification.compare_runtime import RuntimeComparison
 
-    return (
-        PortableComparison(small, model, runtime, RUNTIMES[runtime].Session)
-        if portable
-        else RuntimeComparison(small, model)
-    )
+    if portable:
+        return PortableComparison(small, model, runtime, RUNTIMES[runtime].Session)
+    return RuntimeComparison(small, model)
 
 
 def _check_arguments(compressor: Compressor, small: DeployedNetwork, runtime: str) -> None:
