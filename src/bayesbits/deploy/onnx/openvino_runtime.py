@@ -96,10 +96,13 @@ def kernels(model: ModelProto, network: IntegerNetwork) -> tuple[Kernel, ...]:
     """
     structure = network.structure
     shapes = dict(zip(structure.inputs, structure.input_shapes, strict=True))
+    computed = {name: node.name for node in model.graph.node for name in node.output}
+    """The node of every tensor: OpenVINO names a node after the output of the network that it computes."""
     found: dict[str, list[Operation]] = {}
     for operation in Session(model).operations(shapes):
         if operation.kind in WEIGHTED:
-            for layer in {layer_of(name.split("/")[0]) for name in operation.made_of}:
+            names = {name.split("/")[0] for name in operation.made_of}
+            for layer in {layer_of(computed.get(name, name)) for name in names}:
                 found.setdefault(layer, []).append(operation)
     return tuple(_kernel(layer, found.get(layer.name, [])) for layer in network.layers)
 
@@ -118,5 +121,9 @@ def _kernel(layer: IntegerLayer, operations: Sequence[Operation]) -> Kernel:
     name = "not found" if shown is None else f"{shown.kind} {shown.precision}"
     if operations and not others:
         return Kernel(layer.name, name, True, None)
-    reason = layer.reason if layer.arithmetic == "float" else f"{NAME} computes it in float"
-    return Kernel(layer.name, name, False, reason)
+    reason = (
+        f"{NAME} computes it in float, or as a part of another layer"
+        if shown is None
+        else f"{NAME} computes it in float"
+    )
+    return Kernel(layer.name, name, False, layer.reason if layer.arithmetic == "float" else reason)

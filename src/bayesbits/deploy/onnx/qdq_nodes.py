@@ -4,9 +4,9 @@
   the range is asymmetric, int8 codes with a zero point of 0 where it is symmetric. QuantizeLinear saturates at the ends
   of its type; in front of it stands a Clip of numbers where the grid ends before, or where an activation function such
   as ReLU was absorbed by a layer.
-- A layer is the operation of its float network. Its weight is stored as int8 codes with a zero point of 0, which
-  DequantizeLinear reads, with one step or with one for each output channel. Its bias is stored as numbers, which lie on
-  the grid of the layer's sums already, since runtimes differ in how they would read it as codes.
+- A layer is the operation of its float network; a linear one is MatMul and Add. Its weight is stored as int8 codes with
+  a zero point of 0, which DequantizeLinear reads, with one step or with one for each output channel. Its bias is stored
+  as numbers, which lie on the grid of the layer's sums already, since runtimes differ in how they would read it as codes.
 - What the other forms do for onnxruntime alone (operations of its own domain, channels of zeros, other operations for
   sums) is left out.
 """
@@ -128,23 +128,21 @@ class QdqWriter(NodeWriter):
             self._layer(layer, x, f"{name}/batch/output", name, rank + 1)
             self.add("Squeeze", [f"{name}/batch/output", first], output)
             return
-        several = layer.kind == "linear" and rank != 2  # Gemm takes matrices
-        operands = [x, self._numbers(layer, name, transposed=several)]
+        operands = [x, self._numbers(layer, name)]
         bias = [self.constant(f"{layer.name}.bias", bias_numbers(self.network, layer))] if layer.bias else []
-        if several:
+        if layer.kind == "linear":
             product = self.add("MatMul", operands, f"{name}/product" if bias else output, name=name)
             if bias:
                 self.add("Add", [product, *bias], output)
-        elif layer.kind == "linear":
-            self.add("Gemm", [*operands, *bias], output, name=name, transB=1)
         else:
             operation = "Conv" if layer.kind == "conv" else "ConvTranspose"
             self.add(operation, [*operands, *bias], output, name=name, **window(layer))
 
-    def _numbers(self, layer: IntegerLayer, name: str, *, transposed: bool) -> str:
-        """The numbers of a weight."""
+    def _numbers(self, layer: IntegerLayer, name: str) -> str:
+        """The numbers of a weight; that of a linear layer is transposed, as MatMul wants it."""
         codes, output = self.network.tensors.get(f"{layer.name}.codes"), f"{name}/weight"
         stored: Array = (self.network.tensors[f"{layer.name}.weight"] if codes is None else codes).numpy()
+        transposed = layer.kind == "linear"
         weight = self.constant(f"{layer.name}.weight", stored.T if transposed else stored)
         if codes is None:
             return weight

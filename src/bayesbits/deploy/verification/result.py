@@ -260,6 +260,7 @@ class Verification(Record):
         instructions = ", ".join(self.machine.integer_instructions) or "no integer instructions"
         lines = [
             f"{self.machine.runtime} on {self.machine.cpu} ({instructions})",
+            *(["  without VNNI: products of unsigned and signed bytes may saturate"] * self.machine.may_saturate),
             f"derived again      {self.derived}",
             f"in the file        {self.stored}",
             *self._simulation_lines(),

@@ -47,8 +47,8 @@ def verify(
     differences are counted; the file may have none where every tensor is exact.
 
     A file of the form ``"qdq"`` is judged otherwise, as a runtime rounds in its own way there: fed the deployed
-    network's values, no layer may be more than one step of its grid away, and end to end no output more than 8 steps in
-    the mean. How many values differ, and by how much, is in the result; a tensor without a grid has steps of the 255th
+    network's values, no layer may be more than one step of its grid away. End to end, differences are counted, and an
+    output that is off by more than 64 steps in the mean is an error. A tensor without a grid has steps of the 255th
     part of its largest value.
 
     Args:
