@@ -33,9 +33,10 @@ INT2_OPSET, INT2_IR_VERSION = 25, 13  # the first versions with integers of 2 bi
 
 
 def export_onnx(small: DeployedNetwork, example_inputs: Any, path: str | Path, form: str = "fast") -> None:
-    """Write a deployed network to an ONNX file that onnxruntime runs with integer kernels.
+    """Write a deployed network to an ONNX file that onnxruntime, or another runtime, runs with integer kernels.
 
-    Both forms compute the same values with the same kernels; they differ in how weights are stored.
+    ``"fast"`` and ``"compact"`` are for onnxruntime, and compute the same values with the same kernels; they differ in
+    how weights are stored. ``"qdq"`` is for OpenVINO and other runtimes.
 
     Args:
         small: The network that :func:`bayesbits.deploy` returned.
@@ -44,11 +45,13 @@ def export_onnx(small: DeployedNetwork, example_inputs: Any, path: str | Path, f
         path: The file to write. It is written only if onnxruntime can load it.
         form: ``"fast"`` stores every weight of up to 8 bits in one byte and is read by older runtimes, too.
             ``"compact"`` stores weights of 2 and 4 bits packed; the runtime casts them to bytes when it loads the file.
+            ``"qdq"`` has operations of the ONNX standard alone, with numbers between them that QuantizeLinear and
+            DequantizeLinear round, and each runtime decides itself what it computes in integers.
 
     Raises:
         ImportError: If a package of the extra ``onnx`` is missing.
         TypeError: If ``small`` is not a :class:`bayesbits.DeployedNetwork`.
-        ValueError: If ``form`` is not one of the two.
+        ValueError: If ``form`` is not one of the three.
         RuntimeError: If onnxruntime cannot load the result; no file is written then.
 
     Example::

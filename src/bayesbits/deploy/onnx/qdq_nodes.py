@@ -6,7 +6,7 @@
   as ReLU was absorbed by a layer.
 - A layer is the operation of its float network; a linear one is MatMul and Add. Its weight is stored as int8 codes with
   a zero point of 0, which DequantizeLinear reads, with one step or with one for each output channel. Its bias is stored
-  as numbers, which lie on the grid of the layer's sums already, since runtimes differ in how they would read it as codes.
+  as numbers, which lie on the grid of the layer's sums already: some runtimes read no codes of 32 bits.
 - What the other forms do for onnxruntime alone (operations of its own domain, channels of zeros, other operations for
   sums) is left out.
 """
