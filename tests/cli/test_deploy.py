@@ -34,9 +34,14 @@ def test_a_run_is_exported_verified_and_measured(folder):
     assert TensorStatistics.load(folder / "statistics.json") == statistics
     bayesbits("report", folder, "--measure")
     assert TensorStatistics.load(folder / "statistics.json") == statistics
-    assert "times float" in bayesbits("bench", folder, "--rounds", 1).output
+    measured = bayesbits("bench", folder, "--rounds", 1).output
+    assert "times float" in measured
+    assert "onnxruntime: 4 of 4 layers in integers" in measured
+    assert "openvino: 4 of 4 layers in integers" in measured
     bench = Bench.load(folder / "bench.json")
-    assert [one.name for one in bench.files] == ["float", "fast", "compact"] * 4
+    assert [one.name for one in bench.files] == ["float", "fast", "compact", "openvino float", "openvino qdq"] * 4
+    assert "onnxruntime" in bench.runtime
+    assert "openvino" in bench.runtime
     assert {one.threads for one in bench.files} == {1, None}
     assert {one.layer for one in bench.layers} >= {"features.0", "features.3", "classifier.3"}
     bayesbits("report", folder)
@@ -54,6 +59,25 @@ def test_errors_that_cannot_be_measured_are_said_and_stop_nothing(tmp_path, monk
     said = " ".join(capsys.readouterr().err.split())
     assert "could not be measured (RuntimeError: no such layer); the report goes without them" in said
     assert TensorStatistics.load(tmp_path / "statistics.json").deployed == ()
+
+
+def test_openvino_runs_the_portable_file_of_a_run(folder):
+    told = bayesbits("verify", folder, "--num-examples", 32, "--runtime", "openvino").output
+    assert "integer kernels    4 of 4 layers" in told
+    assert "steps at most" in told
+    assert bb.Verification.load(folder / "openvino.json").machine.runtime.startswith("openvino")
+    assert (folder / "qdq.onnx").exists()
+    assert "it is one of onnxruntime, openvino" in bayesbits("verify", folder, "--runtime", "trt", code=1).stderr
+
+
+def test_without_openvino_the_files_of_onnxruntime_are_measured(folder, monkeypatch):
+    found = optional_packages.find_spec
+    monkeypatch.setattr(optional_packages, "find_spec", lambda name: None if name == "openvino" else found(name))
+    told = bayesbits("bench", folder, "--rounds", 1)
+    assert 'pip install "bayesbits[openvino]"' in told.stderr
+    assert [one.name for one in Bench.load(folder / "bench.json").files] == ["float", "fast", "compact"] * 4
+    told = bayesbits("verify", folder, "--runtime", "openvino", code=1).stderr
+    assert 'install with: pip install "bayesbits[openvino]"' in told
 
 
 def test_a_failed_verification_is_said_kept_and_shown(folder, monkeypatch):

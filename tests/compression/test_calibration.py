@@ -1,6 +1,8 @@
 """Calibration of activations and weights: all of it, or an error that names the tensor and no change."""
 
+import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -204,3 +206,21 @@ def test_a_shared_range_covers_the_values_of_all_that_share_it(asymmetric):
         assert quantizer.kind == ("asymmetric" if asymmetric else "symmetric")
         assert low == pytest.approx(values.min().item(), rel=1e-5)
         assert high == pytest.approx(values.max().item() if asymmetric else -values.min().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("method", ["minmax", "mse", "percentile", "moving_average"])
+def test_without_unsigned_ranges_all_are_symmetric(method):
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    x = torch.linspace(0, 1, 32).reshape(8, 4)
+    spec = bb.Spec(bits=(8,), asymmetric_activations=False)
+    kinds, ends = [], []
+    for unsigned in (True, False):
+        compressor = bb.attach(copy.deepcopy(model), x, replace(spec, unsigned_activations=unsigned))
+        compressor.calibrate([x, x], method=method)
+        quantizer = compressor.attachment.quantizers["2.input"]
+        kinds.append(quantizer.kind)
+        ends.append((quantizer.beta.item(), quantizer.step().item()))
+    assert kinds == ["unsigned", "symmetric"]
+    (beta, fine), (same, coarse) = ends
+    assert same == pytest.approx(beta, rel=0.02)
+    assert coarse == pytest.approx(fine * 255 / 127.5 * same / beta, rel=1e-3), "half of the codes are below zero"

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,7 +28,10 @@ def test_presets() -> None:
     assert Spec.for_backend("onnxruntime") == Spec(
         bits=(2, 4, 8), residual_bits=8, output_bits=8, channel_multiple=8, per_channel_weights=True
     )
-    with pytest.raises(ValueError, match=r"backend is 'abacus'; it is one of onnxruntime"):
+    openvino, tensorrt = Spec.for_backend("openvino"), Spec.for_backend("tensorrt")
+    assert openvino == replace(Spec.for_backend("onnxruntime"), output_bits=None)
+    assert tensorrt == replace(openvino, asymmetric_activations=False, unsigned_activations=False)
+    with pytest.raises(ValueError, match=r"backend is 'abacus'; it is one of onnxruntime, openvino, tensorrt"):
         Spec.for_backend("abacus")
 
 
@@ -57,6 +61,8 @@ def test_presets() -> None:
         ({"residual_bits": 1}, r"Spec.residual_bits is 1"),
         ({"per_channel_weights": None}, r"Spec.per_channel_weights is None"),
         ({"asymmetric_activations": 1}, r"Spec.asymmetric_activations is 1"),
+        ({"unsigned_activations": 0}, r"Spec.unsigned_activations is 0"),
+        ({"unsigned_activations": False}, r"asymmetric_activations True: without unsigned ranges all are symmetric"),
         ({"channel_multiple": 0}, r"Spec.channel_multiple is 0; it is an integer of at least 1"),
         ({"method": "lsqq"}, r"Spec.method is 'lsqq'; it is one of bayesian_bits, .*; did you mean 'lsq'\?"),
         ({"method": "lsq", "weight_bits": 1}, r"Spec.weight_bits is 1; it is an integer from 2 to 32 or None"),

@@ -28,9 +28,9 @@ class Exported:
         bb.export_onnx(self.small, self.example, path, form)
         return path
 
-    def verify(self, path: Path) -> bb.Verification:
+    def verify(self, path: Path, runtime: str = "onnxruntime") -> bb.Verification:
         """Verify a file."""
-        return bb.verify(self.compressor, self.small, path, self.inputs)
+        return bb.verify(self.compressor, self.small, path, self.inputs, runtime)
 
 
 def exported(

@@ -69,7 +69,7 @@ def test_presets_come_before_the_other_fields():
     assert recipes.load("mnist-lenet5").spec == replace(bb.Spec.paper(), input_bits="learned")
     spec = recipes.load("digits-lenet5", ["spec.preset=onnxruntime", "spec.bits=[8]"]).spec
     assert (spec.bits, spec.channel_multiple) == ((8,), 8)
-    assert "preset is 'papre'; it is one of paper, onnxruntime" in refusal(["spec.preset=papre"])
+    assert "preset is 'papre'; it is one of paper, onnxruntime, openvino, tensorrt" in refusal(["spec.preset=papre"])
 
 
 @pytest.mark.parametrize(

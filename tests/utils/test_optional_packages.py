@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bayesbits.utils import optional_packages
-from bayesbits.utils.optional_packages import EXTRAS, require_extras, require_packages
+from bayesbits.utils.optional_packages import EXTRAS, has_extras, require_extras, require_packages
 
 
 @pytest.fixture
@@ -45,3 +45,9 @@ def test_the_extras_are_those_of_the_project() -> None:
     for extra, packages in EXTRAS.items():
         declared = {requirement.split(">")[0] for requirement in project["optional-dependencies"][extra]}
         assert declared == set(packages.values())
+
+
+def test_whether_an_extra_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optional_packages, "find_spec", lambda name: None if name == "openvino" else name)
+    assert has_extras("onnx", "data")
+    assert not has_extras("onnx", "openvino")

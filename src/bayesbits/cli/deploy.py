@@ -11,8 +11,10 @@ from rich.table import Table
 from bayesbits.cli.console import output_console, print_line, print_status
 from bayesbits.deploy import DeployedNetwork, VerificationError, deploy, export_onnx, save, verify
 from bayesbits.deploy.layer_errors import measure_deployed_errors
+from bayesbits.deploy.onnx import openvino_runtime
+from bayesbits.deploy.onnx import runtime as onnxruntime_runtime
 from bayesbits.deploy.onnx.export import FORMS, export_float_onnx
-from bayesbits.deploy.onnx.latency import measure_latencies
+from bayesbits.deploy.onnx.latency import Latency, measure_latencies
 from bayesbits.deploy.onnx.layer_times import LayerTime, measure_layer_times
 from bayesbits.deploy.onnx.measure import network_ms
 from bayesbits.deploy.onnx.runtime import machine
@@ -20,70 +22,102 @@ from bayesbits.recipes.data import first_examples
 from bayesbits.recipes.process import is_first_process
 from bayesbits.recipes.result import Result
 from bayesbits.recipes.run import FinishedRun, restore
-from bayesbits.recipes.run_folder import BENCH, RESULT, STATISTICS, VERIFICATION
+from bayesbits.recipes.run_folder import BENCH, OPENVINO_VERIFICATION, RESULT, STATISTICS, VERIFICATION
 from bayesbits.recipes.statistics import EXAMPLES, write_statistics
 from bayesbits.records.bench import Bench, FileTime, KernelTime
 from bayesbits.records.tensor_statistics import TensorStatistics
 from bayesbits.utils.batches import to_device
-from bayesbits.utils.optional_packages import require_extras
+from bayesbits.utils.optional_packages import has_extras, require_extras
 
 DEPLOYED, FLOAT = "deployed", "float.onnx"
 
 
+RUNTIME_FORMS = {"onnxruntime": ("fast", "compact"), "openvino": ("qdq",)}
+"""The forms of ONNX files that each runtime is meant to run."""
+FINDINGS = {"onnxruntime": VERIFICATION, "openvino": OPENVINO_VERIFICATION}
+"""The file of a run with what was verified in each runtime."""
+
+
 def run_export(folder: Path) -> None:
-    """Write the integer network and both ONNX files, and show the network."""
-    run, network = _write(folder)
+    """Write the integer network and an ONNX file of every form, and show the network."""
+    run, network = _write(folder, FORMS)
     measure_errors(run, network, folder)
     print_line(str(network))
 
 
-def run_verify(folder: Path, num_examples: int) -> None:
-    """Compare both ONNX files with the trained network, and write the findings."""
-    (folder / VERIFICATION).unlink(missing_ok=True)  # old findings must not remain if this verification breaks off
-    run, network = _write(folder)
+def run_verify(folder: Path, num_examples: int, runtime: str = "onnxruntime") -> None:
+    """Compare the ONNX files of a runtime with the trained network, and write the findings."""
+    if runtime not in RUNTIME_FORMS:
+        raise ValueError(f"--runtime is {runtime!r}; it is one of {', '.join(RUNTIME_FORMS)}")
+    require_extras("bayesbits verify", "onnx", *(("openvino",) if runtime == "openvino" else ()))
+    findings = folder / FINDINGS[runtime]
+    findings.unlink(missing_ok=True)  # old findings must not remain if this verification breaks off
+    run, network = _write(folder, RUNTIME_FORMS[runtime])
     measure_errors(run, network, folder)
     batch = _test_inputs(run, num_examples)
-    for form in FORMS:
+    for form in RUNTIME_FORMS[runtime]:
         try:
-            found = verify(run.compressor, network, _onnx_file(folder, form), batch)
+            found = verify(run.compressor, network, _onnx_file(folder, form), batch, runtime)
         except VerificationError as error:
             if error.found is not None:
-                error.found.save(folder / VERIFICATION)
-                error.add_note(
-                    f"{_onnx_file(folder, form)} is not proven equal; the findings are in {folder / VERIFICATION}"
-                )
+                error.found.save(findings)
+                error.add_note(f"{_onnx_file(folder, form)} is not proven equal; the findings are in {findings}")
             raise
         print_line(f"{form}\n{found}\n")
-    found.save(folder / VERIFICATION)
+    found.save(findings)
 
 
 def run_bench(folder: Path, rounds: int) -> None:
-    """Show time and size of the float network and of both ONNX files, and keep them in the folder."""
-    run, network = _write(folder)
+    """Show time and size of the float network and of the ONNX files, and keep them in the folder."""
+    with_openvino = has_extras("openvino")
+    run, network = _write(folder, FORMS if with_openvino else RUNTIME_FORMS["onnxruntime"])
     example = to_device(run.loaders.example, torch.device("cpu"))
-    files = {"float": folder / FLOAT} | {form: _onnx_file(folder, form) for form in FORMS}
+    files = {"float": folder / FLOAT} | {form: _onnx_file(folder, form) for form in RUNTIME_FORMS["onnxruntime"]}
+    portable = {"openvino float": folder / FLOAT, "openvino qdq": _onnx_file(folder, "qdq")} if with_openvino else {}
     relative_bops, topology = run.compressor.cost(run.plan).relative_bops, run.compressor.topology
     export_float_onnx(run.compressor.detach().cpu(), example, files["float"])
-    latencies = measure_latencies(files, network, example, rounds=rounds)
-    float_seconds = {(one.threads, one.batch): one.seconds for one in latencies if one.name == "float"}
-    table = Table("file", "threads", "batch", "ms", "times float", "MB", "% of BOPs")
-    for one in latencies:
-        bops = 100.0 if one.name == "float" else relative_bops
-        speed = float_seconds[one.threads, one.batch] / one.seconds
-        numbers = (f"{one.seconds * 1e3:.2f}", f"{speed:.2f}", f"{one.bytes / 1e6:.2f}", f"{bops:.3g}")
-        table.add_row(one.name, str(one.threads or "all"), str(one.batch), *numbers)
-    output_console().print(table)
+    latencies = measure_latencies(files | portable, network, example, rounds=rounds, openvino=tuple(portable))
+    _print_latencies(latencies, relative_bops)
     layers = measure_layer_times(files["float"], files["fast"], network, topology, example, rounds=rounds)
     _print_slower_layers(layers)
-    found = machine()
+    found, runtimes = machine(), [machine().runtime]
+    if with_openvino:
+        runtimes.append(openvino_runtime.machine().runtime)
+        _print_integer_layers(files["fast"], portable["openvino qdq"], network)
+    else:
+        print_status('OpenVINO was not timed, as it is not installed: pip install "bayesbits[openvino]"')
     Bench(
         cpu=found.cpu,
-        runtime=found.runtime,
+        runtime=", ".join(runtimes),
         rounds=rounds,
         files=tuple(FileTime(one.name, one.threads, one.batch, one.seconds, one.bytes) for one in latencies),
         layers=tuple(KernelTime(one.layer, one.kernel, one.seconds, one.float_seconds) for one in layers),
     ).save(folder / BENCH)
     print_status(f"wrote {folder / BENCH}, which the report shows")
+
+
+def _print_latencies(latencies: Sequence[Latency], relative_bops: float) -> None:
+    """A row for every file, number of threads and batch size, each compared with float in onnxruntime."""
+    float_seconds = {(one.threads, one.batch): one.seconds for one in latencies if one.name == "float"}
+    table = Table("file", "threads", "batch", "ms", "times float", "MB", "% of BOPs")
+    for one in latencies:
+        bops = 100.0 if one.name.endswith("float") else relative_bops
+        speed = float_seconds[one.threads, one.batch] / one.seconds
+        numbers = (f"{one.seconds * 1e3:.2f}", f"{speed:.2f}", f"{one.bytes / 1e6:.2f}", f"{bops:.3g}")
+        table.add_row(one.name, str(one.threads or "all"), str(one.batch), *numbers)
+    output_console().print(table)
+
+
+def _print_integer_layers(fast: Path, qdq: Path, network: DeployedNetwork) -> None:
+    """How many layers each runtime computes in integers, and which OpenVINO does not."""
+    import onnx
+
+    for module, file in ((onnxruntime_runtime, fast), (openvino_runtime, qdq)):
+        found = module.kernels(onnx.load(str(file)), network.integer)
+        print_line(f"{module.NAME}: {sum(one.integer for one in found)} of {len(found)} layers in integers")
+        for one in found:
+            if not one.integer:
+                print_line(f"  {one.layer}: {one.operation}, {one.reason}")
 
 
 def _print_slower_layers(layers: Sequence[LayerTime]) -> None:
@@ -104,21 +138,21 @@ def with_measured_latency(result: Result, folder: Path) -> Result:
     """The result of a run; where a latency was predicted, the files are written, and the measured latency is added."""
     if result.latency_ms is None or not is_first_process():
         return result
-    _write(folder)
+    _write(folder, RUNTIME_FORMS["onnxruntime"])
     return Result.load(folder / RESULT)
 
 
-def _write(folder: Path) -> tuple[FinishedRun, DeployedNetwork]:
-    """Deploy the network of a run, and write it and both ONNX files into the folder."""
+def _write(folder: Path, forms: Sequence[str]) -> tuple[FinishedRun, DeployedNetwork]:
+    """Deploy the network of a run, and write it and ONNX files of these forms into the folder."""
     require_extras("writing ONNX files", "onnx")
     run = restore(folder, "cpu")
     network = deploy(run.compressor)
     save(network, folder / DEPLOYED)
-    for form in FORMS:
+    for form in forms:
         export_onnx(network, run.loaders.example, _onnx_file(folder, form), form)
         print_status(f"wrote {_onnx_file(folder, form)}")
     threads = run.result.latency_threads
-    if threads is not None:
+    if threads is not None and "fast" in forms:
         file, example = _onnx_file(folder, "fast"), to_device(run.loaders.example, torch.device("cpu"))
         measured = network_ms(file, network, example, threads=threads)
         run.result.with_measured_latency(measured, machine().cpu).save(folder / RESULT)

@@ -52,6 +52,7 @@ def calibrate(
         calibrate_activations(
             model, quantizers, batches,
             method=method, percentile=percentile, reference_bits=reference_bits, momentum=momentum,
+            always_signed=not attachment.spec.unsigned_activations,
         )  # fmt: skip
         if method != "mse" or reference_bits == attachment.spec.output_bits:
             _share_ranges(attachment)
@@ -94,17 +95,18 @@ def calibrate_activations(
     percentile: float = 99.99,
     reference_bits: int | None = 8,
     momentum: float = 0.9,
+    always_signed: bool = False,
 ) -> None:
     """Set range and sign of the activation quantizers inside `model` from what the float network computes.
 
-    `quantizers` maps names of tensors to quantizers. A batch holds the inputs of the model, on its device. A
-    range is signed where a value below zero was seen, and asymmetric where its quantizer allows that. Whether a
+    `quantizers` maps names of tensors to quantizers. A batch holds the inputs of the model, on its device. A range is
+    signed where a value below zero was seen, or always, and asymmetric where its quantizer allows that. Whether a
     quantizer learns, is fixed or off stays as it was. Batch norms that have never run take their statistics from these
     batches too: those they start with would mislead.
     """
     observers = {
         name: RangeObserver(
-            RangeOptions(method, percentile, _reference_width(quantizer, reference_bits), momentum),
+            RangeOptions(method, percentile, _reference_width(quantizer, reference_bits), momentum, always_signed),
             sampling=quantizer.needs_sample,
         )
         for name, quantizer in quantizers.items()

@@ -51,6 +51,8 @@ class RangeOptions:
     """For `mse`: the width at which the error is smallest."""
     momentum: float = 0.0
     """For `moving_average`: how much of the average each further batch keeps."""
+    always_signed: bool = False
+    """Whether the range is signed also where no value lies below zero."""
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:

@@ -30,6 +30,8 @@ class SeenValues:
     """The largest value of each such batch."""
     percentiles: tuple[Tensor, ...]
     """Of each such batch, where the method needs them: of the magnitudes, and of the values from below and above."""
+    always_signed: bool = False
+    """Whether the range is signed also where no value lay below zero."""
 
     @property
     def magnitudes(self) -> Tensor:
@@ -47,8 +49,8 @@ class SeenValues:
 
     @property
     def signed(self) -> bool:
-        """Whether any value lay below zero."""
-        return bool((self.lows < 0).any())
+        """Whether the range has codes below zero: any value lay there, or all ranges are signed."""
+        return self.always_signed or bool((self.lows < 0).any())
 
 
 class RangeObserver:
@@ -90,7 +92,7 @@ class RangeObserver:
     def read(self) -> SeenValues:
         """The one place that waits for the device."""
         low, high, *percentiles = torch.stack(list(self.batches.values())).double().cpu().unbind(dim=1)
-        return SeenValues(tuple(self.batches), low, high, tuple(percentiles))
+        return SeenValues(tuple(self.batches), low, high, tuple(percentiles), self.options.always_signed)
 
     def ends(self, seen: SeenValues) -> tuple[Tensor, Tensor]:
         """Where an asymmetric range begins and ends by the method; two vectors of one."""

@@ -6,7 +6,7 @@ A `Spec` is checked when it is made, without a network; `compression.search_spac
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from bayesbits.methods import METHODS
 from bayesbits.records.latency_table import LatencyTable
 from bayesbits.utils.checks import check_choice, check_flag, check_integer, is_integer
 
-BACKENDS = ("onnxruntime",)
+BACKENDS = ("onnxruntime", "openvino", "tensorrt")
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,7 @@ class Spec:
             cannot be folded): fixed, "learned", or None for no quantizer.
         per_channel_weights: Whether every output channel of a weight has a range of its own.
         asymmetric_activations: Whether the range of an activation with values below zero has two ends of its own.
+        unsigned_activations: Whether the range of an activation without values below zero starts at zero.
         channel_multiple: The number of kept channels of a group is rounded up to a multiple of this.
         method: How tensors are quantized: "bayesian_bits", or a method to compare with, such as "lsq", "pact" or "dq"
             (see `bayesbits.methods`). These neither prune nor have gates or asymmetric ranges, and one range for each
@@ -144,6 +145,10 @@ class Spec:
     """Whether the range of an activation with values below zero has two ends of its own, [alpha, beta] with a zero
     point, as outputs of GELU, SiLU and hard-swish and standardized images need it; otherwise it is symmetric,
     [-beta, beta]. Activations without values below zero are unsigned in both cases, and weights are symmetric."""
+    unsigned_activations: bool = True
+    """Whether the range of an activation without values below zero, as behind a ReLU, starts at zero; otherwise it is
+    symmetric too, [-beta, beta], half of it unused, for runtimes that have signed codes with a zero point of 0 alone.
+    """
     channel_multiple: int = 1
     """The number of kept channels of a group is rounded up to a multiple of this."""
     latency_table: LatencyTable | str | None = None
@@ -183,6 +188,12 @@ class Spec:
         check_flag(self, "prune")
         check_flag(self, "per_channel_weights")
         check_flag(self, "asymmetric_activations")
+        check_flag(self, "unsigned_activations")
+        if self.asymmetric_activations and not self.unsigned_activations:
+            raise ValueError(
+                "Spec.unsigned_activations is False, and Spec.asymmetric_activations True: without unsigned ranges all "
+                "are symmetric, so set both to False"
+            )
         if self.input_bits != "learned":
             _check_width("Spec.input_bits", self.input_bits, ' or "learned"')
         if self.residual_bits not in (None, "learned"):
@@ -242,8 +253,13 @@ class Spec:
         """A spec with what a runtime computes with integers: widths up to 8 bits, operands of additions at 8 bits,
         multiples of 8 channels, and a range for every output channel of a weight.
 
+        "onnxruntime" quantizes outputs of layers that float operations read as well, as its integer kernels are fast
+        only where they emit codes. Files for "openvino" and "tensorrt" have the form "qdq" of
+        :func:`bayesbits.export_onnx`. "tensorrt" follows the rules that TensorRT publishes, signed codes with a zero
+        point of 0 for weights and activations; it was never run with this library.
+
         Args:
-            backend: The runtime: "onnxruntime".
+            backend: The runtime: "onnxruntime", "openvino" or "tensorrt".
 
         Returns:
             The spec.
@@ -253,7 +269,11 @@ class Spec:
         """
         if backend not in BACKENDS:
             raise ValueError(f"backend is {backend!r}; it is one of {', '.join(BACKENDS)}")
-        return cls(bits=(2, 4, 8), residual_bits=8, output_bits=8, channel_multiple=8, per_channel_weights=True)
+        spec = cls(bits=(2, 4, 8), residual_bits=8, output_bits=8, channel_multiple=8, per_channel_weights=True)
+        if backend == "onnxruntime":
+            return spec
+        signed = backend == "tensorrt"
+        return replace(spec, output_bits=None, asymmetric_activations=not signed, unsigned_activations=not signed)
 
 
 def _check_width(name: str, value: Any, otherwise: str = "") -> None:

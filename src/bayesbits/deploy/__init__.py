@@ -6,17 +6,16 @@
     rewrite/           the passes; `remove_channels.py` removes channels from the graph
     network.py         `DeployedNetwork`, which runs the result in torch by the modules of modules.py
     storage.py         `save` and `load`, with graph_json.py and packing.py
-    onnx/              `export_onnx`, `measure`, and onnxruntime
+    onnx/              `export_onnx`, `measure`, onnxruntime and OpenVINO
     verification/      `verify`
 
 All code that runs after the passes reads the `IntegerNetwork` (records/integer_network.py) and the graph of torch's
-operations. To add a runtime that reads ONNX files, add a file like onnx/runtime.py, and let verification/verify.py and
-verification/compare_runtime.py, which know onnxruntime alone, take it. For another format write the file from these two
-in a folder beside onnx/, as onnx/export.py does, and compare it as verification/compare_runtime.py and
-compare_onnx_constants.py do. Name the runtime in `BACKENDS` (compression/spec.py), `PRESETS` (recipes/toml.py),
-utils/optional_packages.py and the extras of pyproject.toml. If the runtime computes other layers in integers than
-onnxruntime does, or emits other codes, change rewrite/choose_arithmetic.py, rewrite/fuse_quantizers.py and the
-arithmetic in modules.py.
+operations. To add a runtime that reads ONNX files of the form "qdq", add a file like onnx/openvino_runtime.py and name
+it in `RUNTIMES` (verification/verify.py): verification/compare_portable.py compares it. For another format write the
+file from these two in a folder beside onnx/, as onnx/export.py does, and compare it as verification/compare_runtime.py
+and compare_onnx_constants.py do. Name the runtime in `BACKENDS` (compression/spec.py), utils/optional_packages.py and the
+extras of pyproject.toml. If the runtime computes other layers in integers than onnxruntime does, or emits other codes,
+change rewrite/choose_arithmetic.py, rewrite/fuse_quantizers.py and the arithmetic in modules.py.
 """
 
 from bayesbits.deploy.network import DeployedNetwork

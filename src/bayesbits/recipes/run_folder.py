@@ -9,7 +9,8 @@ result.json          the metrics and the cost of the final network
 metrics.jsonl        losses and evaluations during training, one JSON object per line
 statistics.json      histograms of the final network's tensors, and the error by layer
 verification.json    the result of verifying the deployed network, where it was verified
-bench.json           time and size of the float network and of both ONNX files, where `bayesbits bench` measured them
+openvino.json        the same for OpenVINO and the portable file, where it was verified there
+bench.json           time and size of the float network and of the ONNX files, where `bayesbits bench` measured them
 report.html          a page about the run
 latency_table.json   the latency table of a budget in milliseconds
 front.json           the points of post-training
@@ -44,13 +45,14 @@ RESULT = "result.json"
 METRICS = "metrics.jsonl"
 STATISTICS = "statistics.json"
 VERIFICATION = "verification.json"
+OPENVINO_VERIFICATION = "openvino.json"
 BENCH = "bench.json"
 REPORT = "report.html"
 LATENCY_TABLE = TABLE_FILE
 FRONT = "front.json"
 POSTTRAIN = "posttrain.json"
 LOG = "log.txt"
-ABOUT_THE_PLAN = (RESULT, STATISTICS, VERIFICATION, BENCH, REPORT)
+ABOUT_THE_PLAN = (RESULT, STATISTICS, VERIFICATION, OPENVINO_VERIFICATION, BENCH, REPORT)
 """The files that belong to one final plan."""
 CHECKPOINTS = ("float.checkpoint", "search.checkpoint", "finetune.checkpoint")
 
@@ -148,6 +150,7 @@ def clear(folder: Path) -> None:
         METRICS,
         STATISTICS,
         VERIFICATION,
+        OPENVINO_VERIFICATION,
         BENCH,
         REPORT,
         LATENCY_TABLE,

@@ -18,7 +18,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bayesbits.compression.spec import Rule, Spec
+from bayesbits.compression.spec import BACKENDS, Rule, Spec
 from bayesbits.recipes.recipe import DataConfig, FloatConfig, ModelConfig, Recipe, TaskConfig
 from bayesbits.training import FinetuneConfig, OptimizerConfig, SearchConfig
 
@@ -26,7 +26,7 @@ Table = dict[str, Any]
 Override = str | Mapping[str, Any]
 Part = TypeVar("Part")
 
-PRESETS = {"paper": Spec.paper(), "onnxruntime": Spec.for_backend("onnxruntime")}
+PRESETS = {"paper": Spec.paper()} | {backend: Spec.for_backend(backend) for backend in BACKENDS}
 
 TABLE_FILE = "latency_table.json"
 """The latency table in the folder of a run: beside a recipe it takes the place of the one that the recipe names."""

@@ -1,4 +1,4 @@
-"""The `Bench` of a run: what `bayesbits bench` measured of the float network and of both ONNX files, and where."""
+"""The `Bench` of a run: what `bayesbits bench` measured of the float network and of the ONNX files, and where."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class FileTime:
     """The time of one file at one batch size."""
 
     name: str
-    """"float", "fast" or "compact"."""
+    """"float", "fast" or "compact" in onnxruntime, "openvino float" or "openvino qdq" in OpenVINO."""
     threads: int | None
     """How many threads a layer may use; None: the runtime's default."""
     batch: int
@@ -44,7 +44,7 @@ class Bench(Record):
 
     Args:
         cpu: The processor.
-        runtime: The runtime with its version.
+        runtime: The runtime with its version; both of them, where OpenVINO was measured too.
         rounds: How many times every file ran; the fastest counts.
         files: The time of every file, number of threads and batch size.
         layers: The time of every layer that is found in both files.
@@ -56,7 +56,7 @@ class Bench(Record):
     cpu: str
     """The processor."""
     runtime: str
-    """The runtime with its version."""
+    """The runtime with its version; both of them, where OpenVINO was measured too."""
     rounds: int
     """How many times every file ran; the fastest counts."""
     files: tuple[FileTime, ...]

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 
 EXTRAS = {
     "onnx": {"onnx": "onnx", "onnxscript": "onnxscript", "onnxruntime": "onnxruntime"},
+    "openvino": {"openvino": "openvino"},
     "data": {"sklearn": "scikit-learn", "PIL": "pillow"},
     "solver": {"scipy": "scipy"},
     "ray": {"ray": "ray"},
@@ -17,6 +18,11 @@ EXTRAS = {
     "tensorboard": {"tensorboard": "tensorboard"},
 }
 """By extra, as in pyproject.toml: the modules that its packages install, and the name of each package."""
+
+
+def has_extras(*extras: str) -> bool:
+    """Whether every package of these extras is installed."""
+    return all(_is_installed(module) for extra in extras for module in EXTRAS[extra])
 
 
 def require_extras(purpose: str, *extras: str) -> None:

@@ -90,7 +90,7 @@ def test_files_show_no_paths_of_the_machine_that_wrote_them(files, tmp_path):
 
 
 def test_a_wrong_form_is_refused(mixture, tmp_path):
-    with pytest.raises(ValueError, match="form is 'small'; it is one of fast, compact"):
+    with pytest.raises(ValueError, match="form is 'small'; it is one of fast, compact, qdq"):
         mixture.write(tmp_path / "network.onnx", "small")
 
 

@@ -132,3 +132,20 @@ def test_times_of_networks_that_take_one_size_alone(image, tmp_path):
     files = {name: tmp_path / f"{name}.onnx" for name in ("small", "float")}
     found = measure_latencies(files, small, example, threads=(1,), rounds=1)
     assert [one.batch for one in found] == [1, 1]
+
+
+def test_files_of_openvino_run_there(files, monkeypatch):
+    seen = []
+
+    class Other:
+        def __init__(self, path, *, threads):
+            seen.append((path.stem, threads))
+
+        def run(self, feeds):
+            assert feeds["x"].shape == (1, 1)
+
+    monkeypatch.setattr(latency.openvino_runtime, "Session", Other)
+    found = measure_latencies(files, network(True), INPUTS, threads=(1, None), batches=(1,), rounds=3, openvino=("b",))
+    assert seen == [("b", 1), ("b", None)]
+    assert {name for name, _, _ in RUNS} == {"a"}
+    assert [one.name for one in found] == ["a", "b"] * 2

@@ -9,7 +9,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 from bayesbits.deploy.onnx import runtime
-from bayesbits.deploy.onnx.runtime import Kernel, Session, check_loads, kernels, layer_of, machine
+from bayesbits.deploy.onnx.runtime import Kernel, Machine, Session, check_loads, kernels, layer_of, machine
 
 
 def model(*nodes: onnx.NodeProto) -> ModelProto:
@@ -82,3 +82,18 @@ def test_the_machine_names_the_runtime():
     assert set(found.integer_instructions) <= {
         "avx2", "avx_vnni", "avx512f", "avx512_vnni", "amx_int8", "asimddp", "i8mm",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("instructions", "saturates"),
+    [
+        (("avx2",), True),
+        (("avx2", "avx512f"), True),
+        (("avx2", "avx_vnni"), False),
+        (("avx2", "avx512f", "avx512_vnni"), False),
+        (("asimddp",), False),
+        ((), False),
+    ],
+)
+def test_where_sums_of_bytes_may_saturate(instructions, saturates):
+    assert Machine("a processor", instructions, "a runtime").may_saturate == saturates

@@ -6,6 +6,7 @@ from onnx import GraphProto, ModelProto, TensorProto, helper
 from bayesbits.deploy.onnx.tensor_names import (
     MappedTensor,
     name_inputs_and_outputs,
+    read_form,
     read_tensor_map,
     write_tensor_map,
 )
@@ -54,3 +55,13 @@ def test_the_map_is_read_as_it_was_written() -> None:
     assert read_tensor_map(model) == tensors
     with pytest.raises(ValueError, match=r"was not written by bayesbits\.export_onnx"):
         read_tensor_map(ModelProto())
+
+
+def test_the_form_is_read_as_it_was_written() -> None:
+    model = ModelProto()
+    write_tensor_map(model, (), form="qdq")
+    assert read_form(model) == "qdq"
+    assert read_tensor_map(model) == ()
+    other = ModelProto()
+    write_tensor_map(other, ())
+    assert read_form(other) is None

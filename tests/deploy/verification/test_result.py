@@ -1,5 +1,6 @@
 """The result of a verification: its table and its counts."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from bayesbits.deploy.verification.result import (
     RuntimeTensor,
     SimulatedOutput,
     SimulationCounts,
+    Steps,
 )
 from tests.deploy.exported import exported
 
@@ -86,3 +88,29 @@ def test_the_json_form_of_the_version_before_is_refused(made_by_hand: bb.Verific
     assert bb.Verification.from_json(made_by_hand.to_json()) == made_by_hand
     with pytest.raises(ValueError, match="Verification version 3 cannot be read; this library reads 4"):
         bb.Verification.from_json('{"version": 3, "places": []}')
+
+
+def test_the_table_of_a_portable_file(made_by_hand: bb.Verification) -> None:
+    predictions = Predictions(classes=10, compared=8, flipped=3)
+    tensors = (
+        RuntimeTensor("a", "layer", False, 1000, 4, 1e-2, 0, 0.0, Predictions(), None, Steps(True, 1.0, 0.004, 0, 0)),
+        RuntimeTensor(
+            "b", "layer", False, 80, 7, 4e-7, 9, 5e-3, predictions, "logits", Steps(False, 1e-4, 0, 2.5, 0.5)
+        ),
+    )
+    machine = Machine("a processor", ("avx2",), "a runtime 1.0")
+    found = replace(made_by_hand, runtime_tensors=tensors, machine=machine, failure=None)
+    lines = str(found).splitlines()
+    assert lines[:2] == [
+        "a runtime 1.0 on a processor (avx2)",
+        "  without VNNI: products of unsigned and signed bytes may saturate",
+    ]
+    assert lines[-6:] == [
+        "rounded tensors    1, 4 of 1,000 values differ, by at most 1 steps, each fed the same values",
+        "other tensors      1, 7 of 80 values differ, by at most 0.0001 steps, each fed the same values",
+        "    end to end",
+        "      logits: off by 2.5 steps at most, 0.5 in the mean; the largest of 10 differs in 3 of 8",
+        "integer kernels    1 of 2 layers",
+        "  b: Gemm, it is wide",
+    ]
+    assert bb.Verification.from_json(found.to_json()) == found

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import bayesbits as bb
+from bayesbits.utils import optional_packages
 from tests.deploy.exported import Exported, Small, exported
 
 
@@ -89,3 +90,40 @@ def test_wrong_arguments_are_named(case, tmp_path):
         (tmp_path / "broken.onnx").write_text(content)
         with pytest.raises(ValueError, match=r"broken\.onnx cannot be read as an ONNX file"):
             bb.verify(case.compressor, case.small, tmp_path / "broken.onnx", case.inputs)
+
+
+@pytest.fixture(scope="module")
+def portable(case: Exported, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return case.write(tmp_path_factory.mktemp("portable") / "qdq.onnx", "qdq")
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+def test_a_portable_file_is_compared_in_steps(runtime, case, portable):
+    found = case.verify(portable, runtime)
+    assert found.machine.runtime.startswith(runtime)
+    assert found.stored == found.derived
+    assert all(tensor.steps is not None and tensor.steps.largest <= 1.01 for tensor in found.runtime_tensors)
+    assert "rounded tensors" in str(found)
+    assert "steps at most" in str(found)
+    assert bb.Verification.from_json(found.to_json()) == found
+    if runtime == "openvino":
+        assert found.integer_layers == ("first", "second", "third", "head")
+
+
+def test_another_runtime_needs_the_portable_form(case, file):
+    with pytest.raises(ValueError, match=r'is written for onnxruntime: for openvino write one by .*form="qdq"'):
+        case.verify(file, "openvino")
+
+
+def test_an_unknown_runtime_is_refused(case, file):
+    with pytest.raises(ValueError, match="runtime is 'tensorrt'; it is one of onnxruntime, openvino"):
+        case.verify(file, "tensorrt")
+
+
+def test_a_missing_runtime_is_named_with_its_extra(case, portable, monkeypatch):
+    found = optional_packages.find_spec
+    monkeypatch.setattr(optional_packages, "find_spec", lambda name: None if name == "openvino" else found(name))
+    message = r'verify with runtime="openvino" needs openvino; install with: pip install "bayesbits\[openvino\]"'
+    with pytest.raises(ImportError, match=message):
+        case.verify(portable, "openvino")
+    assert case.verify(portable).failure is None, "onnxruntime does not need it"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 DOMAIN = "bayesbits"
 OPSET, IR_VERSION = 21, 10
 STACK_TRACE = "pkg.torch.onnx.stack_trace"
+
+Interpreter = Callable[[fx.GraphModule, IntegerNetwork], fx.Interpreter]
 
 _SELECTIONS = re.compile(r"cat|index_select|getitem|amax|max_pool\dd")
 
@@ -104,7 +106,7 @@ class CustomNodeInterpreter(fx.Interpreter):
         if layer.output is not None:
             self._uint8[node] = self.network.grid(layer.output)
         dtype = torch.float32 if layer.output is None else torch.uint8
-        return custom_node(node, "Layer", layer.name, x, dtype, _output_shape(layer, x))
+        return custom_node(node, "Layer", layer.name, x, dtype, output_shape(layer, x))
 
 
 def custom_node(node: fx.Node, kind: str, name: str, x: Tensor, dtype: torch.dtype, shape: Sequence[Any]) -> Tensor:
@@ -128,7 +130,7 @@ def _mixed(uint8: list[bool], node: fx.Node) -> bool:
     return operation(node) != "index_select" and not all(uint8)
 
 
-def _output_shape(layer: IntegerLayer, x: Tensor) -> list[Any]:
+def output_shape(layer: IntegerLayer, x: Tensor) -> list[Any]:
     """The shape of a layer's output."""
     if layer.kind == "linear":
         return [*x.shape[:-1], layer.weight_shape[0]]
@@ -145,26 +147,31 @@ def _output_shape(layer: IntegerLayer, x: Tensor) -> list[Any]:
 class _CustomNodeModule(nn.Module):
     """The module that torch's exporter is given."""
 
-    def __init__(self, program: fx.GraphModule, network: IntegerNetwork) -> None:
+    def __init__(self, interpreter: Interpreter, program: fx.GraphModule, network: IntegerNetwork) -> None:
         super().__init__()
-        self.program, self.network = program, network
+        self.interpreter, self.program, self.network = interpreter, program, network
 
     def forward(self, *inputs: Tensor) -> Any:
-        return CustomNodeInterpreter(self.program, self.network).run(*inputs)
+        return self.interpreter(self.program, self.network).run(*inputs)
 
 
 def export_with_custom_nodes(
-    program: fx.GraphModule, network: IntegerNetwork, inputs: tuple[Tensor, ...], opset: int
+    program: fx.GraphModule,
+    network: IntegerNetwork,
+    inputs: tuple[Tensor, ...],
+    opset: int,
+    interpreter: Interpreter = CustomNodeInterpreter,
 ) -> ModelProto:
     """The ONNX graph with custom nodes, for batches of any size where the network takes them.
 
-    Its inputs and outputs are in the order of the program; `tensor_names.name_inputs_and_outputs` names them.
+    Its inputs and outputs are in the order of the program; `tensor_names.name_inputs_and_outputs` names them. The
+    interpreter runs the program with custom nodes, and decides what lies between them.
     """
     structure = network.structure
     inputs = tuple(x.detach().clone() for x in inputs)  # torch would merge one tensor that is given twice
     inputs = tuple(at_least_two_examples(x) if own else x for x, own in zip(inputs, structure.batched, strict=True))
     marks = tuple({0: Dim.AUTO} if own else None for own in structure.batched)
-    module = _CustomNodeModule(program, network).eval()
+    module = _CustomNodeModule(interpreter, program, network).eval()
     with quiet_exporter(), torch.no_grad():
         exported = torch.export.export(module, inputs, dynamic_shapes=(marks,), strict=False)
         return translate(exported, opset)

@@ -14,6 +14,7 @@ from torch import nn
 
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.onnx.custom_nodes import IR_VERSION, OPSET, export_with_custom_nodes, quiet_exporter, translate
+from bayesbits.deploy.onnx.qdq_export import to_qdq_onnx
 from bayesbits.deploy.onnx.runtime import check_loads
 from bayesbits.deploy.signature import name_tensors, read_arguments, sort_keyword_inputs
 from bayesbits.graph.export import export_dynamic_batch, export_flat
@@ -27,14 +28,15 @@ from bayesbits.utils.optional_packages import require_extras
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-FORMS = ("fast", "compact")
+FORMS = ("fast", "compact", "qdq")
 INT2_OPSET, INT2_IR_VERSION = 25, 13  # the first versions with integers of 2 bits
 
 
 def export_onnx(small: DeployedNetwork, example_inputs: Any, path: str | Path, form: str = "fast") -> None:
-    """Write a deployed network to an ONNX file that onnxruntime runs with integer kernels.
+    """Write a deployed network to an ONNX file that onnxruntime, or another runtime, runs with integer kernels.
 
-    Both forms compute the same values with the same kernels; they differ in how weights are stored.
+    ``"fast"`` and ``"compact"`` are for onnxruntime, and compute the same values with the same kernels; they differ in
+    how weights are stored. ``"qdq"`` is for OpenVINO and other runtimes.
 
     Args:
         small: The network that :func:`bayesbits.deploy` returned.
@@ -43,11 +45,13 @@ def export_onnx(small: DeployedNetwork, example_inputs: Any, path: str | Path, f
         path: The file to write. It is written only if onnxruntime can load it.
         form: ``"fast"`` stores every weight of up to 8 bits in one byte and is read by older runtimes, too.
             ``"compact"`` stores weights of 2 and 4 bits packed; the runtime casts them to bytes when it loads the file.
+            ``"qdq"`` has operations of the ONNX standard alone, with numbers between them that QuantizeLinear and
+            DequantizeLinear round, and each runtime decides itself what it computes in integers.
 
     Raises:
         ImportError: If a package of the extra ``onnx`` is missing.
         TypeError: If ``small`` is not a :class:`bayesbits.DeployedNetwork`.
-        ValueError: If ``form`` is not one of the two.
+        ValueError: If ``form`` is not one of the three.
         RuntimeError: If onnxruntime cannot load the result; no file is written then.
 
     Example::
@@ -76,8 +80,10 @@ def to_onnx(small: DeployedNetwork, example_inputs: Any, form: str) -> ModelProt
     """The ONNX model of a deployed network."""
     from bayesbits.deploy.onnx.replace_custom_nodes import replace_custom_nodes
 
-    opset, ir_version = _versions(small.integer, form)
     inputs = tuple(small.bind(*split_inputs(example_inputs)))
+    if form == "qdq":
+        return to_qdq_onnx(small, inputs)
+    opset, ir_version = _versions(small.integer, form)
     model = export_with_custom_nodes(small.program, small.integer, inputs, opset)
     model.ir_version = ir_version
     replace_custom_nodes(model, small.integer, compact=form == "compact")

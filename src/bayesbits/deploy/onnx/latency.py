@@ -1,14 +1,15 @@
-"""The latency of ONNX files in onnxruntime, measured side by side."""
+"""The latency of ONNX files in onnxruntime and OpenVINO, measured side by side."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bayesbits.deploy.network import DeployedNetwork
+from bayesbits.deploy.onnx import openvino_runtime
 from bayesbits.deploy.onnx.runtime import Session
 from bayesbits.utils.batches import split_inputs
 from bayesbits.utils.optional_packages import require_extras
@@ -36,16 +37,21 @@ def measure_latencies(
     threads: Sequence[int | None] = (1, None),
     batches: Sequence[int] = (1, 32),
     rounds: int = 20,
+    openvino: Collection[str] = (),
 ) -> list[Latency]:
     """Measure one call of every file in every round, in turn, so that all files see the same state of the machine.
 
     All files take the inputs of `small`. `example_inputs` are as for `attach`; their first example is repeated for
-    larger batches. A network with a fixed batch size is called with the examples as they are, reported as batch 1.
+    larger batches. A network with a fixed batch size is called with the examples as they are, reported as batch 1. The
+    files that are named in `openvino` run there, the others in onnxruntime, with the same number of threads.
     """
-    require_extras("measuring latency", "onnx")
+    require_extras("measuring latency", "onnx", *(("openvino",) if openvino else ()))
     results = []
     for count in threads:
-        sessions = {name: Session(path, threads=count) for name, path in files.items()}
+        sessions = {
+            name: (openvino_runtime.Session if name in openvino else Session)(path, threads=count)
+            for name, path in files.items()
+        }
         for batch in batches if small.integer.structure.dynamic_batch else (1,):
             feeds = feeds_of(small, example_inputs, batch)
             times: dict[str, list[float]] = {name: [] for name in files}

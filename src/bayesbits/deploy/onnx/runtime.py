@@ -1,8 +1,8 @@
 """onnxruntime with its default options: sessions, the kernels that layers become, and the machine it runs on.
 
-This is the only file that imports onnxruntime. A second runtime needs a second file like this one: a session that takes
-and returns arrays by name, the kernel of every layer, and the runtime's version. It must fuse the patterns that
-`standard_nodes` writes, or be given others there.
+This is the only file that imports onnxruntime. Another runtime needs another file like this one, such as
+`openvino_runtime`: a session that takes and returns arrays by name, the kernel of every layer, and the runtime's
+version.
 """
 
 from __future__ import annotations
@@ -49,6 +49,13 @@ class Machine:
     of unsigned and signed bytes may saturate."""
     runtime: str
     """The runtime and its version."""
+
+    @property
+    def may_saturate(self) -> bool:
+        """Whether sums of two products of unsigned and signed bytes may exceed the 16 bits that they are formed in."""
+        vector, exact = {"avx2", "avx512f"}, {"avx_vnni", "avx512_vnni", "amx_int8"}
+        instructions = set(self.integer_instructions)
+        return bool(instructions & vector) and not instructions & exact
 
 
 @dataclass(frozen=True)

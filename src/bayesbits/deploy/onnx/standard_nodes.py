@@ -166,7 +166,7 @@ class NodeWriter:
             bias = self.constant(f"{layer.name}.bias", self._tensor(layer, "bias"))
             bias = self._padded(layer, "bias", bias, name, [more_out])
             operands.append(self._dequantized(layer, "bias", bias, name, self._accumulator_steps(layer), more_out))
-        operation, attributes = ("Conv", _window(layer, padding)) if layer.kind == "conv" else ("Gemm", {"transB": 1})
+        operation, attributes = ("Conv", window(layer, padding)) if layer.kind == "conv" else ("Gemm", {"transB": 1})
         if depthwise:
             attributes["group"] += more_out
         result = self.add(operation, operands, f"{name}/sum", name=name, **attributes)
@@ -216,7 +216,7 @@ class NodeWriter:
         """A layer that emits numbers: the integer sum of products, converted to float and scaled."""
         operands = [x, weight, self._grid(self._input(layer))[1]]
         if layer.kind == "conv":
-            total = self.add("ConvInteger", operands, f"{name}/sum", name=name, **_window(layer))
+            total = self.add("ConvInteger", operands, f"{name}/sum", name=name, **window(layer))
         else:
             operands[1] = self.add("Transpose", [operands[1]], f"{name}/turned", perm=[1, 0])
             total = self.add("MatMulInteger", operands, f"{name}/sum", name=name)
@@ -233,7 +233,7 @@ class NodeWriter:
         """A transposed convolution of float codes, which is exact; the runtime has no integer kernel for it."""
         codes = self.to_float_codes(self._input(layer), x, f"{name}/input")
         weight = self.add("Cast", [self._weight(layer)], f"{name}/weight", to=TensorProto.FLOAT)
-        total = self.add("ConvTranspose", [codes, weight], f"{name}/sum", name=name, **_window(layer))
+        total = self.add("ConvTranspose", [codes, weight], f"{name}/sum", name=name, **window(layer))
         axes = (-1,) + (1,) * (len(layer.weight_shape) - 2)
         if layer.bias:
             bias = self.constant(f"{layer.name}.bias", self._tensor(layer, "bias").reshape(axes))
@@ -269,7 +269,7 @@ class NodeWriter:
         bias = [self.constant(f"{layer.name}.bias", self._tensor(layer, "bias"))] if layer.bias else []
         if layer.kind != "linear":
             operation = "Conv" if layer.kind == "conv" else "ConvTranspose"
-            self.add(operation, [x, weight, *bias], output, name=name, **_window(layer))
+            self.add(operation, [x, weight, *bias], output, name=name, **window(layer))
         elif len(shape) == 2:
             self.add("Gemm", [x, weight, *bias], output, name=name, transB=1)
         else:
@@ -378,7 +378,7 @@ def _multiplies_one_position(layer: IntegerLayer, shape: Sequence[int | None]) -
     return layer.kind == "conv" and all(number == 1 for number in numbers) and not any(layer.padding)
 
 
-def _window(layer: IntegerLayer, padding: Sequence[int] = ()) -> dict[str, Any]:
+def window(layer: IntegerLayer, padding: Sequence[int] = ()) -> dict[str, Any]:
     attributes: dict[str, Any] = {
         "kernel_shape": list(layer.weight_shape[2:]),
         "strides": list(layer.stride),

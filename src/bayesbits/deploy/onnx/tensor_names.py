@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 
 from onnx import GraphProto, ModelProto, helper
 
-KEY = "bayesbits"
+KEY, FORM = "bayesbits", "bayesbits.form"
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,17 @@ class MappedTensor:
     """The zero point of uint8 codes; None where the tensor has float values."""
 
 
-def write_tensor_map(model: ModelProto, tensors: Sequence[MappedTensor]) -> None:
-    """Store the map in the metadata of a model."""
-    entry = model.metadata_props.add()
-    entry.key, entry.value = KEY, json.dumps([asdict(tensor) for tensor in tensors])
+def write_tensor_map(model: ModelProto, tensors: Sequence[MappedTensor], form: str | None = None) -> None:
+    """Store the map in the metadata of a model, and its form where others than onnxruntime run it."""
+    entries = {KEY: json.dumps([asdict(tensor) for tensor in tensors])} | ({FORM: form} if form is not None else {})
+    for key, value in entries.items():
+        entry = model.metadata_props.add()
+        entry.key, entry.value = key, value
+
+
+def read_form(model: ModelProto) -> str | None:
+    """The form that `write_tensor_map` stored; None where the file is one for onnxruntime, or of other origin."""
+    return next((str(entry.value) for entry in model.metadata_props if entry.key == FORM), None)
 
 
 def read_tensor_map(model: ModelProto) -> tuple[MappedTensor, ...]:

@@ -65,6 +65,25 @@ class Predictions:
 
 
 @dataclass(frozen=True)
+class Steps:
+    """How far a tensor of a portable file is from the deployed network's, in steps.
+
+    A step is that of the tensor's grid; without a grid it is the 255th part of the largest value.
+    """
+
+    on_grid: bool
+    """Whether the tensor lies on a grid."""
+    largest: float
+    """The largest difference when the runtime reads the deployed network's own values."""
+    mean: float
+    """The mean difference then."""
+    largest_end_to_end: float
+    """The largest difference of an output when the runtime runs from the network's inputs on."""
+    mean_end_to_end: float
+    """The mean difference then."""
+
+
+@dataclass(frozen=True)
 class RuntimeTensor:
     """One tensor of the ONNX file, as the runtime and the deployed network compute it."""
 
@@ -89,6 +108,8 @@ class RuntimeTensor:
     """The predictions of an output then."""
     output: str | None = None
     """The name of the file's output that this tensor is; None where it is not an output."""
+    steps: Steps | None = None
+    """The differences in steps, of a file in the form "qdq", whose inner tensors are not compared end to end."""
 
 
 @dataclass(frozen=True)
@@ -239,6 +260,7 @@ class Verification(Record):
         instructions = ", ".join(self.machine.integer_instructions) or "no integer instructions"
         lines = [
             f"{self.machine.runtime} on {self.machine.cpu} ({instructions})",
+            *(["  without VNNI: products of unsigned and signed bytes may saturate"] * self.machine.may_saturate),
             f"derived again      {self.derived}",
             f"in the file        {self.stored}",
             *self._simulation_lines(),
@@ -272,8 +294,31 @@ class Verification(Record):
         ]
         return lines
 
+    def _portable_lines(self) -> list[str]:
+        """The lines of a file whose differences were counted in steps."""
+        rows = [(tensor, tensor.steps) for tensor in self.runtime_tensors if tensor.steps is not None]
+        lines = []
+        for title, on_grid in (("rounded tensors", True), ("other tensors", False)):
+            kept = [(tensor, steps) for tensor, steps in rows if steps.on_grid == on_grid]
+            if kept:
+                lines.append(
+                    f"{title:<18} {len(kept)}, {sum(tensor.differing for tensor, _ in kept):,} of "
+                    f"{sum(tensor.values for tensor, _ in kept):,} values differ, by at most "
+                    f"{max(steps.largest for _, steps in kept):.2g} steps, each fed the same values"
+                )
+        lines.append("    end to end")
+        lines += [
+            f"      {tensor.output}: off by {steps.largest_end_to_end:.2g} steps at most, {steps.mean_end_to_end:.2g} "
+            f"in the mean{tensor.predictions_end_to_end}"
+            for tensor, steps in rows
+            if tensor.output is not None
+        ]
+        return lines
+
     def _runtime_lines(self) -> list[str]:
         tensors = self.runtime_tensors
+        if any(tensor.steps is not None for tensor in tensors):
+            return self._portable_lines()
         exact = [tensor for tensor in tensors if tensor.exact]
         close = [tensor for tensor in tensors if not tensor.exact]
         lines = [

@@ -1,6 +1,7 @@
 """`verify`: proves that trained simulation, deployed network and ONNX file compute the same.
 
 `verify` below is the whole proof, step by step; the steps are in the files `compare_*.py`, named by what they compare.
+A file of the form "qdq" is compared in steps, as the arithmetic of the runtime that reads it is its own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from bayesbits.compression.compressor import Compressor, check_compressor
 from bayesbits.deploy.network import DeployedNetwork
-from bayesbits.deploy.onnx.runtime import Kernel, Machine, kernels, machine
+from bayesbits.deploy.onnx import openvino_runtime
+from bayesbits.deploy.onnx import runtime as onnxruntime_runtime
+from bayesbits.deploy.onnx.runtime import Kernel, Machine
 from bayesbits.deploy.verification.compare_constants import check_deployed_constants, check_simulated_constants
 from bayesbits.deploy.verification.compare_simulation import SimulationComparison
 from bayesbits.deploy.verification.deployed_program import run_deployed
@@ -25,10 +28,15 @@ from bayesbits.utils.progress import progress_bar
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from bayesbits.deploy.verification.compare_portable import PortableComparison
     from bayesbits.deploy.verification.compare_runtime import RuntimeComparison
 
+RUNTIMES = {"onnxruntime": onnxruntime_runtime, "openvino": openvino_runtime}
 
-def verify(compressor: Compressor, small: DeployedNetwork, path: str | Path, inputs: Any) -> Verification:
+
+def verify(
+    compressor: Compressor, small: DeployedNetwork, path: str | Path, inputs: Any, runtime: str = "onnxruntime"
+) -> Verification:
     """Prove that simulation, deployed network and ONNX file agree on these inputs; raise where they do not.
 
     Constants (steps, bounds, zero points, codes of weights and biases) are derived a second time from the plan and the
@@ -38,11 +46,17 @@ def verify(compressor: Compressor, small: DeployedNetwork, path: str | Path, inp
     values, has to compute equal integers, and after float operations numbers as close as rounding explains. End to end,
     differences are counted; the file may have none where every tensor is exact.
 
+    A file of the form ``"qdq"`` is judged otherwise, as a runtime rounds in its own way there: fed the deployed
+    network's values, no layer may be more than one step of its grid away. End to end, differences are counted, and an
+    output that is off by more than 64 steps in the mean is an error. A tensor without a grid has steps of the 255th
+    part of its largest value.
+
     Args:
         compressor: The handle that :func:`bayesbits.attach` returned.
         small: The network that :func:`bayesbits.deploy` made of it.
         path: The file that :func:`bayesbits.export_onnx` wrote.
         inputs: Inputs as for :func:`bayesbits.attach`, with as many examples as are to be compared.
+        runtime: The runtime that runs the file: ``"onnxruntime"``, or ``"openvino"`` for a file of the form ``"qdq"``.
 
     Returns:
         The :class:`bayesbits.Verification`: all counts and errors.
@@ -50,9 +64,10 @@ def verify(compressor: Compressor, small: DeployedNetwork, path: str | Path, inp
     Raises:
         VerificationError: If they disagree. The message names the first tensor that differs; the attribute ``found``
             holds the results so far.
-        ImportError: If a package of the extra ``onnx`` is missing.
+        ImportError: If a package of the extra ``onnx`` is missing, or of the extra ``openvino`` for that runtime.
         TypeError: If ``compressor`` or ``small`` is of another class.
-        ValueError: If the inputs are empty, not finite or misshapen, or the file is no ONNX file.
+        ValueError: If the inputs are empty, not finite or misshapen, the file is no ONNX file or one of a form that the
+            runtime does not read, or there is no such runtime.
         FileNotFoundError: If there is no such file.
 
     Example::
@@ -73,14 +88,20 @@ def verify(compressor: Compressor, small: DeployedNetwork, path: str | Path, inp
         >>> found.failure is None
         True
     """
-    _check_arguments(compressor, small)
+    _check_arguments(compressor, small, runtime)
     # Imported here because they import onnx, which is optional.
+    from bayesbits.deploy.onnx.tensor_names import read_form
     from bayesbits.deploy.verification.compare_onnx_constants import check_onnx_constants
-    from bayesbits.deploy.verification.compare_runtime import RuntimeComparison
+    from bayesbits.deploy.verification.compare_qdq_constants import check_qdq_constants
 
     examples = Inputs(inputs, small)
     model = _read_onnx(path)
-    found = _Findings(machine())
+    portable = read_form(model) == "qdq"
+    if runtime != onnxruntime_runtime.NAME and not portable:
+        raise ValueError(
+            f'{path} is written for {onnxruntime_runtime.NAME}: for {runtime} write one by export_onnx(..., form="qdq")'
+        )
+    found = _Findings(RUNTIMES[runtime].machine())
     try:
         # Derive every constant a second time from plan and trained weights.
         plan = compressor.plan()
@@ -91,31 +112,46 @@ def verify(compressor: Compressor, small: DeployedNetwork, path: str | Path, inp
         # Compare the constants of simulation, deployed network and file.
         check_simulated_constants(fixed, constants)
         found.derived = check_deployed_constants(small, fixed, plan, constants, grids)
-        found.stored = check_onnx_constants(model, small.integer)
+        found.stored = (check_qdq_constants if portable else check_onnx_constants)(model, small.integer)
 
         # Run all three on the inputs, and compare them tensor by tensor and end to end.
         simulation = found.simulation = SimulationComparison(compressor, small, plan, constants, grids)
-        runtime = found.runtime = RuntimeComparison(small, model)
+        running = found.runtime = _compare_runtime(small, model, runtime, portable)
         with progress_bar("verifying", examples.calls) as advance:
             for batch in examples.batches():
                 bound = small.bind(batch.args, batch.kwargs)
-                values, outputs = run_deployed(small, bound, simulation.nodes | runtime.nodes)
-                runtime.compare(bound, batch.count, values, outputs)
+                values, outputs = run_deployed(small, bound, simulation.nodes | running.nodes)
+                running.compare(bound, batch.count, values, outputs)
                 simulation.compare(batch, values, outputs)
                 advance()
 
         # Compare what these inputs need not show: names and containers, the lowest and highest codes, the kernels.
         simulation.compare_signature(examples.smallest_batch())
         simulation.compare_code_bounds(examples.smallest_batch())
-        found.kernels = kernels(model, small.integer)
+        found.kernels = RUNTIMES[runtime].kernels(model, small.integer)
     except VerificationError as error:
         error.found = found.result(str(error))
         raise
     return found.result(None)
 
 
-def _check_arguments(compressor: Compressor, small: DeployedNetwork) -> None:
+def _compare_runtime(
+    small: DeployedNetwork, model: ModelProto, runtime: str, portable: bool
+) -> RuntimeComparison | PortableComparison:
+    from bayesbits.deploy.verification.compare_portable import PortableComparison
+    from bayesbits.deploy.verification.compare_runtime import RuntimeComparison
+
+    if portable:
+        return PortableComparison(small, model, runtime, RUNTIMES[runtime].Session)
+    return RuntimeComparison(small, model)
+
+
+def _check_arguments(compressor: Compressor, small: DeployedNetwork, runtime: str) -> None:
+    if runtime not in RUNTIMES:
+        raise ValueError(f"runtime is {runtime!r}; it is one of {', '.join(RUNTIMES)}")
     require_extras("verify", "onnx")
+    if runtime == openvino_runtime.NAME:
+        require_extras('verify with runtime="openvino"', "openvino")
     check_compressor(compressor, "verify")
     if not isinstance(small, DeployedNetwork):
         raise TypeError(
@@ -146,7 +182,7 @@ class _Findings:
     derived: ConstantCounts = field(default_factory=ConstantCounts)
     stored: ConstantCounts = field(default_factory=ConstantCounts)
     simulation: SimulationComparison | None = None
-    runtime: RuntimeComparison | None = None
+    runtime: RuntimeComparison | PortableComparison | None = None
     kernels: tuple[Kernel, ...] = ()
 
     def result(self, failure: str | None) -> Verification:
