@@ -17,6 +17,9 @@ from bayesbits.functional.grid import INTEGER_BITS, MAX_BITS
 from bayesbits.methods import METHODS
 from bayesbits.records.topology import POOLED_BITS, Topology
 
+RESIDUAL_BITS = 8
+"""The width of operands of residual additions by default, where they have a quantizer."""
+
 
 @dataclass(frozen=True)
 class SearchSpace:
@@ -123,6 +126,8 @@ def _given(spec: Spec, topology: Topology, tensor: str) -> tuple[int, ...]:
         given = spec.output_bits
     elif tensor in topology.operand_tensors:
         given = spec.residual_bits
+        if given == "auto":
+            given = None if tensor in topology.normalized_tensors else RESIDUAL_BITS
         if given is None and tensor in topology.pooled_tensors:
             given = POOLED_BITS
     elif any(activation.name == tensor and activation.network_input for activation in topology.activations):

@@ -89,7 +89,8 @@ class Spec:
         latency_table: The latency table of the network, or its file, which only the penalty "expected_latency" needs.
         num_examples: The number of training examples, which only the variational penalty needs.
         input_bits: The width of the network's input: fixed, where 32 leaves it in float, or "learned".
-        residual_bits: The width of the operands of residual additions: fixed, "learned", or None for no quantizer.
+        residual_bits: The width of the operands of residual additions: fixed, "learned", or None for no quantizer. "auto"
+            is 8 bits, but none where a normalization such as LayerNorm reads the sum, as in transformers.
         output_bits: The width of the outputs of layers that other float operations read (SiLU, GELU, a batch norm that
             cannot be folded): fixed, "learned", or None for no quantizer.
         per_channel_weights: Whether every output channel of a weight has a range of its own.
@@ -132,8 +133,11 @@ class Spec:
     input_bits: int | Literal["learned"] = 8
     """The width of the network's input: fixed, where 32 leaves it in float, or "learned". An input of fixed width keeps
     the range that calibration finds: to learn it, the first layer would compute a gradient that nothing else needs."""
-    residual_bits: int | Literal["learned"] | None = 8
-    """The width of the operands of residual additions: fixed, "learned", or None for no quantizer."""
+    residual_bits: int | Literal["auto", "learned"] | None = "auto"
+    """The width of the operands of residual additions: fixed, "learned", or None for no quantizer. "auto" is 8 bits,
+    which lets convolutions emit codes, but no quantizer where a normalization over features (LayerNorm, RMSNorm,
+    GroupNorm) reads the sum and no convolution makes it: the residual streams of transformers have outliers in single
+    channels, which one range for all channels rounds badly, and no integer kernel reads them."""
     output_bits: int | Literal["learned"] | None = None
     """The width of the outputs of layers that other float operations read: fixed, "learned", or None for no quantizer.
     With a quantizer the layer emits codes, for which runtimes have much faster kernels than for numbers. It counts in
@@ -185,8 +189,8 @@ class Spec:
         check_flag(self, "asymmetric_activations")
         if self.input_bits != "learned":
             _check_width("Spec.input_bits", self.input_bits, ' or "learned"')
-        if self.residual_bits not in (None, "learned"):
-            _check_width("Spec.residual_bits", self.residual_bits, ', "learned" or None')
+        if self.residual_bits not in (None, "learned", "auto"):
+            _check_width("Spec.residual_bits", self.residual_bits, ', "auto", "learned" or None')
         if self.output_bits not in (None, "learned"):
             _check_width("Spec.output_bits", self.output_bits, ', "learned" or None')
         check_integer(self, "channel_multiple", 1)
@@ -239,8 +243,9 @@ class Spec:
 
     @classmethod
     def for_backend(cls, backend: str) -> Spec:
-        """A spec with what a runtime computes with integers: widths up to 8 bits, operands of additions at 8 bits,
-        multiples of 8 channels, and a range for every output channel of a weight.
+        """A spec with what a runtime computes with integers: widths up to 8 bits, outputs of layers and operands of
+        additions at 8 bits (but residual streams of transformers in float, as `residual_bits="auto"` says), multiples
+        of 8 channels, and a range for every output channel of a weight.
 
         Args:
             backend: The runtime: "onnxruntime".
@@ -253,7 +258,7 @@ class Spec:
         """
         if backend not in BACKENDS:
             raise ValueError(f"backend is {backend!r}; it is one of {', '.join(BACKENDS)}")
-        return cls(bits=(2, 4, 8), residual_bits=8, output_bits=8, channel_multiple=8, per_channel_weights=True)
+        return cls(bits=(2, 4, 8), output_bits=8, channel_multiple=8, per_channel_weights=True)
 
 
 def _check_width(name: str, value: Any, otherwise: str = "") -> None:

@@ -86,6 +86,9 @@ class Addition:
     """The graph's name of the addition, with the path of the module that performs it."""
     operands: tuple[str | None, ...]
     """For each operand the outermost module whose output is that tensor; None where there is no such module."""
+    normalized: bool = False
+    """Whether a normalization over features, such as LayerNorm, reads the sum, and no convolution makes an operand: the
+    residual stream of a transformer, which a quantizer costs most, and which no integer kernel needs as codes."""
 
 
 @dataclass(frozen=True)
@@ -249,6 +252,13 @@ class Topology(Record):
     def emitted_tensors(self) -> frozenset[str]:
         """Those of the operands that are outputs of layers in front of float operations other than additions."""
         return frozenset(f"{module}.output" for module in self.emitted)
+
+    @cached_property
+    def normalized_tensors(self) -> frozenset[str]:
+        """The operands that only normalized additions have: by default they get no quantizer."""
+        wanted = {name for addition in self.additions if not addition.normalized for name in addition.operands}
+        names = {name for addition in self.additions if addition.normalized for name in addition.operands}
+        return frozenset(f"{name}.output" for name in names - wanted if name is not None)
 
     @cached_property
     def pooled_tensors(self) -> frozenset[str]:
