@@ -47,6 +47,7 @@ def find_search_space(spec: Spec, topology: Topology) -> SearchSpace:
     """Apply a spec to a network; a ValueError names a pattern that matches nothing, or rules that disagree."""
     owners: dict[str, tuple[str, ...]] = dict(topology.weight_tensors)
     owners.update({activation.name: activation.consumers for activation in topology.activations})
+    owners.update({parameter: (table.name,) for parameter, table in topology.table_tensors.items()})
     owners.update(dict.fromkeys(topology.operand_tensors, ()))
     layers, tensors = _collect(spec, topology, owners)
     widths = {}
@@ -62,8 +63,8 @@ def find_search_space(spec: Spec, topology: Topology) -> SearchSpace:
 def _collect(
     spec: Spec, topology: Topology, owners: Mapping[str, tuple[str, ...]]
 ) -> tuple[dict[str, Rule], dict[str, dict[str, Rule]]]:
-    """For every layer its rule, and for every tensor the rule of each layer that has it ("" where none has it)."""
-    layers = {layer.name: Rule() for layer in topology.layers}
+    """For every layer and table its rule, and for every tensor the rule of each layer that has it ("" where none has it)."""
+    layers = {part.name: Rule() for part in (*topology.layers, *topology.tables)}
     tensors = {tensor: {owner: Rule() for owner in names or ("",)} for tensor, names in owners.items()}
     inputs = {activation.name for activation in topology.activations if activation.network_input}
     fixed_inputs = set() if spec.input_bits == "learned" else inputs
@@ -135,7 +136,7 @@ def _given(spec: Spec, topology: Topology, tensor: str) -> tuple[int, ...]:
     elif spec.edge_bits is not None and tensor in _edges(topology):
         given = spec.edge_bits
     elif spec.fixed_widths is not None:
-        given = spec.fixed_widths[tensor not in topology.weight_tensors]
+        given = spec.fixed_widths[tensor not in topology.parameter_tensors]
     if given is None:
         return ()
     if given == "learned" and not METHODS[spec.method].gated and tensor not in _decided_by_method(topology):

@@ -79,6 +79,25 @@ class Activation:
 
 
 @dataclass(frozen=True)
+class Table:
+    """A table of embeddings: a weight whose rows are looked up, and that nothing multiplies."""
+
+    name: str
+    """The path of the first module that looks rows up."""
+    parameter: str
+    """The parameter's first name in the model."""
+    rows: int
+    columns: int
+    modules: tuple[str, ...]
+    """The paths of all modules that look rows up."""
+
+    @property
+    def elements(self) -> int:
+        """The number of weights."""
+        return self.rows * self.columns
+
+
+@dataclass(frozen=True)
 class Addition:
     """A residual addition of two tensors; with one operand, a max-pool whose indices are read."""
 
@@ -153,6 +172,7 @@ class Topology(Record):
         other_parameters: The number of elements of parameters outside of the layers and their batch norms.
         traced: Whether torch.export could read the network. Otherwise it was read by a run with hooks, and no channels
             can be removed.
+        tables: The tables of embeddings that can be quantized.
         version: The version of the JSON form.
 
     Example::
@@ -197,6 +217,8 @@ class Topology(Record):
     """Elements of parameters that belong to no layer here and to no layer's batch norm; they stay in float."""
     traced: bool
     """Whether torch.export could read the network; otherwise it was read by a run with hooks."""
+    tables: tuple[Table, ...] = ()
+    """The tables of embeddings that can be quantized, in the order in which they are first looked up."""
     version: int = VERSION
     """The version of the JSON form."""
 
@@ -240,6 +262,16 @@ class Topology(Record):
         return tensors
 
     @cached_property
+    def table_tensors(self) -> dict[str, Table]:
+        """The tables by the names of their parameters."""
+        return {table.parameter: table for table in self.tables}
+
+    @cached_property
+    def parameter_tensors(self) -> frozenset[str]:
+        """The tensors that are stored and not computed: the weights of layers, and tables."""
+        return frozenset((*self.weight_tensors, *self.table_tensors))
+
+    @cached_property
     def operand_tensors(self) -> dict[str, str]:
         """The operands of float operations that get a quantizer, named "module.output", with the module of each.
 
@@ -271,6 +303,7 @@ class Topology(Record):
         lines = [text_table(head, map(self._cells, self.layers), left=(0, 1, 2, 5))]
         macs = sum(entry.macs for entry in self.unsupported)
         lines.append(f"{self.macs - macs:,} MACs in {len(self.layers)} layers")
+        lines += [f"{table.name}: a table of {table.rows:,} x {table.columns:,} weights" for table in self.tables]
         if self.unsupported:
             lines.append(f"not supported, {macs:,} MACs at 32 bits:")
         for entry in self.unsupported:

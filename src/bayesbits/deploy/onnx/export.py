@@ -112,5 +112,5 @@ def _write(model: ModelProto, path: str | Path) -> None:
 
 
 def _versions(network: IntegerNetwork, form: str) -> tuple[int, int]:
-    int2 = form == "compact" and any(layer.bits <= 2 for layer in network.layers)
+    int2 = form == "compact" and any(part.bits <= 2 for part in (*network.layers, *network.tables))
     return (INT2_OPSET, INT2_IR_VERSION) if int2 else (OPSET, IR_VERSION)

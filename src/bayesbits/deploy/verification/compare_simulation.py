@@ -37,6 +37,7 @@ from bayesbits.deploy.verification.deployed_program import (
     operand_codes,
     run_deployed,
 )
+from bayesbits.deploy.verification.compare_tables import TableConstants
 from bayesbits.deploy.verification.derived_constants import LayerConstants
 from bayesbits.deploy.verification.differences import LAYER_ROUNDOFF, count_true, tolerance
 from bayesbits.deploy.verification.inputs import Batch
@@ -58,10 +59,11 @@ class SimulationComparison:
         plan: Plan,
         constants: Mapping[str, LayerConstants],
         grids: Mapping[str, Grid],
+        tables: Mapping[str, TableConstants],
     ) -> None:
         self.small, self.grids = small, grids
         self.simulation = Simulation(compressor, plan)
-        self.exact = Float64Simulation(compressor, plan, constants)
+        self.exact = Float64Simulation(compressor, plan, constants, tables)
         self.code_nodes = {**layer_inputs(small), **operand_codes(small)}
         self.nodes = {node.node for nodes in self.code_nodes.values() for node in nodes}
         """The nodes of the deployed program whose values are compared."""
