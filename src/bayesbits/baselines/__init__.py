@@ -9,6 +9,7 @@ Three of them return plans:
 The others change weights or biases and return a report:
 
 - `equalize`, before attaching: channels get equal ranges across layers (cross-layer equalization);
+- `smooth`, before attaching: outliers of single input channels move into the weights (SmoothQuant);
 - `adaround`, on a fixed plan: learns which weights are rounded up and which down;
 - `reconstruct`, on a fixed plan: the same block by block, with ranges learned and activations quantized at random;
 - `correct_biases`, on a fixed plan: biases compensate for the shift of a layer's mean by rounding.
@@ -30,6 +31,7 @@ from bayesbits.baselines.bias_correction import BiasCorrectionReport, correct_bi
 from bayesbits.baselines.cross_layer_equalization import EqualizationReport, equalize
 from bayesbits.baselines.reconstruction import ReconstructionConfig, ReconstructionReport, reconstruct
 from bayesbits.baselines.sensitivity import Sensitivity, sensitivity
+from bayesbits.baselines.smoothing import SmoothingReport, smooth
 from bayesbits.baselines.solver import solve
 from bayesbits.baselines.uniform import uniform
 
@@ -41,12 +43,14 @@ __all__ = [
     "ReconstructionConfig",
     "ReconstructionReport",
     "Sensitivity",
+    "SmoothingReport",
     "adaround",
     "correct_biases",
     "correct_biases_without_data",
     "equalize",
     "reconstruct",
     "sensitivity",
+    "smooth",
     "solve",
     "uniform",
 ]

@@ -53,12 +53,12 @@ def _obstacle(program: Program, calls: Collection[fx.Node]) -> str | None:
     """Why a table cannot be looked up as codes; None where it can."""
     for call in calls:
         module = program.module(call)
+        if isinstance(module, nn.Embedding) and module.max_norm is not None:
+            return "max_norm changes its rows while it is looked up"
         if operation(call) != EMBEDDING or not isinstance(module, nn.Embedding):
             return f"{operation(call)} is called by code that is not that of nn.Embedding"
         if type(module).forward is not nn.Embedding.forward:
             return f"{type(module).__name__} has a forward of its own"
-        if module.max_norm is not None:
-            return "max_norm changes its rows while it is looked up"
     weights = {call.all_input_nodes[0] for call in calls}
     for other in {user for weight in _all_nodes(program, weights) for user in weight.users} - set(calls):
         where = program.path(other)

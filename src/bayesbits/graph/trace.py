@@ -75,7 +75,8 @@ def trace_layers(
         reading = read(program)
         topology, found = reading.topology, reading.layers
     if not topology.layers:
-        others = ", ".join(f"{entry.name or 'the network'} ({entry.what})" for entry in topology.unsupported)
+        found_besides = [f"{entry.name or 'the network'} ({entry.what})" for entry in topology.unsupported]
+        others = ", ".join([*(f"{table.name} (embedding)" for table in topology.tables), *found_besides])
         raise ValueError(
             f"no weighted layer of {type(model).__name__} runs for these inputs, so there is nothing to quantize; "
             f"convolutions and products with a matrix of parameters count. Found besides: {others or 'nothing'}"
