@@ -208,7 +208,10 @@ def test(names: list[str], out: Path) -> None:
             row |= {"relative_bops": compressor.cost().relative_bops, "weight_bytes": compressor.cost().weight_bytes}
             if name in PROVEN:
                 examples = {key: torch.cat([batch[key] for batch in held_back])[:VERIFIED] for key in held_back[0]}
-                row |= {"verified_sentences": VERIFIED, "verification": str(bb.verify(compressor, small, path, examples))}
+                row |= {
+                    "verified_sentences": VERIFIED,
+                    "verification": str(bb.verify(compressor, small, path, examples)),
+                }
             _write(result, name, row, out)
 
 

@@ -169,8 +169,19 @@ def test_layers_that_are_left_as_they_were_are_named() -> None:
     report = smooth(encoder, [tokens])
     assert [entry.layers for entry in report.inputs] == [("linear1",)]
     reasons = {entry.name: entry.reason for entry in report.skipped}
-    assert reasons["linear2"] == "TransformerEncoderLayer reads the weights of its layers itself, and would not multiply"
+    assert (
+        reasons["linear2"] == "TransformerEncoderLayer reads the weights of its layers itself, and would not multiply"
+    )
     assert torch.equal(encoder(tokens), before_output)
+
+
+def test_an_input_whose_channels_are_equal_is_left_as_it_was() -> None:
+    layer = nn.Linear(4, 2, bias=False).eval()
+    with torch.no_grad():
+        layer.weight.fill_(0.5)
+    report = smooth(layer, [torch.tensor([[1.0, -1.0, 1.0, 0.0], [0.5, 1.0, 0.2, 0.0]])])
+    assert (report.inputs, type(layer)) == ((), nn.Linear)
+    assert report.skipped[0].reason == "its input channels need no factors"
 
 
 def test_what_cannot_be_smoothed_is_refused() -> None:
@@ -180,5 +191,5 @@ def test_what_cannot_be_smoothed_is_refused() -> None:
     with pytest.raises(TypeError, match="smooth takes batches"):
         smooth(nn.Linear(4, 4), x)
     compressor = bb.attach(nn.Linear(4, 4), x)
-    with pytest.raises(ValueError, match="call compressor.detach"):
+    with pytest.raises(ValueError, match=r"call compressor.detach\(\)"):
         smooth(compressor.model, [x])

@@ -53,7 +53,10 @@ def test_presets() -> None:
         ({"input_bits": 33}, r"Spec.input_bits is 33; it is an integer from 2 to 32"),
         ({"input_bits": True}, r"Spec.input_bits is True"),
         ({"input_bits": "free"}, r"Spec.input_bits is 'free'; it is an integer from 2 to 32 or \"learned\""),
-        ({"residual_bits": "fixed"}, r"Spec.residual_bits is 'fixed'; it is an integer.*, \"auto\", \"learned\" or None"),
+        (
+            {"residual_bits": "fixed"},
+            r"Spec.residual_bits is 'fixed'; it is an integer.*, \"auto\", \"learned\" or None",
+        ),
         ({"residual_bits": 1}, r"Spec.residual_bits is 1"),
         ({"per_channel_weights": None}, r"Spec.per_channel_weights is None"),
         ({"asymmetric_activations": 1}, r"Spec.asymmetric_activations is 1"),

@@ -74,7 +74,9 @@ def test_the_bytes_of_a_table_are_counted_at_its_width_and_it_has_no_bit_operati
     bits = {**plan.bits, "0.weight": 4}
     model_of_cost = CostModel(topology)
     cost = model_of_cost.count(Plan(bits))
-    assert [(table.name, table.bits, table.weight_bytes, table.parameters) for table in cost.tables] == [("0", 4, 8, 15)]
+    assert [(table.name, table.bits, table.weight_bytes, table.parameters) for table in cost.tables] == [
+        ("0", 4, 8, 15)
+    ]
     assert (cost.weight_bytes, cost.parameters) == (8 + 6 + 2 * 4, 15 + 6 + 2)
     assert (cost.macs, cost.bops) == (4 * 6, 4 * 6 * 64)
     unnamed = {name: width for name, width in bits.items() if name != "0.weight"}

@@ -91,9 +91,7 @@ class SmoothingReport:
         return "\n".join(lines)
 
 
-def smooth(
-    model: nn.Module, batches: Iterable[Any], alpha: float = 0.5, *, multiply: bool = True
-) -> SmoothingReport:
+def smooth(model: nn.Module, batches: Iterable[Any], alpha: float = 0.5, *, multiply: bool = True) -> SmoothingReport:
     """Move outliers of single input channels of linear layers into their weights, in place and before attaching.
 
     The outputs of the network stay equal. Calibrate after this, as ranges are others.
@@ -138,11 +136,17 @@ def smooth(
     report = []
     for layers in _sharing_an_input(program, usable):
         norm = _foldable_norm(program, layers)
-        blocked = None if norm is not None else _why_not_multiplied(program, layers) if multiply else "multiply is False"
+        blocked = (
+            None if norm is not None else _why_not_multiplied(program, layers) if multiply else "multiply is False"
+        )
         if blocked is not None:
             skipped += [SkippedLayer(layer.name, blocked) for layer in layers]
             continue
-        report.append(_smooth(program, layers, norm, largest[layers[0].name], alpha))
+        factors = _factors(layers, largest[layers[0].name], alpha)
+        if bool((factors == 1).all()):
+            skipped += [SkippedLayer(layer.name, "its input channels need no factors") for layer in layers]
+        else:
+            report.append(_smooth(program, layers, norm, largest[layers[0].name], factors))
     return SmoothingReport(tuple(report), tuple(skipped))
 
 
@@ -227,29 +231,37 @@ def _why_not_multiplied(program: Program, layers: Sequence[FoundLayer]) -> str |
     return None
 
 
-@torch.no_grad()
-def _smooth(
-    program: Program, layers: Sequence[FoundLayer], norm: tuple[fx.Node, list[str]] | None, largest: Tensor, alpha: float
-) -> SmoothedInput:
-    modules = [layer.module for layer in layers]
-    assert all(isinstance(module, nn.Linear) for module in modules)
-    weights: list[Tensor] = [module.weight for module in modules]  # type: ignore[misc]
-    of_weights = torch.stack([weight.detach().abs().amax(0) for weight in weights]).amax(0)
+def _factors(layers: Sequence[FoundLayer], largest: Tensor, alpha: float) -> Tensor:
+    """s for every input channel, rounded to a power of two; 1 for channels without values or weights."""
+    of_weights = torch.stack([layer.weight_value().detach().abs().amax(0) for layer in layers]).amax(0)
     used = (largest > 0) & (of_weights > 0)
     exponents = torch.where(used, alpha * largest.log2() - (1 - alpha) * of_weights.log2(), 0.0)
-    exponents = (exponents - exponents.median()).round().clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT)
-    factors = torch.exp2(exponents)
-    for weight in weights:
-        weight.mul_(factors)
-    if norm is None:
-        for module in modules:
-            module.__class__ = SmoothedLinear
-            module.register_buffer("input_factors", factors.reciprocal())
-    else:
-        for name in norm[1]:
-            program.model.get_parameter(name).div_(factors)
-    name = None if norm is None else program.path(norm[0])
-    return SmoothedInput(tuple(layer.name for layer in layers), name, _spread(largest), _spread(largest / factors))
+    exponents = torch.where(used, exponents - exponents[used].median(), 0.0) if bool(used.any()) else exponents
+    return torch.exp2(exponents.round().clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT))
+
+
+@torch.no_grad()
+def _smooth(
+    program: Program,
+    layers: Sequence[FoundLayer],
+    norm: tuple[fx.Node, list[str]] | None,
+    largest: Tensor,
+    factors: Tensor,
+) -> SmoothedInput:
+    """Multiply the weights by the factors, and divide the input by them."""
+    for layer in layers:
+        layer.weight_value().mul_(factors)
+        if norm is None:
+            layer.module.__class__ = SmoothedLinear
+            layer.module.register_buffer("input_factors", factors.reciprocal())
+    for name in norm[1] if norm is not None else ():
+        program.model.get_parameter(name).div_(factors)
+    return SmoothedInput(
+        layers=tuple(layer.name for layer in layers),
+        norm=None if norm is None else program.path(norm[0]),
+        spread_before=_spread(largest),
+        spread_after=_spread(largest / factors),
+    )
 
 
 def _spread(largest: Tensor) -> float:

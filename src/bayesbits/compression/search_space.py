@@ -63,7 +63,7 @@ def find_search_space(spec: Spec, topology: Topology) -> SearchSpace:
 def _collect(
     spec: Spec, topology: Topology, owners: Mapping[str, tuple[str, ...]]
 ) -> tuple[dict[str, Rule], dict[str, dict[str, Rule]]]:
-    """For every layer and table its rule, and for every tensor the rule of each layer that has it ("" where none has it)."""
+    """For every layer and table its rule, and for every tensor the rule of each one that has it ("" where none has)."""
     layers = {part.name: Rule() for part in (*topology.layers, *topology.tables)}
     tensors = {tensor: {owner: Rule() for owner in names or ("",)} for tensor, names in owners.items()}
     inputs = {activation.name for activation in topology.activations if activation.network_input}

@@ -89,11 +89,12 @@ class Spec:
         latency_table: The latency table of the network, or its file, which only the penalty "expected_latency" needs.
         num_examples: The number of training examples, which only the variational penalty needs.
         input_bits: The width of the network's input: fixed, where 32 leaves it in float, or "learned".
-        residual_bits: The width of the operands of residual additions: fixed, "learned", or None for no quantizer. "auto"
-            is 8 bits, but none where a normalization such as LayerNorm reads the sum, as in transformers.
+        residual_bits: The width of the operands of residual additions: fixed, "learned", or None for no quantizer.
+            "auto" is 8 bits, but none where a normalization such as LayerNorm reads the sum, as in transformers.
         output_bits: The width of the outputs of layers that other float operations read (SiLU, GELU, a batch norm that
             cannot be folded): fixed, "learned", or None for no quantizer.
-        per_channel_weights: Whether every output channel of a weight has a range of its own.
+        per_channel_weights: Whether every output channel of a weight, and every row of a table of embeddings, has a
+            range of its own.
         asymmetric_activations: Whether the range of an activation with values below zero has two ends of its own.
         channel_multiple: The number of kept channels of a group is rounded up to a multiple of this.
         method: How tensors are quantized: "bayesian_bits", or a method to compare with, such as "lsq", "pact" or "dq"
@@ -143,7 +144,7 @@ class Spec:
     With a quantizer the layer emits codes, for which runtimes have much faster kernels than for numbers. It counts in
     no cost."""
     per_channel_weights: bool = False
-    """Whether every output channel of a weight has a range of its own."""
+    """Whether every output channel of a weight, and every row of a table of embeddings, has a range of its own."""
     asymmetric_activations: bool = True
     """Whether the range of an activation with values below zero has two ends of its own, [alpha, beta] with a zero
     point, as outputs of GELU, SiLU and hard-swish and standardized images need it; otherwise it is symmetric,

@@ -8,7 +8,8 @@ that follows is that of onnxruntime's integer kernels, operation by operation in
     numbers out:  float32(acc) * float32(s_x s_w)
 
 The graph of a deployed network refers to these modules as "layers.KEY", "tables.KEY", "quantizers.KEY" and
-"dequantizers.KEY", and to its float tensors as "floats.KEY", where KEY is made from the user's name by `utils.naming.key_of`.
+"dequantizers.KEY", and to its float tensors as "floats.KEY", where KEY is made from the user's name by
+`utils.naming.key_of`.
 """
 
 from __future__ import annotations

@@ -49,5 +49,7 @@ def read_tables(fixed: Compressor) -> dict[str, TableWeights]:
 def stored_table(network: IntegerNetwork, table: IntegerTable) -> TableWeights:
     """The weights of a table of a stored network."""
     names = ("codes", "steps", "weight")
-    tensors = {name: network.tensors[f"{table.name}.{name}"] for name in names if f"{table.name}.{name}" in network.tensors}
+    tensors = {
+        name: network.tensors[f"{table.name}.{name}"] for name in names if f"{table.name}.{name}" in network.tensors
+    }
     return TableWeights(table.bits, tensors)

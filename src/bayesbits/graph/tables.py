@@ -41,7 +41,9 @@ def find_tables(
         for call in calls:
             del remaining[call]
             if obstacle is not None:
-                remaining[call] = replace(unsupported[call], reason=f"a table of weights that stays in float: {obstacle}")
+                remaining[call] = replace(
+                    unsupported[call], reason=f"a table of weights that stays in float: {obstacle}"
+                )
         if obstacle is None:
             modules = tuple(dict.fromkeys(program.path(call) for call in calls))
             rows, columns = shape(calls[0].all_input_nodes[0])

@@ -11,6 +11,7 @@ from onnx import ModelProto, numpy_helper
 from torch import nn
 
 import bayesbits as bb
+from bayesbits.deploy.modules import TABLES, target_of
 from bayesbits.deploy.verification.compare_tables import check_deployed_tables, check_simulated_tables, derive_tables
 from bayesbits.deploy.verification.simulation import fixed_copy
 from tests.deploy.tables import TOKENS, fixed_words
@@ -31,10 +32,10 @@ def test_a_code_a_step_and_a_width_that_differ_are_named() -> None:
     for what in ("codes", "steps"):
         for in_module in (False, True):
             small = bb.deploy(compressor)
-            holder = getattr(small.program.get_submodule("tables.words"), what)
-            if not in_module:
-                holder = small.integer.tensors[f"words.{what}"]
-                setattr(small.program.get_submodule("tables.words"), what, holder.clone())
+            module = small.program.get_submodule(target_of(TABLES, "words"))
+            holder = small.integer.tensors[f"words.{what}"]
+            setattr(module, what, holder.clone())
+            holder = getattr(module, what) if in_module else holder
             holder[3] = holder[3] + 1
             with pytest.raises(bb.VerificationError, match=rf"words: .*{what} of the table"):
                 check_deployed_tables(small, tables)

@@ -27,7 +27,13 @@ FUSED = frozenset(
 )
 """What the runtime makes one integer operation of, with DequantizeLinear in front of all inputs and QuantizeLinear
 behind."""
-SUFFIX = {"Layer": "numbers", "Table": "rows", "Quantize": "quantized", "Dequantize": "dequantized", "Scale": "dequantized"}
+SUFFIX = {
+    "Layer": "numbers",
+    "Table": "rows",
+    "Quantize": "quantized",
+    "Dequantize": "dequantized",
+    "Scale": "dequantized",
+}
 
 
 def replace_custom_nodes(model: ModelProto, network: IntegerNetwork, *, compact: bool) -> None:

@@ -22,6 +22,7 @@ from torch import Tensor
 from bayesbits.compression.compressor import Compressor
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.verification.compare_outputs import OutputComparison, check_arguments, check_returned
+from bayesbits.deploy.verification.compare_tables import TableConstants
 from bayesbits.deploy.verification.deployed_codes import (
     DeployedCodes,
     Matches,
@@ -37,7 +38,6 @@ from bayesbits.deploy.verification.deployed_program import (
     operand_codes,
     run_deployed,
 )
-from bayesbits.deploy.verification.compare_tables import TableConstants
 from bayesbits.deploy.verification.derived_constants import LayerConstants
 from bayesbits.deploy.verification.differences import LAYER_ROUNDOFF, count_true, tolerance
 from bayesbits.deploy.verification.inputs import Batch

@@ -94,15 +94,18 @@ def check_deployed_tables(small: DeployedNetwork, tables: Mapping[str, TableCons
     network, modules = small.integer, dict[str, Any](small.program.named_modules())
     found = {table.name for table in network.tables}
     for name in sorted(found ^ tables.keys()):
+        here, there = ("quantized", "in float") if name in found else ("in float", "quantized")
         raise VerificationError(
-            f"{name}: this table is {'quantized' if name in found else 'in float'} in the deployed network, and "
-            f"{'in float' if name in found else 'quantized'} by plan and weights; is this the compressor that was deployed?"
+            f"{name}: this table is {here} in the deployed network, and {there} by plan and weights; is this the "
+            "compressor that was deployed?"
         )
     count = 0
     for table in network.tables:
         derived, module = tables[table.name], modules[target_of(TABLES, table.name)]
         if (table.bits, module.table) != (derived.bits, table):
-            raise VerificationError(f"{table.name}: it has {table.bits} bits when deployed, and {derived.bits} by the plan")
+            raise VerificationError(
+                f"{table.name}: it has {table.bits} bits when deployed, and {derived.bits} by the plan"
+            )
         wanted = {"codes": derived.codes, "steps": derived.steps}
         wanted |= {"weight": derived.numbers} if derived.codes is None else {}
         for what, expected in wanted.items():
