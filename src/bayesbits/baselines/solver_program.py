@@ -10,8 +10,9 @@
 x[t, b] is 1 where the tensor t has b bits, and 0 elsewhere. Bit operations are products of two widths, so that every
 layer has a y for each pair of widths, which is then the product of two x and needs no bounds of its own: tensors that
 layers share couple their pairs. cost[t, b] are the bytes of tables of embeddings. All costs are those that
-`CostModel.count` counts, for a layer those of plans with the widths of each pair. Predicted milliseconds also depend on the tensor behind a layer, and on all activations together:
-where a plan takes more of them than the program says, the program is solved again with a lower limit.
+`CostModel.count` counts, for a layer those of plans with the widths of each pair. Predicted milliseconds also depend on
+the tensor behind a layer, and on all activations together: where a plan takes more of them than the program says, the
+program is solved again with a lower limit.
 """
 
 from __future__ import annotations
