@@ -18,10 +18,8 @@ import json
 import re
 import sysconfig
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bayesbits as bb
-from bayesbits.baselines import AdaRoundConfig, adaround, smooth, uniform
+from bayesbits.baselines import gptq, smooth, uniform
 from bayesbits.deploy.onnx.export import export_float_onnx
 from bayesbits.deploy.onnx.latency import measure_latencies
 from bayesbits.deploy.onnx.runtime import Session, machine
@@ -121,16 +119,6 @@ class Compression:
         return compressor
 
 
-def show(name: str, number: int, count: int) -> None:
-    """A line for every layer that is rounded, with the time."""
-    print(f"{time.strftime('%H:%M:%S')} {number} of {count}: {name}", flush=True)
-
-
-def rounded(compressor: bb.Compressor, batches: list[Batch], steps: int) -> None:
-    """AdaRound, layer by layer."""
-    adaround(compressor, batches, AdaRoundConfig(steps=steps), progress=show)
-
-
 SMOOTHED = 0.75
 NETWORKS: dict[str, Compression] = {
     "8/8": Compression(),
@@ -141,10 +129,11 @@ NETWORKS: dict[str, Compression] = {
     ),
     "8/8, smoothed with alpha 0.5": Compression(alpha=0.5),
     "8/8, smoothed": Compression(alpha=SMOOTHED),
-    "4/8, smoothed": Compression(4, SMOOTHED),
-    "4/8, smoothed, adaround": Compression(4, SMOOTHED, improve=partial(rounded, steps=500)),
+    "4/8": Compression(4),
+    "4/8, gptq": Compression(4, improve=gptq),
+    "4/8, smoothed, gptq": Compression(4, SMOOTHED, improve=gptq),
 }
-PROVEN = ("8/8, smoothed", "4/8, smoothed, adaround")
+PROVEN = ("8/8, smoothed", "4/8, gptq")
 """The networks whose files are verified."""
 
 

@@ -12,6 +12,7 @@ The others change weights or biases and return a report:
 - `smooth`, before attaching: outliers of single input channels move into the weights (SmoothQuant);
 - `adaround`, on a fixed plan: learns which weights are rounded up and which down;
 - `reconstruct`, on a fixed plan: the same block by block, with ranges learned and activations quantized at random;
+- `gptq`, on a fixed plan: codes of linear layers whose errors compensate for each other, without learning;
 - `correct_biases`, on a fixed plan: biases compensate for the shift of a layer's mean by rounding.
 """
 
@@ -29,6 +30,7 @@ from bayesbits.baselines.adaround import AdaRoundReport, adaround
 from bayesbits.baselines.adaround_rounding import AdaRoundConfig
 from bayesbits.baselines.bias_correction import BiasCorrectionReport, correct_biases, correct_biases_without_data
 from bayesbits.baselines.cross_layer_equalization import EqualizationReport, equalize
+from bayesbits.baselines.gptq import GPTQReport, gptq
 from bayesbits.baselines.reconstruction import ReconstructionConfig, ReconstructionReport, reconstruct
 from bayesbits.baselines.sensitivity import Sensitivity, sensitivity
 from bayesbits.baselines.smoothing import SmoothingReport, smooth
@@ -40,6 +42,7 @@ __all__ = [
     "AdaRoundReport",
     "BiasCorrectionReport",
     "EqualizationReport",
+    "GPTQReport",
     "ReconstructionConfig",
     "ReconstructionReport",
     "Sensitivity",
@@ -48,6 +51,7 @@ __all__ = [
     "correct_biases",
     "correct_biases_without_data",
     "equalize",
+    "gptq",
     "reconstruct",
     "sensitivity",
     "smooth",
