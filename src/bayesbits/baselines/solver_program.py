@@ -188,7 +188,7 @@ class WidthProgram:
         unit = self.attachment.cost_model.dense().bops / 100 if limit == "relative_bops" else 1.0
         row = np.array([getattr(self._counted[pair].layers[pair[0]], name) for pair in self._pairs], dtype=float)
         cost = next(iter(self._counted.values()))
-        rest = getattr(cost, name) - sum(getattr(part, name, 0) for part in (*cost.layers, *cost.tables))
+        rest = getattr(cost, name) - sum(getattr(part, name, 0) for part in cost.parts)
         return row / unit, rest / unit
 
     def _table_costs(self, limit: str, columns: list[tuple[str, int]]) -> np.ndarray:

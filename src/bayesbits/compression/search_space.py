@@ -64,7 +64,7 @@ def _collect(
     spec: Spec, topology: Topology, owners: Mapping[str, tuple[str, ...]]
 ) -> tuple[dict[str, Rule], dict[str, dict[str, Rule]]]:
     """For every layer and table its rule, and for every tensor the rule of each one that has it ("" where none has)."""
-    layers = {part.name: Rule() for part in (*topology.layers, *topology.tables)}
+    layers = {layer.name: Rule() for layer in topology.layers} | {table.name: Rule() for table in topology.tables}
     tensors = {tensor: {owner: Rule() for owner in names or ("",)} for tensor, names in owners.items()}
     inputs = {activation.name for activation in topology.activations if activation.network_input}
     fixed_inputs = set() if spec.input_bits == "learned" else inputs

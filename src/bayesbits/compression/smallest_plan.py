@@ -124,7 +124,7 @@ def _largest_parts(attachment: Attachment, cost: Cost, limit: str) -> str:
     ]
     if name == "weight_bytes":
         parts += [(part.weight_bytes / total, f"{part.name} ({{:.0f}}%: {part.bits} bits)") for part in cost.tables]
-    other = total - sum(getattr(part, name, 0) for part in (*cost.layers, *cost.tables))
+    other = total - sum(getattr(part, name, 0) for part in cost.parts)
     if name == "bops":
         other = cost.unsupported_macs * FLOAT_BOPS
     words = "what is outside of the layers" if name == "latency_ms" else "what stays in float outside of the layers"

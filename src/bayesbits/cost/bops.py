@@ -146,13 +146,14 @@ class CostModel(nn.Module):
             layers, latency = self._count_latency(table, plan, layers, inputs, outputs)
         unsupported = sum(entry.macs for entry in self.topology.unsupported)
         other, tables = self.topology.other_parameters, _count_tables(self.topology, plan)
+        parts: tuple[LayerCost | TableCost, ...] = (*layers, *tables)
         return Cost(
             macs=sum(layer.macs for layer in layers) + unsupported,
             bops=sum(layer.bops for layer in layers) + unsupported * FLOAT_BOPS,
             relative_bops=self.relative_bops(widths, on).item(),
             paper_relative_bops=self.relative_bops(widths, on, "paper").item(),
-            weight_bytes=sum(part.weight_bytes for part in (*layers, *tables)) + packed_bytes(other, FLOAT_BITS),
-            parameters=sum(part.parameters for part in (*layers, *tables)) + other,
+            weight_bytes=sum(part.weight_bytes for part in parts) + packed_bytes(other, FLOAT_BITS),
+            parameters=sum(part.parameters for part in parts) + other,
             layers=layers,
             latency_ms=latency,
             tables=tables,

@@ -105,6 +105,11 @@ class Cost:
     """The cost of every table of embeddings."""
 
     @property
+    def parts(self) -> tuple[LayerCost | TableCost, ...]:
+        """The layers, and behind them the tables: all that has bytes of its own."""
+        return (*self.layers, *self.tables)
+
+    @property
     def unsupported_macs(self) -> int:
         """The multiply-accumulates outside of the layers, which stay in float."""
         return self.macs - sum(layer.macs for layer in self.layers)
@@ -121,7 +126,7 @@ class Cost:
             + (f"{table.parameters:,}",)
             for table in self.tables
         ]
-        parts = (*self.layers, *self.tables)
+        parts = self.parts
         other_bytes = self.weight_bytes - sum(part.weight_bytes for part in parts)
         if self.unsupported_macs or other_bytes:
             share = 100 - sum(layer.share for layer in self.layers)

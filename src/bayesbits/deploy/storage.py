@@ -58,7 +58,8 @@ def save(network: DeployedNetwork, path: str | Path) -> None:
         raise TypeError(f"save takes what bayesbits.deploy returns, and this is a {type(network).__name__}")
     floats = network.program.get_submodule(FLOATS) if hasattr(network.program, FLOATS) else FloatTensors()
     tensors = {f"{FLOATS}/{key}": tensor for key, tensor in floats.state_dict().items()}
-    widths = {part.name: _packed_bits(part) for part in (*network.integer.layers, *network.integer.tables)}
+    widths = {layer.name: _packed_bits(layer) for layer in network.integer.layers}
+    widths |= {table.name: _packed_bits(table) for table in network.integer.tables}
     for name, tensor in network.integer.tensors.items():
         owner = name.rpartition(".")[0]
         tensors[name] = pack(tensor, widths[owner]) if name.endswith(".codes") else tensor

@@ -32,9 +32,9 @@ def find_tables(
     first = {id(parameter): name for name, parameter in program.model.named_parameters()}
     lookups: dict[str, list[fx.Node]] = {}
     for node, entry in unsupported.items():
-        if entry.what == EMBEDDING and node.args[0] in program.parameters:
-            name = program.parameters[node.args[0]]
-            lookups.setdefault(first[id(program.model.get_parameter(name))], []).append(node)
+        if entry.what == EMBEDDING and (weight := node.all_input_nodes[0]) in program.parameters:
+            owned = program.model.get_parameter(program.parameters[weight])
+            lookups.setdefault(first[id(owned)], []).append(node)
     tables, remaining = [], dict(unsupported)
     for parameter, calls in lookups.items():
         obstacle = _obstacle(program, calls)

@@ -123,7 +123,7 @@ def remainder(run: Run) -> Row | None:
     cost = run.cost
     if cost is None:
         return None
-    other_bytes = cost.weight_bytes - sum(entry.weight_bytes for entry in (*cost.layers, *cost.tables))
+    other_bytes = cost.weight_bytes - sum(entry.weight_bytes for entry in cost.parts)
     if not cost.unsupported_macs and not other_bytes:
         return None
     return f"{cost.unsupported_macs:,}", f"{_remaining_share(cost):.1f}%", f"{other_bytes:,}"

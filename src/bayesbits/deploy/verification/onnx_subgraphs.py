@@ -168,7 +168,8 @@ class SubgraphExtractor:
 def exporter_constants(model: ModelProto, small: DeployedNetwork) -> set[str]:
     """Float constants of a model that the deployed network does not hold: the exporter computed them."""
     structure = small.integer.structure
-    owners = [part.name for part in (*structure.layers, *structure.tables, *structure.grids)]
+    owners = [layer.name for layer in structure.layers] + [table.name for table in structure.tables]
+    owners += [grid.name for grid in structure.grids]
     program = small.program
     held = {_sorted_bytes(tensor.detach().numpy()) for tensor in (*program.parameters(), *program.buffers())}
     found = set()
