@@ -157,3 +157,15 @@ def test_milliseconds_that_cannot_be_reached_are_refused():
     table = made_up_table(compressor.topology)
     with pytest.raises(bb.BudgetError, match=r"the budget of 0.001 ms cannot be reached.* ms predicted"):
         WidthProgram(compressor.attachment, bb.Budget(latency_ms=0.001, table=table))
+
+
+def test_the_bytes_of_tables_are_part_of_the_program():
+    tokens = torch.arange(6).reshape(2, 3)
+    compressor = bb.attach(
+        nn.Sequential(nn.Embedding(50, 4), nn.Linear(4, 3)), tokens, bb.Spec(bits=(2, 4, 8), prune=False)
+    )
+    scores = {"0.weight": {2: 9.0, 4: 3.0, 8: 0.0}, "1.weight": {2: 4.0, 4: 1.0, 8: 0.0}}
+    for limit, table, layer in ((224, 8, 8), (223, 8, 4), (130, 4, 8), (119, 4, 4), (74, 2, 8), (73, 2, 4)):
+        plan = WidthProgram(compressor.attachment, bb.Budget(weight_bytes=limit)).solve(scores)
+        assert (plan.bits["0.weight"], plan.bits["1.weight"]) == (table, layer), limit
+        assert compressor.cost(plan).weight_bytes <= limit

@@ -243,3 +243,16 @@ def test_an_unreachable_budget_changes_nothing():
     with pytest.raises(bb.BudgetError, match="cannot be reached"):
         compressor.project(bb.Budget(weight_bytes=10))
     assert compressor.plan() == before
+
+
+def test_a_budget_of_bytes_narrows_tables_and_one_of_bit_operations_does_not():
+    tokens = torch.arange(6).reshape(2, 3)
+    model = torch.nn.Sequential(torch.nn.Embedding(50, 4), torch.nn.Linear(4, 3))
+    compressor = bb.attach(model, tokens, bb.Spec(bits=(2, 4, 8), prune=False))
+    compressor.calibrate([tokens])
+    assert compressor.project(bb.Budget(relative_bops=1.0)).bits["0.weight"] == 8
+    plan = compressor.project(bb.Budget(weight_bytes=140))  # 100 of 4 bits, a layer of 12 weights and 3 biases
+    assert plan.bits["0.weight"] == 4
+    assert compressor.cost().weight_bytes <= 140
+    with pytest.raises(bb.BudgetError, match=r"Most of it is 0 \(77%: 2 bits\)"):
+        compressor.project(bb.Budget(weight_bytes=20))

@@ -177,6 +177,21 @@ def test_an_operand_of_two_additions_is_one_tensor() -> None:
     assert twice.operand_tensors == {"outer_norm.output": "outer_norm", "stem.output": "stem"}
 
 
+def test_operands_of_normalized_additions_are_float_by_default_unless_another_addition_has_them() -> None:
+    additions = (Addition("a", ("outer_norm", None), normalized=True), Addition("b", ("stem", "outer_norm"), True))
+    stream = replace(topology("residual"), additions=additions, emitted=())
+    tensors = {"outer_norm.output", "stem.output"}
+    assert stream.normalized_tensors == tensors
+    assert not tensors & find_search_space(Spec(), stream).widths.keys()
+    for bits in (4, 8):
+        widths = find_search_space(Spec(residual_bits=bits), stream).widths
+        assert {name: widths[name] for name in tensors} == dict.fromkeys(tensors, (bits,))
+    shared = replace(stream, additions=(additions[0], replace(additions[1], normalized=False)))
+    widths = find_search_space(Spec(), shared).widths
+    assert {name: widths[name] for name in tensors} == dict.fromkeys(tensors, (8,))
+    assert shared.normalized_tensors == frozenset()
+
+
 def test_a_method_with_fixed_widths_prunes_nothing() -> None:
     choices = resolved("residual", {}, method="lsq", weight_bits=4, activation_bits=2, input_bits="learned")
     weights, inputs = ["stem", "inner", "outer", "head"], ["inner", "outer", "head"]

@@ -16,7 +16,7 @@ def test_the_default_is_the_papers_search_space() -> None:
     spec = Spec()
     assert spec.bits == (2, 4, 8, 16, 32)
     assert (spec.prune, spec.gates, spec.penalty) == (True, "hard_concrete", "paper")
-    assert (spec.input_bits, spec.residual_bits, spec.output_bits) == (8, 8, None)
+    assert (spec.input_bits, spec.residual_bits, spec.output_bits) == (8, "auto", None)
     assert (spec.per_channel_weights, spec.channel_multiple, spec.rules) == (False, 1, {})
     assert spec.asymmetric_activations
     assert Spec.for_backend("onnxruntime").asymmetric_activations
@@ -26,7 +26,7 @@ def test_the_default_is_the_papers_search_space() -> None:
 def test_presets() -> None:
     assert Spec.paper() == Spec(residual_bits=None, asymmetric_activations=False)
     assert Spec.for_backend("onnxruntime") == Spec(
-        bits=(2, 4, 8), residual_bits=8, output_bits=8, channel_multiple=8, per_channel_weights=True
+        bits=(2, 4, 8), residual_bits="auto", output_bits=8, channel_multiple=8, per_channel_weights=True
     )
     openvino, tensorrt = Spec.for_backend("openvino"), Spec.for_backend("tensorrt")
     assert openvino == replace(Spec.for_backend("onnxruntime"), output_bits=None)
@@ -57,7 +57,10 @@ def test_presets() -> None:
         ({"input_bits": 33}, r"Spec.input_bits is 33; it is an integer from 2 to 32"),
         ({"input_bits": True}, r"Spec.input_bits is True"),
         ({"input_bits": "free"}, r"Spec.input_bits is 'free'; it is an integer from 2 to 32 or \"learned\""),
-        ({"residual_bits": "fixed"}, r"Spec.residual_bits is 'fixed'; it is an integer.*, \"learned\" or None"),
+        (
+            {"residual_bits": "fixed"},
+            r"Spec.residual_bits is 'fixed'; it is an integer.*, \"auto\", \"learned\" or None",
+        ),
         ({"residual_bits": 1}, r"Spec.residual_bits is 1"),
         ({"per_channel_weights": None}, r"Spec.per_channel_weights is None"),
         ({"asymmetric_activations": 1}, r"Spec.asymmetric_activations is 1"),

@@ -61,7 +61,29 @@ def test_what_stays_in_float_is_counted_too():
     model = Words().eval()
     topology = trace(model, torch.arange(6).reshape(2, 3))
     every = sum(parameter.numel() for parameter in model.parameters())
-    assert topology.other_parameters == every - (8 * 4 + 4)
+    assert topology.other_parameters == every - (8 * 4 + 4) - 100 * 16
     cost = CostModel(topology).dense()
     assert (cost.parameters, cost.weight_bytes) == (every, 4 * every)
     assert "(float)" in str(cost)
+
+
+def test_the_bytes_of_a_table_are_counted_at_its_width_and_it_has_no_bit_operations():
+    model = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 2))
+    topology = trace(model, torch.arange(4))
+    plan = Plan.uniform(topology, 8, 8)
+    bits = {**plan.bits, "0.weight": 4}
+    model_of_cost = CostModel(topology)
+    cost = model_of_cost.count(Plan(bits))
+    assert [(table.name, table.bits, table.weight_bytes, table.parameters) for table in cost.tables] == [
+        ("0", 4, 8, 15)
+    ]
+    assert (cost.weight_bytes, cost.parameters) == (8 + 6 + 2 * 4, 15 + 6 + 2)
+    assert (cost.macs, cost.bops) == (4 * 6, 4 * 6 * 64)
+    unnamed = {name: width for name, width in bits.items() if name != "0.weight"}
+    assert model_of_cost.count(Plan(unnamed)).weight_bytes == 15 * 4 + 6 + 8, "a plan of before the tables: float"
+    widths = {name: torch.tensor(float(width)) for name, width in bits.items()}
+    assert model_of_cost.weight_bytes(widths, {}).item() == 7.5 + 6 + 8
+    del widths["0.weight"]
+    assert model_of_cost.weight_bytes(widths, {}).item() == 60 + 6 + 8
+    assert "0.weight" not in str(cost)
+    assert "15" in str(cost).splitlines()[2]

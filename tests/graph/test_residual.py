@@ -79,3 +79,65 @@ def test_the_input_of_a_max_pool_whose_indices_are_read() -> None:
 def test_additions_of_one_module_are_numbered() -> None:
     topology = read(lambda b, x: b.first(x) + b.second(x) + x)
     assert [addition.name for addition in topology.additions] == ["add", "add#2"]
+
+
+class Stream(nn.Module):
+    """Two layers of one kind with an addition; `behind` is what reads the sum in front of the head."""
+
+    def __init__(self, layer: Callable[[], nn.Module], behind: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second, self.behind, self.head = layer(), layer(), behind, nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        return self.head(self.behind(x + self.second(x)))
+
+
+class FormulaNorm(nn.Module):
+    """RMSNorm as the language models of `transformers` write it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+
+def linear() -> nn.Module:
+    return nn.Linear(8, 8)
+
+
+def convolution() -> nn.Module:
+    return nn.Sequential(nn.Conv1d(4, 4, 1), nn.BatchNorm1d(4), nn.ReLU())
+
+
+@pytest.mark.parametrize(
+    ("layer", "behind", "normalized"),
+    [
+        (linear, nn.LayerNorm(8), True),
+        (linear, nn.Sequential(nn.Dropout(), nn.RMSNorm(8)), True),
+        (linear, FormulaNorm(), True),
+        (linear, nn.ReLU(), False),
+        (linear, nn.BatchNorm1d(4), False),
+        (linear, nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), False),
+        (convolution, nn.LayerNorm(8), False),
+        (convolution, nn.GroupNorm(2, 4), False),
+    ],
+)
+def test_a_stream_is_normalized_where_a_normalization_is_behind_it_and_no_convolution_in_front(
+    layer: Callable[[], nn.Module], behind: nn.Module, normalized: bool
+) -> None:
+    (addition,) = trace(Stream(layer, behind).eval(), X).additions
+    assert addition.operands == ("first", "second")
+    assert addition.normalized is normalized
+
+
+def test_the_sum_of_an_addition_may_be_normalized_behind_another_one_alone() -> None:
+    class Blocks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers, self.norm = nn.ModuleList(nn.Linear(8, 8) for _ in range(3)), nn.LayerNorm(8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.layers[0](x)
+            x = x + self.layers[1](x)
+            return self.norm(x + self.layers[2](x))
+
+    assert [addition.normalized for addition in trace(Blocks(), X).additions] == [False, True]

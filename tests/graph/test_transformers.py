@@ -102,3 +102,23 @@ def test_residual_additions_and_where_their_operands_come_from(topologies: dict[
 def test_attention_products_are_counted(topologies: dict[str, Topology]) -> None:
     products = [entry for entry in topologies["vit"].unsupported if entry.what == "attention product"]
     assert [entry.macs for entry in products] == [2 * 17 * 17 * (8 + 8)] * 2
+
+
+def test_residual_streams_of_transformers_are_normalized_and_those_of_convolutional_networks_are_not(
+    topologies: dict[str, Topology],
+) -> None:
+    normalized = {name: {entry.normalized for entry in topology.additions} for name, topology in topologies.items()}
+    assert normalized["vit"] == normalized["bert"] == normalized["llama"] == {True}
+    assert normalized["resnet"] == normalized["mobilenet"] == {False}
+    assert topologies["resnet"].normalized_tensors == frozenset()
+    assert topologies["bert"].normalized_tensors == set(topologies["bert"].operand_tensors) - set(
+        topologies["bert"].emitted_tensors
+    )
+
+
+def test_tables(topologies: dict[str, Topology]) -> None:
+    names = ("word", "token_type", "position")
+    assert {table.name for table in topologies["bert"].tables} == {
+        f"bert.embeddings.{name}_embeddings" for name in names
+    }
+    assert [table.name for table in topologies["llama"].tables] == ["model.embed_tokens"]

@@ -7,6 +7,7 @@ import pytest
 from bayesbits.cost import CostModel
 from bayesbits.records.front import Front, Point
 from bayesbits.records.plan import Plan
+from bayesbits.records.topology import Table
 from bayesbits.report import page_tables
 from bayesbits.report.run_data import read_run
 from tests.report.runs import write_bench, write_run, write_statistics, write_verification
@@ -32,6 +33,16 @@ def test_layers_and_remainder_add_up(run):
     assert page_tables.remainder(run) == ("10", "87.0%", "20")
     whole = CostModel(replace(run.topology, unsupported=(), other_parameters=0)).count(run.plan)
     assert page_tables.remainder(replace(run, cost=whole)) is None
+
+
+def test_tables_of_embeddings_follow_the_layers(run):
+    tables = (Table("words", "words.weight", 5, 3, ("words",)),)
+    cost = CostModel(replace(run.topology, tables=tables)).count(
+        replace(run.plan, bits={**run.plan.bits, "words.weight": 4})
+    )
+    words = page_tables.layers(replace(run, cost=cost))[2]
+    assert [cell.text for cell in words] == ["3", "words", "4", "", "", "", "0", "0.0%", "8", ""]
+    assert page_tables.remainder(replace(run, cost=cost)) == ("10", "87.0%", "20")
 
 
 def test_layers_without_statistics_have_no_error_and_are_sorted_last(run):

@@ -9,8 +9,10 @@ Three of them return plans:
 The others change weights or biases and return a report:
 
 - `equalize`, before attaching: channels get equal ranges across layers (cross-layer equalization);
+- `smooth`, before attaching: outliers of single input channels move into the weights (SmoothQuant);
 - `adaround`, on a fixed plan: learns which weights are rounded up and which down;
 - `reconstruct`, on a fixed plan: the same block by block, with ranges learned and activations quantized at random;
+- `gptq`, on a fixed plan: codes of linear layers whose errors compensate for each other, without learning;
 - `correct_biases`, on a fixed plan: biases compensate for the shift of a layer's mean by rounding.
 """
 
@@ -34,8 +36,10 @@ if TYPE_CHECKING:
     from bayesbits.baselines.adaround_rounding import AdaRoundConfig
     from bayesbits.baselines.bias_correction import BiasCorrectionReport, correct_biases, correct_biases_without_data
     from bayesbits.baselines.cross_layer_equalization import EqualizationReport, equalize
+    from bayesbits.baselines.gptq import GPTQReport, gptq
     from bayesbits.baselines.reconstruction import ReconstructionConfig, ReconstructionReport, reconstruct
     from bayesbits.baselines.sensitivity import Sensitivity, sensitivity
+    from bayesbits.baselines.smoothing import SmoothingReport, smooth
     from bayesbits.baselines.solver import solve
     from bayesbits.baselines.uniform import uniform
 
@@ -44,15 +48,19 @@ __all__ = [
     "AdaRoundReport",
     "BiasCorrectionReport",
     "EqualizationReport",
+    "GPTQReport",
     "ReconstructionConfig",
     "ReconstructionReport",
     "Sensitivity",
+    "SmoothingReport",
     "adaround",
     "correct_biases",
     "correct_biases_without_data",
     "equalize",
+    "gptq",
     "reconstruct",
     "sensitivity",
+    "smooth",
     "solve",
     "uniform",
 ]
@@ -63,15 +71,19 @@ _SOURCES = {
     "AdaRoundReport": "bayesbits.baselines.adaround:AdaRoundReport",
     "BiasCorrectionReport": "bayesbits.baselines.bias_correction:BiasCorrectionReport",
     "EqualizationReport": "bayesbits.baselines.cross_layer_equalization:EqualizationReport",
+    "GPTQReport": "bayesbits.baselines.gptq:GPTQReport",
     "ReconstructionConfig": "bayesbits.baselines.reconstruction:ReconstructionConfig",
     "ReconstructionReport": "bayesbits.baselines.reconstruction:ReconstructionReport",
     "Sensitivity": "bayesbits.baselines.sensitivity:Sensitivity",
+    "SmoothingReport": "bayesbits.baselines.smoothing:SmoothingReport",
     "adaround": "bayesbits.baselines.adaround:adaround",
     "correct_biases": "bayesbits.baselines.bias_correction:correct_biases",
     "correct_biases_without_data": "bayesbits.baselines.bias_correction:correct_biases_without_data",
     "equalize": "bayesbits.baselines.cross_layer_equalization:equalize",
+    "gptq": "bayesbits.baselines.gptq:gptq",
     "reconstruct": "bayesbits.baselines.reconstruction:reconstruct",
     "sensitivity": "bayesbits.baselines.sensitivity:sensitivity",
+    "smooth": "bayesbits.baselines.smoothing:smooth",
     "solve": "bayesbits.baselines.solver:solve",
     "uniform": "bayesbits.baselines.uniform:uniform",
 }

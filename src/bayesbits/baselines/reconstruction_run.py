@@ -139,7 +139,7 @@ def reconstruct_units(
     quantizers = compressor.attachment.quantizers
     ranges_done = {id(one) for one in _ranges([quantizers[name] for name in shared if name in quantizers])}
     with (
-        _restored_on_failure(compressor),
+        restored_on_failure(compressor),
         evaluation_mode(reference),
         waiting_passes(reference, batches, names) as reference_passes,
         waiting_passes(compressor.model, batches, names) as passes,
@@ -208,7 +208,7 @@ def _ranges(quantizers: Sequence[Quantizer]) -> list[nn.Parameter]:
 
 
 @contextmanager
-def _restored_on_failure(compressor: Compressor) -> Iterator[None]:
+def restored_on_failure(compressor: Compressor) -> Iterator[None]:
     """If the block raises, all weights and ranges are as they were before."""
     layers = [attached_layer(compressor, names[0]) for names in compressor.topology.weight_tensors.values()]
     stored = [None if layer is None else layer.stored_weight for layer in layers]

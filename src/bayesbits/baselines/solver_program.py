@@ -4,13 +4,15 @@
     subject to  sum over b of x[t, b] = 1                                          for every tensor t
                 sum over a of y[l, w, a] = x[weight of l, w]                       for every layer l and width w
                 sum over w of y[l, w, a] = x[input of l, a]                        for every layer l and width a
-                sum of cost[l, w, a] y[l, w, a] + other costs <= limit             for every limit of the budget
+                sum of cost[l, w, a] y[l, w, a] + sum of cost[t, b] x[t, b] + other costs <= limit
+                                                                                   for every limit of the budget
 
 x[t, b] is 1 where the tensor t has b bits, and 0 elsewhere. Bit operations are products of two widths, so that every
 layer has a y for each pair of widths, which is then the product of two x and needs no bounds of its own: tensors that
-layers share couple their pairs. The costs are those that `CostModel.count` counts for plans with the widths of each
-pair, layer by layer. Predicted milliseconds also depend on the tensor behind a layer, and on all activations together:
-where a plan takes more of them than the program says, the program is solved again with a lower limit.
+layers share couple their pairs. cost[t, b] are the bytes of tables of embeddings. All costs are those that
+`CostModel.count` counts, for a layer those of plans with the widths of each pair. Predicted milliseconds also depend on
+the tensor behind a layer, and on all activations together: where a plan takes more of them than the program says, the
+program is solved again with a lower limit.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from bayesbits.compression.budget import Budget
 from bayesbits.compression.planning import make_plan, read_widths
 from bayesbits.compression.smallest_plan import check_widths_reachable
 from bayesbits.cost.cost import Cost
+from bayesbits.cost.size import packed_bytes
 from bayesbits.records.latency_table import NARROW_BITS
 from bayesbits.records.plan import Plan
 from bayesbits.utils.optional_packages import require_packages
@@ -116,7 +119,8 @@ class WidthProgram:
         constraints = [LinearConstraint(equations, totals, totals)]
         for name, limit in self.budget.limits.items():
             row, rest = self._costs(name)
-            row_of_all = np.concatenate([np.zeros(len(columns)), row / limit])
+            tables = self._table_costs(name, columns)
+            row_of_all = np.concatenate([tables / limit, row / limit])
             constraints.append(LinearConstraint(row_of_all[None], -np.inf, 1.0 - lowered - rest / limit))
         integrality = np.concatenate([np.ones(len(columns)), np.zeros(len(self._pairs))])
         result = milp(
@@ -171,7 +175,7 @@ class WidthProgram:
         topology, counted = self.attachment.topology, {}
         every = sorted({bits for own in self.widths.values() for bits in own})
         for weight_bits, input_bits in product(every, every):
-            wanted = {name: weight_bits if name in topology.weight_tensors else input_bits for name in self.widths}
+            wanted = {name: weight_bits if name in topology.parameter_tensors else input_bits for name in self.widths}
             bits = {name: wanted[name] if wanted[name] in own else own[0] for name, own in self.widths.items()}
             cost = self.attachment.cost_model.count(self._plan(bits), self.budget.table)
             for number, layer in enumerate(topology.layers):
@@ -184,8 +188,15 @@ class WidthProgram:
         unit = self.attachment.cost_model.dense().bops / 100 if limit == "relative_bops" else 1.0
         row = np.array([getattr(self._counted[pair].layers[pair[0]], name) for pair in self._pairs], dtype=float)
         cost = next(iter(self._counted.values()))
-        rest = getattr(cost, name) - sum(getattr(layer, name) for layer in cost.layers)
+        rest = getattr(cost, name) - sum(getattr(part, name, 0) for part in cost.parts)
         return row / unit, rest / unit
+
+    def _table_costs(self, limit: str, columns: list[tuple[str, int]]) -> np.ndarray:
+        """What every width of every tensor adds to a cost by itself: the bytes of a table of embeddings."""
+        tables = self.attachment.topology.table_tensors if limit == "weight_bytes" else {}
+        return np.array(
+            [packed_bytes(tables[name].elements, bits) if name in tables else 0 for name, bits in columns], dtype=float
+        )
 
 
 def _total(scores: Scores, plan: Plan) -> float:

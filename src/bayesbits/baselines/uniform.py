@@ -25,7 +25,7 @@ def uniform(
     Args:
         compressor: The compressor of the network.
         batches: Batches of inputs, as for `Compressor.calibrate`.
-        weights: The bits of all weights.
+        weights: The bits of all weights, tables of embeddings included.
         activations: The bits of all activations.
         method: How ranges are estimated, as for `Compressor.calibrate`. "mse" minimizes the squared error of weights
             and of activations, each at its own width. By default it is "minmax" at 8 bits or more, and "mse" below,
@@ -64,7 +64,7 @@ def uniform(
     bits = dict(compressor.plan().bits)
     for name in bits:
         if name in quantizers and not (name in special and len(quantizers[name].bits) == 1):
-            bits[name] = weights if name in topology.weight_tensors else activations
+            bits[name] = weights if name in topology.parameter_tensors else activations
     return Plan(bits)
 
 

@@ -2,8 +2,8 @@
 
 The steps, in the order of the calls below: `graph.trace` reads its topology, `compression.attachment` makes
 quantizers and gates for it, and the classes of its layers, batch norms, outputs and root are exchanged for ones that
-use them (`nn.layer`, `nn.product`, `nn.batch_norm`, `nn.quantized_output`, `nn.network`). Finally every weight gets its
-range.
+use them (`nn.layer`, `nn.product`, `nn.table`, `nn.batch_norm`, `nn.quantized_output`, `nn.network`). Finally every
+weight gets its range.
 """
 
 import warnings
@@ -24,6 +24,7 @@ from bayesbits.nn.layer import AttachedLayer, LayerParts, attach_layer
 from bayesbits.nn.network import NAME, attach_to_network
 from bayesbits.nn.product import ProductSource, attach_product
 from bayesbits.nn.quantized_output import Output, attach_output
+from bayesbits.nn.table import TableParts, attach_table
 from bayesbits.records.topology import MOST_NAMES, Layer, Topology
 from bayesbits.utils.torch_private import BatchNorm, is_compiled
 
@@ -117,7 +118,7 @@ def check_free(model: nn.Module) -> None:
 
 
 def _attach_to_modules(model: nn.Module, attachment: Attachment, found: Mapping[str, FoundLayer]) -> None:
-    """Make layers, their batch norms, and the modules that emit operands use their quantizers and gates."""
+    """Make layers, their batch norms, tables, and the modules that emit operands use their quantizers and gates."""
     skipped = attachment.search_space.skipped
     if all(layer.name in skipped for layer in attachment.topology.layers):
         raise ValueError("the rules skip every layer of this network: there is nothing to attach to")
@@ -127,6 +128,9 @@ def _attach_to_modules(model: nn.Module, attachment: Attachment, found: Mapping[
             _attach_to_layer(model, layer, attachment, source)
         elif source is not None and source.product is not None:  # so that its weight can be read
             _attach(model, layer.name, LayerParts(), source)
+    for tensor, table in attachment.topology.table_tensors.items():
+        for name in table.modules if tensor in attachment.quantizers else ():
+            attach_table(model.get_submodule(name), TableParts(attachment.quantizers[tensor], attachment.calibration))
     for tensor, name in attachment.topology.operand_tensors.items():
         if tensor in attachment.quantizers:
             output = Output(attachment.quantizers[tensor], name, attachment.calibration)

@@ -27,6 +27,7 @@ from bayesbits.nn.layer import AttachedLayer
 from bayesbits.nn.network_quantizers import NetworkQuantizers
 from bayesbits.nn.product import attached_products
 from bayesbits.nn.quantized_output import QuantizedOutput
+from bayesbits.nn.table import AttachedTable
 from bayesbits.records.latency_table import LatencyTable
 from bayesbits.records.plan import FLOAT_BITS
 from bayesbits.records.topology import Topology
@@ -108,6 +109,11 @@ def check_intact(model: nn.Module, attachment: Attachment) -> None:
             norm = modules.get(layer.norm)
             if not isinstance(norm, AttachedBatchNorm) or norm.parts.layer is not module:
                 raise _replaced(layer.norm)
+    for tensor, table in topology.table_tensors.items():
+        for name in table.modules if tensor in quantizers else ():
+            module = modules.get(name)
+            if not isinstance(module, AttachedTable) or module.bayesbits_table.quantizer is not quantizers[tensor]:
+                raise _replaced(name)
     for tensor, name in topology.operand_tensors.items():
         if tensor in quantizers:
             module = modules.get(name)
@@ -141,7 +147,8 @@ def _quantizers(topology: Topology, spec: Spec, search_space: SearchSpace) -> di
             continue
         owners = topology.weight_tensors.get(tensor)
         made = method.weights if owners else method.activations
-        if made is not None and tensor not in inputs and tensor not in topology.operand_tensors:
+        others = topology.operand_tensors.keys() | topology.table_tensors.keys()
+        if made is not None and tensor not in inputs and tensor not in others:
             quantizers[tensor] = made(weight=owners is not None, bits=widths)
         else:
             learns = made is None and (tensor not in inputs or len(widths) > 1)
@@ -157,12 +164,13 @@ def _gated_quantizer(
     owners = topology.weight_tensors.get(tensor)
     layer = topology.layer(owners[0]) if owners else None
     # Axis 0 of a transposed convolution holds the inputs, and a range for each of those could not be deployed.
-    per_channel = spec.per_channel_weights and layer is not None and layer.kind != "conv_transpose"
-    rows = layer.weight_shape[0] if layer is not None and per_channel else None
+    rows = layer.weight_shape[0] if layer is not None and layer.kind != "conv_transpose" else None
+    rows = topology.table_tensors[tensor].rows if tensor in topology.table_tensors else rows
+    stored = tensor in topology.parameter_tensors
     return GatedQuantizer(
-        signed=owners is not None, beta=1.0 if rows is None else torch.ones(rows), bits=widths,
+        signed=stored, beta=torch.ones(rows) if rows is not None and spec.per_channel_weights else 1.0, bits=widths,
         gates=METHODS[spec.method].gates or spec.gates, learn_range=learn_range,
-        asymmetric=owners is None and spec.asymmetric_activations,
+        asymmetric=not stored and spec.asymmetric_activations,
     )  # fmt: skip
 
 

@@ -45,7 +45,7 @@ def calibrate(
 
     `reference_bits` is the reference width of activations, and without `weight_bits` of weights too.
     """
-    weights = attachment.topology.weight_tensors
+    weights = attachment.topology.parameter_tensors
     quantizers = {name: q for name, q in attachment.quantizers.items() if name not in weights}
     before, attachment.calibrated = attachment.calibrated, True
     try:
@@ -155,7 +155,13 @@ def _set_seen_range(quantizer: Quantizer, observer: RangeObserver, seen: SeenVal
 def calibrate_weights(
     model: nn.Module, attachment: Attachment, method: str = "minmax", reference_bits: int | None = 8
 ) -> None:
-    """Set the ranges of all weights from the weights as they are deployed, batch norms folded."""
+    """Set the ranges of all weights and tables from the weights as they are deployed, batch norms folded."""
+    for parameter, table in attachment.topology.table_tensors.items():
+        quantizer = attachment.quantizers.get(parameter)
+        if quantizer is not None:
+            weight = model.get_submodule(table.name).weight
+            assert isinstance(weight, Tensor)
+            calibrate_weight(quantizer, weight.detach(), parameter, method=method, reference_bits=reference_bits)
     for parameter, layers in attachment.topology.weight_tensors.items():
         quantizer = attachment.quantizers.get(parameter)
         if quantizer is not None:

@@ -26,6 +26,8 @@ def make_plan(attachment: Attachment, bits: Mapping[str, int], kept: Mapping[str
     """The plan with these widths of quantizers and these channels; a weight all of whose channels are gone is gone."""
     topology = attachment.topology
     plan_bits = dict.fromkeys(topology.weight_tensors, FLOAT_BITS)
+    # A table whose quantizer is off has no width, as it would be clipped at 32 bits.
+    plan_bits |= {name: FLOAT_BITS for name in topology.table_tensors if name not in attachment.quantizers}
     plan_bits |= {activation.name: FLOAT_BITS for activation in topology.activations}
     plan_bits |= bits
     for parameter, layers in topology.weight_tensors.items():

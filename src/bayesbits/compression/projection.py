@@ -252,10 +252,12 @@ def _width_of(name: str, quantizer: Quantizer, most_bits: int | None) -> _Width:
 
 
 def _limited_tensors(attachment: Attachment, budget: Budget) -> list[str]:
-    """The tensors whose widths a limit depends on: weights, activations where bit operations or milliseconds are
-    limited, and the operands of float operations where milliseconds are."""
+    """The tensors whose widths a limit depends on: weights, tables where bytes are limited, activations where
+    bit operations or milliseconds are, and the operands of float operations where milliseconds are."""
     topology, limits = attachment.topology, set(budget.limits)
     names = list(topology.weight_tensors)
+    if "weight_bytes" in limits:
+        names += topology.table_tensors
     if limits != {"weight_bytes"}:
         names += [activation.name for activation in topology.activations]
     if "latency_ms" in limits:

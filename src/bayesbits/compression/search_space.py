@@ -17,6 +17,9 @@ from bayesbits.functional.grid import INTEGER_BITS, MAX_BITS
 from bayesbits.methods import METHODS
 from bayesbits.records.topology import POOLED_BITS, Topology
 
+RESIDUAL_BITS = 8
+"""The width of operands of residual additions by default, where they have a quantizer."""
+
 
 @dataclass(frozen=True)
 class SearchSpace:
@@ -44,6 +47,7 @@ def find_search_space(spec: Spec, topology: Topology) -> SearchSpace:
     """Apply a spec to a network; a ValueError names a pattern that matches nothing, or rules that disagree."""
     owners: dict[str, tuple[str, ...]] = dict(topology.weight_tensors)
     owners.update({activation.name: activation.consumers for activation in topology.activations})
+    owners.update({parameter: (table.name,) for parameter, table in topology.table_tensors.items()})
     owners.update(dict.fromkeys(topology.operand_tensors, ()))
     layers, tensors = _collect(spec, topology, owners)
     widths = {}
@@ -59,8 +63,8 @@ def find_search_space(spec: Spec, topology: Topology) -> SearchSpace:
 def _collect(
     spec: Spec, topology: Topology, owners: Mapping[str, tuple[str, ...]]
 ) -> tuple[dict[str, Rule], dict[str, dict[str, Rule]]]:
-    """For every layer its rule, and for every tensor the rule of each layer that has it ("" where none has it)."""
-    layers = {layer.name: Rule() for layer in topology.layers}
+    """For every layer and table its rule, and for every tensor the rule of each one that has it ("" where none has)."""
+    layers = {layer.name: Rule() for layer in topology.layers} | {table.name: Rule() for table in topology.tables}
     tensors = {tensor: {owner: Rule() for owner in names or ("",)} for tensor, names in owners.items()}
     inputs = {activation.name for activation in topology.activations if activation.network_input}
     fixed_inputs = set() if spec.input_bits == "learned" else inputs
@@ -123,6 +127,8 @@ def _given(spec: Spec, topology: Topology, tensor: str) -> tuple[int, ...]:
         given = spec.output_bits
     elif tensor in topology.operand_tensors:
         given = spec.residual_bits
+        if given == "auto":
+            given = None if tensor in topology.normalized_tensors else RESIDUAL_BITS
         if given is None and tensor in topology.pooled_tensors:
             given = POOLED_BITS
     elif any(activation.name == tensor and activation.network_input for activation in topology.activations):
@@ -130,7 +136,7 @@ def _given(spec: Spec, topology: Topology, tensor: str) -> tuple[int, ...]:
     elif spec.edge_bits is not None and tensor in _edges(topology):
         given = spec.edge_bits
     elif spec.fixed_widths is not None:
-        given = spec.fixed_widths[tensor not in topology.weight_tensors]
+        given = spec.fixed_widths[tensor not in topology.parameter_tensors]
     if given is None:
         return ()
     if given == "learned" and not METHODS[spec.method].gated and tensor not in _decided_by_method(topology):

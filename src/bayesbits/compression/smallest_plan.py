@@ -122,7 +122,9 @@ def _largest_parts(attachment: Attachment, cost: Cost, limit: str) -> str:
         (getattr(layer, name) / total, f"{layer.name or 'the only layer'} ({{:.0f}}%: {_reason(attachment, layer)})")
         for layer in cost.layers
     ]
-    other = total - sum(getattr(layer, name) for layer in cost.layers)
+    if name == "weight_bytes":
+        parts += [(part.weight_bytes / total, f"{part.name} ({{:.0f}}%: {part.bits} bits)") for part in cost.tables]
+    other = total - sum(getattr(part, name, 0) for part in cost.parts)
     if name == "bops":
         other = cost.unsupported_macs * FLOAT_BOPS
     words = "what is outside of the layers" if name == "latency_ms" else "what stays in float outside of the layers"

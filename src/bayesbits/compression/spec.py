@@ -90,9 +90,11 @@ class Spec:
         num_examples: The number of training examples, which only the variational penalty needs.
         input_bits: The width of the network's input: fixed, where 32 leaves it in float, or "learned".
         residual_bits: The width of the operands of residual additions: fixed, "learned", or None for no quantizer.
+            "auto" is 8 bits, but none where a normalization such as LayerNorm reads the sum, as in transformers.
         output_bits: The width of the outputs of layers that other float operations read (SiLU, GELU, a batch norm that
             cannot be folded): fixed, "learned", or None for no quantizer.
-        per_channel_weights: Whether every output channel of a weight has a range of its own.
+        per_channel_weights: Whether every output channel of a weight, and every row of a table of embeddings, has a
+            range of its own.
         asymmetric_activations: Whether the range of an activation with values below zero has two ends of its own.
         unsigned_activations: Whether the range of an activation without values below zero starts at zero.
         channel_multiple: The number of kept channels of a group is rounded up to a multiple of this.
@@ -133,14 +135,17 @@ class Spec:
     input_bits: int | Literal["learned"] = 8
     """The width of the network's input: fixed, where 32 leaves it in float, or "learned". An input of fixed width keeps
     the range that calibration finds: to learn it, the first layer would compute a gradient that nothing else needs."""
-    residual_bits: int | Literal["learned"] | None = 8
-    """The width of the operands of residual additions: fixed, "learned", or None for no quantizer."""
+    residual_bits: int | Literal["auto", "learned"] | None = "auto"
+    """The width of the operands of residual additions: fixed, "learned", or None for no quantizer. "auto" is 8 bits,
+    which lets convolutions emit codes, but no quantizer where a normalization over features (LayerNorm, RMSNorm,
+    GroupNorm) reads the sum and no convolution makes it: the residual streams of transformers have outliers in single
+    channels, which one range for all channels rounds badly, and no integer kernel reads them."""
     output_bits: int | Literal["learned"] | None = None
     """The width of the outputs of layers that other float operations read: fixed, "learned", or None for no quantizer.
     With a quantizer the layer emits codes, for which runtimes have much faster kernels than for numbers. It counts in
     no cost."""
     per_channel_weights: bool = False
-    """Whether every output channel of a weight has a range of its own."""
+    """Whether every output channel of a weight, and every row of a table of embeddings, has a range of its own."""
     asymmetric_activations: bool = True
     """Whether the range of an activation with values below zero has two ends of its own, [alpha, beta] with a zero
     point, as outputs of GELU, SiLU and hard-swish and standardized images need it; otherwise it is symmetric,
@@ -196,8 +201,8 @@ class Spec:
             )
         if self.input_bits != "learned":
             _check_width("Spec.input_bits", self.input_bits, ' or "learned"')
-        if self.residual_bits not in (None, "learned"):
-            _check_width("Spec.residual_bits", self.residual_bits, ', "learned" or None')
+        if self.residual_bits not in (None, "learned", "auto"):
+            _check_width("Spec.residual_bits", self.residual_bits, ', "auto", "learned" or None')
         if self.output_bits not in (None, "learned"):
             _check_width("Spec.output_bits", self.output_bits, ', "learned" or None')
         check_integer(self, "channel_multiple", 1)
@@ -250,8 +255,9 @@ class Spec:
 
     @classmethod
     def for_backend(cls, backend: str) -> Spec:
-        """A spec with what a runtime computes with integers: widths up to 8 bits, operands of additions at 8 bits,
-        multiples of 8 channels, and a range for every output channel of a weight.
+        """A spec with what a runtime computes with integers: widths up to 8 bits, outputs of layers and operands of
+        additions at 8 bits (but residual streams of transformers in float, as `residual_bits="auto"` says), multiples
+        of 8 channels, and a range for every output channel of a weight.
 
         "onnxruntime" quantizes outputs of layers that float operations read as well, as its integer kernels are fast
         only where they emit codes. Files for "openvino" and "tensorrt" have the form "qdq" of
@@ -269,7 +275,7 @@ class Spec:
         """
         if backend not in BACKENDS:
             raise ValueError(f"backend is {backend!r}; it is one of {', '.join(BACKENDS)}")
-        spec = cls(bits=(2, 4, 8), residual_bits=8, output_bits=8, channel_multiple=8, per_channel_weights=True)
+        spec = cls(bits=(2, 4, 8), output_bits=8, channel_multiple=8, per_channel_weights=True)
         if backend == "onnxruntime":
             return spec
         signed = backend == "tensorrt"

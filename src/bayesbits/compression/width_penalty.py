@@ -36,7 +36,8 @@ class WidthPenalty(nn.Module):
                 f"choose one of {', '.join(KINDS)}"
             )
         self._quantizers = dict(quantizers)  # owned by the network's own modules
-        self._tensors = [*topology.weight_tensors, *(activation.name for activation in topology.activations)]
+        self._tensors = [*topology.weight_tensors, *topology.table_tensors]
+        self._tensors += [activation.name for activation in topology.activations]
         self.in_bytes = kind == "expected_bytes"
         self.cost_model = cost_model
         self.register_buffer("integers", torch.arange(FLOAT_BITS + 1, dtype=torch.float32), persistent=False)

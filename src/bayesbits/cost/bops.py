@@ -20,7 +20,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from bayesbits.cost.cost import Cost, LayerCost
+from bayesbits.cost.cost import Cost, LayerCost, TableCost
 from bayesbits.cost.indices import cost_indices
 from bayesbits.cost.latency import LatencyModel
 from bayesbits.cost.size import BIAS_BYTES, bias_elements, packed_bytes, weight_elements
@@ -112,6 +112,8 @@ class CostModel(nn.Module):
         pairs = torch.where(self.depthwise, outputs, inputs * outputs + more)
         elements = torch.where(self.weight_stays, self.all_pairs, pairs) * self.pair_elements
         bits = (elements * weight_bits).sum() + 8 * BIAS_BYTES * (outputs * self.has_bias).sum()
+        for name, table in self.topology.table_tensors.items():
+            bits = bits + table.elements * widths[name] if name in widths else bits + table.elements * FLOAT_BITS
         return bits / 8 + packed_bytes(self.topology.other_parameters, FLOAT_BITS)
 
     def latency_ms(
@@ -143,16 +145,18 @@ class CostModel(nn.Module):
         if table is not None:
             layers, latency = self._count_latency(table, plan, layers, inputs, outputs)
         unsupported = sum(entry.macs for entry in self.topology.unsupported)
-        other = self.topology.other_parameters
+        other, tables = self.topology.other_parameters, _count_tables(self.topology, plan)
+        parts: tuple[LayerCost | TableCost, ...] = (*layers, *tables)
         return Cost(
             macs=sum(layer.macs for layer in layers) + unsupported,
             bops=sum(layer.bops for layer in layers) + unsupported * FLOAT_BOPS,
             relative_bops=self.relative_bops(widths, on).item(),
             paper_relative_bops=self.relative_bops(widths, on, "paper").item(),
-            weight_bytes=sum(layer.weight_bytes for layer in layers) + packed_bytes(other, FLOAT_BITS),
-            parameters=sum(layer.parameters for layer in layers) + other,
+            weight_bytes=sum(part.weight_bytes for part in parts) + packed_bytes(other, FLOAT_BITS),
+            parameters=sum(part.parameters for part in parts) + other,
             layers=layers,
             latency_ms=latency,
+            tables=tables,
         )
 
     def dense(self) -> Cost:
@@ -251,3 +255,12 @@ class CostModel(nn.Module):
                 )
             )
         return tuple(layers)
+
+
+def _count_tables(topology: Topology, plan: Plan) -> tuple[TableCost, ...]:
+    """The bytes of every table; one that the plan does not name is float."""
+    found = []
+    for name, table in topology.table_tensors.items():
+        bits = plan.bits.get(name, FLOAT_BITS)
+        found.append(TableCost(table.name, bits, packed_bytes(table.elements, bits), table.elements))
+    return tuple(found)

@@ -36,6 +36,20 @@ class LayerCost:
 
 
 @dataclass(frozen=True)
+class TableCost:
+    """The cost of one table of embeddings, which has no multiply-accumulates."""
+
+    name: str
+    """The table's name."""
+    bits: int
+    """Its width."""
+    weight_bytes: int
+    """Its packed codes."""
+    parameters: int
+    """Its elements."""
+
+
+@dataclass(frozen=True)
 class Cost:
     """The cost of a network under a plan; `print` shows it as a table.
 
@@ -53,6 +67,7 @@ class Cost:
             float.
         layers: The cost of every layer, in running order.
         latency_ms: The milliseconds of one call that a latency table predicts; None without a table.
+        tables: The cost of every table of embeddings.
 
     Example::
 
@@ -86,6 +101,13 @@ class Cost:
     """The cost of every layer, in running order."""
     latency_ms: float | None = None
     """The milliseconds of one call that a latency table predicts; None without a table."""
+    tables: tuple[TableCost, ...] = ()
+    """The cost of every table of embeddings."""
+
+    @property
+    def parts(self) -> tuple[LayerCost | TableCost, ...]:
+        """The layers, and behind them the tables: all that has bytes of its own."""
+        return (*self.layers, *self.tables)
 
     @property
     def unsupported_macs(self) -> int:
@@ -99,12 +121,18 @@ class Cost:
             + (str(layer.kept_out), f"{layer.share:.2f}", f"{layer.weight_bytes:,}", f"{layer.parameters:,}")
             for layer in self.layers
         ]
-        other_bytes = self.weight_bytes - sum(layer.weight_bytes for layer in self.layers)
+        rows += [
+            (table.name, "0", str(table.bits), "", "", "", f"{0:.2f}", f"{table.weight_bytes:,}")
+            + (f"{table.parameters:,}",)
+            for table in self.tables
+        ]
+        parts = self.parts
+        other_bytes = self.weight_bytes - sum(part.weight_bytes for part in parts)
         if self.unsupported_macs or other_bytes:
             share = 100 - sum(layer.share for layer in self.layers)
             rows.append(
                 ("(float)", f"{self.unsupported_macs:,}", "32", "32", "", "", f"{abs(share):.2f}", f"{other_bytes:,}")
-                + (f"{self.parameters - sum(layer.parameters for layer in self.layers):,}",)
+                + (f"{self.parameters - sum(part.parameters for part in parts):,}",)
             )
         total = ("total", f"{self.macs:,}", "", "", "", "", "100.00", f"{self.weight_bytes:,}", f"{self.parameters:,}")
         summary = (

@@ -25,6 +25,7 @@ from bayesbits.deploy.layer_weights import (
     stored_weights,
 )
 from bayesbits.deploy.signature import example_call
+from bayesbits.deploy.table_weights import TableWeights, read_tables, stored_table
 from bayesbits.nn import Quantizer
 from bayesbits.records.integer_network import Grid, IntegerNetwork
 from bayesbits.records.plan import Plan
@@ -48,6 +49,8 @@ class Decision:
     """By the layer's name, without the removed channels; a stored network has none for layers of dead branches."""
     grids: Mapping[str, Grid]
     """By the tensor's name; tensors without a quantizer have none."""
+    tables: Mapping[str, TableWeights]
+    """By the table's name; tables without a quantizer have none, and stay in float."""
 
     def is_zero(self, layer: str) -> bool:
         """Whether a layer emits zeros alone: its weight has no bits."""
@@ -69,6 +72,13 @@ class Decision:
                 raise ValueError(
                     f"this is not the network that was stored: without its removed channels the weight of {name!r} "
                     f"has shape {shape}, and {weights.shape} is stored"
+                )
+        shapes = {table.name: (table.rows, table.columns) for table in topology.tables}
+        for name, table in self.tables.items():
+            if shapes.get(name) != table.shape:
+                raise ValueError(
+                    f"this is not the network that was stored: its table {name!r} has shape {shapes.get(name)}, and "
+                    f"{table.shape} is stored"
                 )
 
 
@@ -102,9 +112,10 @@ def read_decision(compressor: Compressor, channel_multiple: int = 1) -> Decision
         grids = {
             name: _grid(name, quantizer)
             for name, quantizer in fixed.attachment.quantizers.items()
-            if quantizer.mode != "off" and name not in topology.weight_tensors
+            if quantizer.mode != "off" and name not in topology.parameter_tensors
         }
-    return Decision(fixed.detach(), args, kwargs, topology.layers, removed, weights, grids)
+        tables = read_tables(fixed)
+    return Decision(fixed.detach(), args, kwargs, topology.layers, removed, weights, grids, tables)
 
 
 def stored_decision(model: nn.Module, network: IntegerNetwork) -> Decision:
@@ -122,6 +133,7 @@ def stored_decision(model: nn.Module, network: IntegerNetwork) -> Decision:
         removed=frozenset(structure.removed),
         weights={layer.name: stored_weights(network, layer) for layer in structure.layers},
         grids={grid.name: grid for grid in structure.grids},
+        tables={table.name: stored_table(network, table) for table in structure.tables},
     )
 
 

@@ -7,8 +7,9 @@ that follows is that of onnxruntime's integer kernels, operation by operation in
     codes out:    clip(rint(float32(acc) * float32(float32(s_x s_w) / s_y)), low, high)
     numbers out:  float32(acc) * float32(s_x s_w)
 
-The graph of a deployed network refers to these modules as "layers.KEY", "quantizers.KEY" and "dequantizers.KEY", and to
-its float tensors as "floats.KEY", where KEY is made from the user's name by `utils.naming.key_of`.
+The graph of a deployed network refers to these modules as "layers.KEY", "tables.KEY", "quantizers.KEY" and
+"dequantizers.KEY", and to its float tensors as "floats.KEY", where KEY is made from the user's name by
+`utils.naming.key_of`.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
+from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerTable
 from bayesbits.records.topology import output_axis
 from bayesbits.utils.naming import key_of
 
-LAYERS, QUANTIZERS, DEQUANTIZERS, FLOATS = "layers", "quantizers", "dequantizers", "floats"
+LAYERS, TABLES, QUANTIZERS, DEQUANTIZERS, FLOATS = "layers", "tables", "quantizers", "dequantizers", "floats"
 EXACT_IN_FLOAT32 = 2**24
 
 _CONVOLUTIONS: dict[tuple[str, int], Any] = {
@@ -130,6 +131,30 @@ class ExactLayer(nn.Module):
         layer = self.layer
         emits = "numbers" if layer.output is None else f"codes {layer.output_low}..{layer.output_high}"
         return f"{layer.kind} {layer.weight_shape}, {layer.bits}-bit weights, emits {emits}"
+
+
+class Lookup(nn.Module):
+    """A table of embeddings: rows of codes are looked up, and multiplied by the step of their row."""
+
+    codes: Tensor | None
+    steps: Tensor | None
+    weight: Tensor | None
+
+    def __init__(self, network: IntegerNetwork, table: IntegerTable) -> None:
+        super().__init__()
+        self.table = table
+        for name in ("codes", "steps", "weight"):  # codes and steps, or else numbers
+            self.register_buffer(name, network.tensors.get(f"{table.name}.{name}"))
+
+    def forward(self, indices: Tensor) -> Tensor:
+        if self.codes is None or self.steps is None:
+            assert self.weight is not None
+            return F.embedding(indices, self.weight)
+        numbers = F.embedding(indices, self.codes).float()
+        return numbers * (self.steps if self.steps.numel() == 1 else F.embedding(indices, self.steps.reshape(-1, 1)))
+
+    def extra_repr(self) -> str:
+        return f"{self.table.rows} x {self.table.columns}, {self.table.bits} bits"
 
 
 class FloatTensors(nn.Module):

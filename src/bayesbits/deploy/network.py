@@ -12,8 +12,10 @@ from bayesbits.deploy.modules import (
     FLOATS,
     LAYERS,
     QUANTIZERS,
+    TABLES,
     Dequantize,
     FloatTensors,
+    Lookup,
     Quantize,
     make_layer,
 )
@@ -33,7 +35,7 @@ class DeployedNetwork(nn.Module):
     Args:
         integer: The record of the integers that it computes with: codes, steps, biases and grids.
         graph: The graph that runs it. Its nodes are the user's inputs, torch's operations, and modules under
-            ``layers``, ``quantizers`` and ``dequantizers``; get_attr nodes read ``floats``.
+            ``layers``, ``tables``, ``quantizers`` and ``dequantizers``; get_attr nodes read ``floats``.
         floats: The tensors that stay in float.
 
     Attributes:
@@ -61,6 +63,8 @@ class DeployedNetwork(nn.Module):
         root.add_module(FLOATS, floats)
         layers = {key_of(layer.name): make_layer(integer, layer) for layer in integer.layers}
         root.add_module(LAYERS, nn.ModuleDict(layers))
+        tables = {key_of(table.name): Lookup(integer, table) for table in integer.tables}
+        root.add_module(TABLES, nn.ModuleDict(tables))
         root.add_module(QUANTIZERS, nn.ModuleDict({key_of(grid.name): Quantize(grid) for grid in grids}))
         root.add_module(DEQUANTIZERS, nn.ModuleDict({key_of(grid.name): Dequantize(grid) for grid in grids}))
         self.program = fx.GraphModule(root, graph, "DeployedProgram")
@@ -120,6 +124,10 @@ class DeployedNetwork(nn.Module):
             (layer.name, layer.arithmetic, "x".join(map(str, layer.weight_shape)), str(layer.bits))
             + (self._code_type(layer.input), self._code_type(layer.output), f"{layer.macs:,}")
             for layer in self.integer.layers
+        ]
+        rows += [
+            (table.name, "lookup", f"{table.rows}x{table.columns}", str(table.bits), "indices", "float", "0")
+            for table in self.integer.tables
         ]
         table = text_table(header, rows, left=range(len(header)))
         return "\n".join([table, f"{self.parameter_count:,} parameters, {self.macs:,} MACs", *self.integer.notes])

@@ -21,10 +21,12 @@ from bayesbits.deploy.rewrite.insert_quantizers import insert_quantizers
 from bayesbits.deploy.rewrite.program import RewrittenProgram
 from bayesbits.deploy.rewrite.remove_channels import remove_channels
 from bayesbits.deploy.rewrite.remove_dead_branches import remove_dead_branches
+from bayesbits.deploy.rewrite.replace_tables import replace_tables
 from bayesbits.deploy.rewrite.write_record import write_record
 from bayesbits.records.integer_network import IntegerNetwork
 
 PASSES: tuple[Callable[[RewrittenProgram], None], ...] = (
+    replace_tables,  # a lookup of a quantized table becomes a module call
     fold_batch_norm,  # a layer and its batch norm become one module call
     remove_channels,  # removed channels leave every tensor between the layers
     remove_dead_branches,  # additions of zeros go, with the layers in front of them

@@ -22,7 +22,7 @@ from bayesbits.deploy.modules import FLOATS, FloatTensors
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.packing import pack, unpack
 from bayesbits.deploy.pipeline import rebuild
-from bayesbits.records.integer_network import IntegerLayer, IntegerNetwork, Structure
+from bayesbits.records.integer_network import IntegerLayer, IntegerNetwork, IntegerTable, Structure
 from bayesbits.utils.files import write_atomically
 
 FORMAT, VERSION = "bayesbits deployed network", 2
@@ -58,10 +58,11 @@ def save(network: DeployedNetwork, path: str | Path) -> None:
         raise TypeError(f"save takes what bayesbits.deploy returns, and this is a {type(network).__name__}")
     floats = network.program.get_submodule(FLOATS) if hasattr(network.program, FLOATS) else FloatTensors()
     tensors = {f"{FLOATS}/{key}": tensor for key, tensor in floats.state_dict().items()}
-    for layer in network.integer.layers:
-        for name, tensor in network.integer.tensors.items():
-            if name.rpartition(".")[0] == layer.name:
-                tensors[name] = pack(tensor, _packed_bits(layer)) if name.endswith(".codes") else tensor
+    widths = {layer.name: _packed_bits(layer) for layer in network.integer.layers}
+    widths |= {table.name: _packed_bits(table) for table in network.integer.tables}
+    for name, tensor in network.integer.tensors.items():
+        owner = name.rpartition(".")[0]
+        tensors[name] = pack(tensor, widths[owner]) if name.endswith(".codes") else tensor
     content = save_tensors({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     body = {
         "structure": json.loads(network.integer.structure.to_json()),
@@ -117,6 +118,10 @@ def load(path: str | Path, model: nn.Module | None = None) -> DeployedNetwork:
         if f"{layer.name}.codes" in tensors:
             packed = tensors[f"{layer.name}.codes"]
             tensors[f"{layer.name}.codes"] = unpack(packed, _packed_bits(layer), layer.weight_shape)
+    for table in structure.tables:
+        if f"{table.name}.codes" in tensors:
+            packed = tensors[f"{table.name}.codes"]
+            tensors[f"{table.name}.codes"] = unpack(packed, _packed_bits(table), (table.rows, table.columns))
     network = IntegerNetwork(structure, tensors)
     graph = graph_from_data(body["graph"])
     if model is not None:
@@ -130,8 +135,8 @@ def load(path: str | Path, model: nn.Module | None = None) -> DeployedNetwork:
     return DeployedNetwork(network, graph, floats)
 
 
-def _packed_bits(layer: IntegerLayer) -> int:
-    return max(2, layer.bits)  # a layer of 0 bits that could not be removed has a weight of zeros
+def _packed_bits(part: IntegerLayer | IntegerTable) -> int:
+    return max(2, part.bits)  # a layer of 0 bits that could not be removed has a weight of zeros
 
 
 def _read_body(path: Path) -> dict[str, Any]:

@@ -314,7 +314,10 @@ def _describe(program: Program, node: fx.Node) -> tuple[str, str]:
     if "::" in name:
         return "custom operation", f"{name} is not one of torch's own, so that its MACs are not known and not counted"
     if name.startswith("embedding"):
-        return "embedding", "a table of weights that is looked up, not multiplied; it stays float"
+        return (
+            "embedding",
+            "a table of weights that stays in float: its rows are computed, or no parameter of the network",
+        )
     if name in RECURRENT:
         return RECURRENT[name], "recurrent cells are not quantized"
     if name in (*CONVOLUTIONS, "linear"):

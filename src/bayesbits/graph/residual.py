@@ -11,11 +11,17 @@ from collections.abc import Collection
 
 from torch import fx
 
-from bayesbits.graph.channel_rules import SAME
+from bayesbits.graph.channel_rules import MOVES, SAME
 from bayesbits.graph.exported_program import Program, is_float, operation, shape
+from bayesbits.graph.layers import BATCH_NORMS
+from bayesbits.graph.operations import CLIPS
 from bayesbits.graph.pointwise import is_pointwise
 from bayesbits.records.topology import Addition, Unsupported
+from bayesbits.utils.products import CONVOLUTIONS
 
+NORMALIZATIONS = frozenset(
+    ("layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm", "group_norm", "native_group_norm", "rsqrt")
+)
 INDEXED = re.compile(r"max_pool\dd_with_indices|(adaptive|fractional)_max_pool\dd")
 
 
@@ -33,9 +39,10 @@ def find_additions(
     additions, missing = [], []
     nodes: dict[str, fx.Node] = {}
     names: dict[str, int] = {}
+    residual = {node for node in program.nodes if _is_residual(node, sources, weighted)}
     for node in program.nodes:
         pools = _gives_indices(node, sources, weighted)
-        if not pools and not _is_residual(node, sources, weighted):
+        if not pools and node not in residual:
             continue
         name = ".".join(part for part in (program.path(node), "max_pool" if pools else "add") if part)
         names[name] = names.get(name, 0) + 1
@@ -47,7 +54,7 @@ def find_additions(
         ]
         operands = tuple(None if side is None else side[0] for side in sides)
         nodes.update({f"{side[0]}.output": side[1] for side in sides if side is not None})
-        additions.append(Addition(name, operands))
+        additions.append(Addition(name, operands, not pools and _is_normalized(node, residual, weighted)))
         for index, operand in enumerate(operands):
             if operand is None:
                 what = "the input of the max-pool" if pools else f"operand {index + 1} of the addition"
@@ -87,6 +94,31 @@ def _is_residual(node: fx.Node, sources: dict[fx.Node, frozenset[fx.Node]], weig
     if shape(left) != shape(right) or not sources[left] or not sources[right] or sources[left] == sources[right]:
         return False
     return any(source in weighted for source in sources[left] | sources[right])
+
+
+def _is_normalized(addition: fx.Node, additions: Collection[fx.Node], weighted: Collection[fx.Node]) -> bool:
+    """Whether a normalization over features reads a sum in front of the next layer, and no convolution makes it.
+
+    RMSNorm may be written as a formula, in which the reciprocal root of a mean is taken.
+    """
+    if any(_is_convolution(operand) for operand in addition.all_input_nodes):
+        return False
+    reached, waiting = set[fx.Node](), list(addition.users)
+    while waiting:
+        node = waiting.pop()
+        if operation(node) in NORMALIZATIONS:
+            return True
+        if node not in reached and node not in weighted and node not in additions:
+            reached.add(node)
+            waiting += node.users
+    return False
+
+
+def _is_convolution(node: fx.Node) -> bool:
+    """Whether a tensor is the output of a convolution, behind its batch norm, clipped or moved."""
+    while operation(node) in (*SAME, *MOVES, *CLIPS, *BATCH_NORMS, "getitem") and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    return operation(node) in CONVOLUTIONS
 
 
 def module_output(program: Program, node: fx.Node, *, through_functions: bool = False) -> tuple[str, fx.Node] | None:

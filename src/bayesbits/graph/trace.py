@@ -20,6 +20,7 @@ from bayesbits.graph.exported_program import Program, export, is_float, operatio
 from bayesbits.graph.hook_trace import trace_with_hooks
 from bayesbits.graph.layers import FoundLayer, find_layers, find_unsupported, layer_input, layer_kind, other_parameters
 from bayesbits.graph.residual import find_additions
+from bayesbits.graph.tables import FoundTable, find_tables
 from bayesbits.records.topology import Activation, Layer, Topology, Unsupported
 from bayesbits.utils.batches import split_inputs
 
@@ -74,7 +75,8 @@ def trace_layers(
         reading = read(program)
         topology, found = reading.topology, reading.layers
     if not topology.layers:
-        others = ", ".join(f"{entry.name or 'the network'} ({entry.what})" for entry in topology.unsupported)
+        found_besides = [f"{entry.name or 'the network'} ({entry.what})" for entry in topology.unsupported]
+        others = ", ".join([*(f"{table.name} (embedding)" for table in topology.tables), *found_besides])
         raise ValueError(
             f"no weighted layer of {type(model).__name__} runs for these inputs, so there is nothing to quantize; "
             f"convolutions and products with a matrix of parameters count. Found besides: {others or 'nothing'}"
@@ -91,18 +93,20 @@ class Reading:
     operands: Mapping[str, fx.Node]
     """The node of every tensor in `Topology.operand_tensors`, by the tensor's name."""
     channels: Channels
+    tables: tuple[FoundTable, ...]
 
 
 def read(program: Program) -> Reading:
     """Read an exported network."""
     found = find_layers(program)
-    unsupported = find_unsupported(program, found)
+    not_layers = find_unsupported(program, found)
+    tables, unsupported = find_tables(program, not_layers)
     weighted = {call for layer in found for call in layer.calls} | {
         node for node, entry in unsupported.items() if entry.macs
     }
     outputs = _output_layers(program, found, weighted)
-    channels = follow_channels(program, found, unsupported, outputs)
-    additions, missing, operands = find_additions(program, weighted, unsupported)
+    channels = follow_channels(program, found, not_layers, outputs)
+    additions, missing, operands = find_additions(program, weighted, not_layers)
     emitted = find_emitted(program, found, outputs, operands)
     activations, reads = _activations(program, found)
     tensors = {
@@ -110,6 +114,8 @@ def read(program: Program) -> Reading:
         for name in reads.values()
     }
     layers = tuple(_layer(layer, channels, reads[layer.name]) for layer in found)
+    counted = [layer.norm for layer in found if layer.norm is not None]
+    counted += [name for entry in tables for name in entry.table.modules]
     topology = Topology(
         layers=layers,
         activations=activations,
@@ -119,12 +125,11 @@ def read(program: Program) -> Reading:
         groups=channels.groups,
         unsupported=(*unsupported.values(), *missing, *_unused_layers(program, found, unsupported)),
         output_layers=outputs,
-        other_parameters=other_parameters(
-            program.model, found, [layer.norm for layer in found if layer.norm is not None], _read_parameters(program)
-        ),
+        other_parameters=other_parameters(program.model, found, counted, _read_parameters(program)),
         traced=True,
+        tables=tuple(entry.table for entry in tables),
     )
-    return Reading(topology, found, operands | emitted, channels)
+    return Reading(topology, found, operands | emitted, channels, tables)
 
 
 def _read_parameters(program: Program) -> set[str]:

@@ -107,6 +107,20 @@ class IntegerLayer:
 
 
 @dataclass(frozen=True)
+class IntegerTable:
+    """One table of embeddings: its codes are looked up, and multiplied by the step of their row."""
+
+    name: str
+    """The table's name in the user's network."""
+    parameter: str
+    """The parameter's name in the user's network."""
+    bits: int
+    """The width; above 16 bits there are no codes, and the table is a float tensor."""
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True)
 class Argument:
     """One argument of the network's call."""
 
@@ -152,6 +166,8 @@ class Structure(Record):
     """Elements of parameters outside of the layers, which stay in float."""
     notes: tuple[str, ...]
     """Remarks, such as what stays in float although it was to be quantized."""
+    tables: tuple[IntegerTable, ...] = ()
+    """The tables of embeddings that are quantized."""
     version: int = VERSION
     """The version of the JSON form."""
 
@@ -189,12 +205,18 @@ class IntegerNetwork:
     """Everything but the tensors."""
     tensors: Mapping[str, Tensor]
     """For every layer "<name>.codes" (int8, or int16 above 8 bits) and "<name>.steps" (float32: one, or one for each
-    output channel), or "<name>.weight" (float32) where there are no codes; and "<name>.bias", where there is one."""
+    output channel), or "<name>.weight" (float32) where there are no codes; and "<name>.bias", where there is one. The
+    same for every table, with one step, or one for each row."""
 
     @property
     def layers(self) -> tuple[IntegerLayer, ...]:
         """The layers, in running order."""
         return self.structure.layers
+
+    @property
+    def tables(self) -> tuple[IntegerTable, ...]:
+        """The tables of embeddings that are quantized."""
+        return self.structure.tables
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -205,16 +227,20 @@ class IntegerNetwork:
         """The layer of this name; a KeyError that says which names there are."""
         return find_by_name(self._layers, name, "layer")
 
+    def table(self, name: str) -> IntegerTable:
+        """The table of this name; a KeyError that says which names there are."""
+        return find_by_name({table.name: table for table in self.tables}, name, "table")
+
     def grid(self, name: str) -> Grid:
         """The grid of the tensor of this name; a KeyError that says which names there are."""
         return find_by_name(self._grids, name, "quantized tensor")
 
     def codes(self, layer: str) -> Tensor:
-        """The codes of a layer's weight."""
+        """The codes of a layer's weight, or of a table."""
         return self.tensors[f"{layer}.codes"]
 
     def steps(self, layer: str) -> Tensor:
-        """The steps of a layer's weight: a vector with one element, or with one for each output channel."""
+        """The steps of a layer's weight: a vector with one element, or with one for each output channel, or row."""
         return self.tensors[f"{layer}.steps"]
 
     def bias(self, layer: str) -> Tensor | None:
@@ -225,8 +251,9 @@ class IntegerNetwork:
     def parameter_count(self) -> int:
         """The elements of weights, biases and parameters that stay in float; a tied weight counts once."""
         weights = {layer.parameter: _weight(self, layer).numel() for layer in reversed(self.layers)}
+        tables = sum(table.rows * table.columns for table in self.tables)
         biases = sum(self.tensors[f"{layer.name}.bias"].numel() for layer in self.layers if layer.bias)
-        return sum(weights.values()) + biases + self.structure.other_parameters
+        return sum(weights.values()) + tables + biases + self.structure.other_parameters
 
     @property
     def macs(self) -> int:

@@ -32,7 +32,8 @@ class Plan(Record):
 
     Args:
         bits: The width of every weight, activation and quantized operand of an addition, by the tensor's name. 32 is
-            float. 0 is the weight of a layer that is gone, because other layers make the same channels.
+            float, and so is a table of embeddings that is not named. 0 is the weight of a layer that is gone, because
+            other layers make the same channels.
         kept: The indices of the output channels that a layer keeps, increasing, by the layer's name. A layer that is
             not named keeps all of its channels.
         version: The version of the JSON form.
@@ -62,7 +63,8 @@ class Plan(Record):
     bits: Mapping[str, int]
     """The width of every weight, every activation and every quantized operand, by the tensor's name.
 
-    32 is float. 0 is the weight of a layer that is gone, because other layers make the same channels.
+    32 is float, and so is a table of embeddings that is not named. 0 is the weight of a layer that is gone, because
+    other layers make the same channels.
     """
     kept: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """The indices of the output channels that a layer keeps, increasing; a layer that is not named keeps all."""
@@ -92,13 +94,13 @@ class Plan(Record):
 
         Args:
             topology: The network.
-            weights: The width of every weight.
+            weights: The width of every weight, tables of embeddings included.
             activations: The width of every activation that is not an input of the network.
             input_bits: The width of the network's inputs.
             residual_bits: The width of the operands of residual additions. `Compressor.fix` passes over those that have
                 no quantizer. None leaves all of them in float.
         """
-        bits = dict.fromkeys(topology.weight_tensors, weights)
+        bits = dict.fromkeys((*topology.weight_tensors, *topology.table_tensors), weights)
         bits.update({entry.name: input_bits if entry.network_input else activations for entry in topology.activations})
         operands = topology.pooled_tensors if residual_bits is None else topology.operand_tensors
         bits.update(dict.fromkeys(operands, POOLED_BITS if residual_bits is None else residual_bits))
@@ -132,7 +134,11 @@ class Plan(Record):
             if tensor not in self.bits:
                 raise ValueError(f"the plan has no width for the tensor {tensor!r} of the network")
         for tensor in self.bits:
-            if tensor not in required and tensor not in topology.operand_tensors:
+            if (
+                tensor not in required
+                and tensor not in topology.operand_tensors
+                and tensor not in topology.table_tensors
+            ):
                 raise ValueError(f"the plan has a width for {tensor!r}, which is no tensor of the network")
         names = {layer.name for layer in topology.layers}
         for name in self.kept:

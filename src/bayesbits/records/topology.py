@@ -79,6 +79,25 @@ class Activation:
 
 
 @dataclass(frozen=True)
+class Table:
+    """A table of embeddings: a weight whose rows are looked up, and that nothing multiplies."""
+
+    name: str
+    """The path of the first module that looks rows up."""
+    parameter: str
+    """The parameter's first name in the model."""
+    rows: int
+    columns: int
+    modules: tuple[str, ...]
+    """The paths of all modules that look rows up."""
+
+    @property
+    def elements(self) -> int:
+        """The number of weights."""
+        return self.rows * self.columns
+
+
+@dataclass(frozen=True)
 class Addition:
     """A residual addition of two tensors; with one operand, a max-pool whose indices are read."""
 
@@ -86,6 +105,9 @@ class Addition:
     """The graph's name of the addition, with the path of the module that performs it."""
     operands: tuple[str | None, ...]
     """For each operand the outermost module whose output is that tensor; None where there is no such module."""
+    normalized: bool = False
+    """Whether a normalization over features, such as LayerNorm, reads the sum, and no convolution makes an operand: the
+    residual stream of a transformer, which a quantizer costs most, and which no integer kernel needs as codes."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +172,7 @@ class Topology(Record):
         other_parameters: The number of elements of parameters outside of the layers and their batch norms.
         traced: Whether torch.export could read the network. Otherwise it was read by a run with hooks, and no channels
             can be removed.
+        tables: The tables of embeddings that can be quantized.
         version: The version of the JSON form.
 
     Example::
@@ -194,6 +217,8 @@ class Topology(Record):
     """Elements of parameters that belong to no layer here and to no layer's batch norm; they stay in float."""
     traced: bool
     """Whether torch.export could read the network; otherwise it was read by a run with hooks."""
+    tables: tuple[Table, ...] = ()
+    """The tables of embeddings that can be quantized, in the order in which they are first looked up."""
     version: int = VERSION
     """The version of the JSON form."""
 
@@ -237,6 +262,16 @@ class Topology(Record):
         return tensors
 
     @cached_property
+    def table_tensors(self) -> dict[str, Table]:
+        """The tables by the names of their parameters."""
+        return {table.parameter: table for table in self.tables}
+
+    @cached_property
+    def parameter_tensors(self) -> frozenset[str]:
+        """The tensors that are stored and not computed: the weights of layers, and tables."""
+        return frozenset((*self.weight_tensors, *self.table_tensors))
+
+    @cached_property
     def operand_tensors(self) -> dict[str, str]:
         """The operands of float operations that get a quantizer, named "module.output", with the module of each.
 
@@ -251,6 +286,13 @@ class Topology(Record):
         return frozenset(f"{module}.output" for module in self.emitted)
 
     @cached_property
+    def normalized_tensors(self) -> frozenset[str]:
+        """The operands that only normalized additions have: by default they get no quantizer."""
+        wanted = {name for addition in self.additions if not addition.normalized for name in addition.operands}
+        names = {name for addition in self.additions if addition.normalized for name in addition.operands}
+        return frozenset(f"{name}.output" for name in names - wanted if name is not None)
+
+    @cached_property
     def pooled_tensors(self) -> frozenset[str]:
         """The operands that are inputs of max-pools with indices, which always have a quantizer."""
         pools = (addition.operands for addition in self.additions if len(addition.operands) == 1)
@@ -261,6 +303,7 @@ class Topology(Record):
         lines = [text_table(head, map(self._cells, self.layers), left=(0, 1, 2, 5))]
         macs = sum(entry.macs for entry in self.unsupported)
         lines.append(f"{self.macs - macs:,} MACs in {len(self.layers)} layers")
+        lines += [f"{table.name}: a table of {table.rows:,} x {table.columns:,} weights" for table in self.tables]
         if self.unsupported:
             lines.append(f"not supported, {macs:,} MACs at 32 bits:")
         for entry in self.unsupported:

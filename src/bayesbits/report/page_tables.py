@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bayesbits.cost import Cost
+from bayesbits.cost.cost import TableCost
 from bayesbits.deploy.verification.result import RuntimeTensor, SimulatedOutput, Verification
 from bayesbits.recipes.result import POSTTRAINING
 from bayesbits.records.bench import Bench
@@ -76,7 +77,10 @@ def _differ(cost: Cost) -> bool:
 
 
 def layers(run: Run) -> list[list[Cell]]:
-    """Position, name, weight bits, input bits, channels in and out, MACs, share of BOPs, bytes and error by layer."""
+    """Position, name, weight bits, input bits, channels in and out, MACs, share of BOPs, bytes and error by layer.
+
+    Tables of embeddings follow the layers.
+    """
     if run.cost is None or run.topology is None:
         return []
     errors = {} if run.statistics is None else {error.name: error.alone for error in run.statistics.layers}
@@ -98,7 +102,22 @@ def layers(run: Run) -> list[list[Cell]]:
                 Cell("" if error is None else f"{error:.1f}", 1e9 if error is None else error),
             ]
         )
-    return rows
+    return rows + [_table_row(place, table) for place, table in enumerate(run.cost.tables, start=len(rows) + 1)]
+
+
+def _table_row(place: int, table: TableCost) -> list[Cell]:
+    """The row of a table of embeddings, which has bits and bytes alone."""
+    nothing = Cell("", -1)
+    return [
+        Cell(str(place), place),
+        Cell(table.name, table.name),
+        Cell(_bits(table.bits), table.bits),
+        *[nothing] * 3,
+        Cell("0", 0),
+        Cell("0.0%", 0.0),
+        Cell(f"{table.weight_bytes:,}", table.weight_bytes),
+        Cell("", 1e9),
+    ]
 
 
 def _bits(bits: int) -> str:
@@ -110,7 +129,7 @@ def remainder(run: Run) -> Row | None:
     cost = run.cost
     if cost is None:
         return None
-    other_bytes = cost.weight_bytes - sum(entry.weight_bytes for entry in cost.layers)
+    other_bytes = cost.weight_bytes - sum(entry.weight_bytes for entry in cost.parts)
     if not cost.unsupported_macs and not other_bytes:
         return None
     return f"{cost.unsupported_macs:,}", f"{_remaining_share(cost):.1f}%", f"{other_bytes:,}"

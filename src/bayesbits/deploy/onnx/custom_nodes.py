@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 
-from bayesbits.deploy.modules import LAYERS, QUANTIZERS
+from bayesbits.deploy.modules import LAYERS, QUANTIZERS, TABLES
 from bayesbits.graph.channel_rules import MOVES, PADS, SAME
 from bayesbits.graph.exported_program import operation
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
@@ -90,6 +90,9 @@ class CustomNodeInterpreter(fx.Interpreter):
         x: Tensor = self.env[source]
         if kind == LAYERS:
             return self._layer(node, self.network.layer(name), x, source)
+        if kind == TABLES:
+            shape = [*x.shape, self.network.table(name).columns]
+            return custom_node(node, "Table", name, x, torch.float32, shape)
         grid = self.network.grid(name)
         if kind == QUANTIZERS:
             if grid.carrier == "uint8":
@@ -110,7 +113,7 @@ class CustomNodeInterpreter(fx.Interpreter):
 
 
 def custom_node(node: fx.Node, kind: str, name: str, x: Tensor, dtype: torch.dtype, shape: Sequence[Any]) -> Tensor:
-    """A node of the domain "bayesbits" that names a layer or grid of the network and a node of the program."""
+    """A node of the domain "bayesbits" that names a layer, table or grid of the network and a node of the program."""
     result: Tensor = torch.onnx.ops.symbolic(
         f"{DOMAIN}::{kind}", (x,), {"of": name, "node": node.name}, dtype=dtype, shape=list(shape), version=1
     )

@@ -20,6 +20,7 @@ from bayesbits.deploy.signature import name_tensors, read_arguments, sort_keywor
 from bayesbits.graph.export import export_dynamic_batch, export_flat
 from bayesbits.graph.flat_network import FlatNetwork
 from bayesbits.records.integer_network import IntegerNetwork
+from bayesbits.records.plan import FLOAT_BITS
 from bayesbits.utils.batches import split_inputs
 from bayesbits.utils.files import write_atomically
 from bayesbits.utils.modes import evaluation_mode
@@ -118,5 +119,6 @@ def _write(model: ModelProto, path: str | Path) -> None:
 
 
 def _versions(network: IntegerNetwork, form: str) -> tuple[int, int]:
-    int2 = form == "compact" and any(layer.bits <= 2 for layer in network.layers)
+    widths = [layer.bits for layer in network.layers] + [table.bits for table in network.tables]
+    int2 = form == "compact" and min(widths, default=FLOAT_BITS) <= 2
     return (INT2_OPSET, INT2_IR_VERSION) if int2 else (OPSET, IR_VERSION)

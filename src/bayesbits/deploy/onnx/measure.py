@@ -311,7 +311,7 @@ class MeasuredNetwork:
                 continue
             nearest = min(widths, key=lambda width: abs(width - kind))
             same = [width for width in widths if kind_of(width) == kind] or [nearest]
-            activations += name not in topology.weight_tensors
+            activations += name not in topology.parameter_tensors
             bits[name] = same[-1] if activations % 2 else same[len(same) // 2 - 1]
         multiple = max(ALIGNED, self._attachment.spec.channel_multiple)
         gone: set[int] = set()

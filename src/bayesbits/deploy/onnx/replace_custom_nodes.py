@@ -27,7 +27,13 @@ FUSED = frozenset(
 )
 """What the runtime makes one integer operation of, with DequantizeLinear in front of all inputs and QuantizeLinear
 behind."""
-SUFFIX = {"Layer": "numbers", "Quantize": "quantized", "Dequantize": "dequantized", "Scale": "dequantized"}
+SUFFIX = {
+    "Layer": "numbers",
+    "Table": "rows",
+    "Quantize": "quantized",
+    "Dequantize": "dequantized",
+    "Scale": "dequantized",
+}
 
 
 def replace_custom_nodes(model: ModelProto, network: IntegerNetwork, *, compact: bool) -> None:
@@ -94,7 +100,7 @@ class _Replacement:
         of, program_node = _attribute(node, "of"), _attribute(node, "node")
         output = self._output(node, of)
         self._write(node, of, inputs[0], output)
-        if node.op_type in ("Layer", "Quantize"):
+        if node.op_type in ("Layer", "Table", "Quantize"):
             self.mapped.append(MappedTensor(program_node, node.op_type, of, output, self._zero_point(node, of)))
 
     def _padding_of_layer(self, node: NodeProto, constants: Mapping[str, Array]) -> tuple[int, ...]:
@@ -125,6 +131,9 @@ class _Replacement:
             self._emit_for_depthwise(node, self.network.layer(of))
             source, padding = self._paddings.get(node.input[0], (x, ()))
             writer.layer(self.network.layer(of), self._names.get(source, source), output, name, shape, padding)
+            return
+        if node.op_type == "Table":
+            writer.table(self.network.table(of), x, output)
             return
         grid = self.network.grid(of)
         if node.op_type == "Quantize":
@@ -181,6 +190,8 @@ class _Replacement:
         return name if count == 1 else f"{name}#{count}"
 
     def _zero_point(self, node: NodeProto, of: str) -> int | None:
+        if node.op_type == "Table":
+            return None
         name = self.network.layer(of).output if node.op_type == "Layer" else of
         grid = None if name is None else self.network.grid(name)
         return grid.zero_point if grid is not None and grid.carrier == "uint8" else None

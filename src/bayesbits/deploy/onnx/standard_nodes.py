@@ -14,6 +14,7 @@ in integers, and its result is known bit by bit. Another runtime that fuses othe
 - Codes that float operations read are dequantized by DequantizeLinear. Between it and QuantizeLinear the runtime would
   fuse some operations to QLinearMul and the like, whose rounding depends on the CPU: in front of those, codes are
   dequantized by Cast, Sub and Mul. Additions are written as Sum, which the runtime does not fuse.
+- A table of embeddings is Gather of its codes, Cast and Mul by the steps, which are gathered by row.
 - In the compact form, weights of 2 and 4 bits are stored as int2 and int4 and cast to int8; the runtime computes the
   cast once, when it loads the file.
 
@@ -32,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
+from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerTable
 from bayesbits.records.topology import output_axis
 
 Array = NDArray[Any]
@@ -108,6 +109,20 @@ class NodeWriter:
     def scale(self, grid: Grid, x: str, output: str) -> None:
         """Float codes to numbers: code times step."""
         self.add("Mul", [x, self.constant(f"{grid.name}.step", np.float32(grid.step))], output)
+
+    def table(self, table: IntegerTable, indices: str, output: str) -> None:
+        """Rows of a table: the codes are looked up, and multiplied by the step of their row."""
+        if f"{table.name}.codes" not in self.network.tensors:
+            weight = self.constant(f"{table.name}.weight", self._tensor(table, "weight"))
+            self.add("Gather", [weight, indices], output)
+            return
+        codes = self.add("Gather", [self._weight(table), indices], f"{output}/codes")
+        numbers = self.add("Cast", [codes], f"{output}/numbers", to=TensorProto.FLOAT)
+        steps = self._tensor(table, "steps")
+        step = self.constant(f"{table.name}.weight.step", steps.reshape((-1, 1) if steps.size > 1 else ()))
+        if steps.size > 1:
+            step = self.add("Gather", [step, indices], f"{output}/steps")
+        self.add("Mul", [numbers, step], output)
 
     def layer(
         self,
@@ -299,7 +314,7 @@ class NodeWriter:
         assert layer.input is not None
         return self.network.grid(layer.input)
 
-    def _tensor(self, layer: IntegerLayer, what: str) -> Array:
+    def _tensor(self, layer: IntegerLayer | IntegerTable, what: str) -> Array:
         array: Array = self.network.tensors[f"{layer.name}.{what}"].numpy()
         return array
 
@@ -322,8 +337,8 @@ class NodeWriter:
             zero = self._padded(layer, f"{what}.zero_point", zero, name, [more])
         return self.add("DequantizeLinear", [codes, step, zero], f"{name}/{what}", axis=0)
 
-    def _weight(self, layer: IntegerLayer) -> str:
-        """The codes of a weight as int8 or int16; the compact form stores narrower types and casts them."""
+    def _weight(self, layer: IntegerLayer | IntegerTable) -> str:
+        """The codes of a weight or table as int8 or int16; the compact form stores narrower types and casts them."""
         name, codes = f"{layer.name}.weight", self._tensor(layer, "codes")
         stored = storage_type(layer.bits)
         if not self.compact or stored is None:

@@ -11,7 +11,7 @@ from bayesbits.deploy.rewrite.program import LayerNode, RewrittenProgram
 from bayesbits.deploy.signature import name_tensors
 from bayesbits.graph.exported_program import shape
 from bayesbits.graph.layers import data_of
-from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, Structure
+from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerTable, Structure
 
 
 def write_record(program: RewrittenProgram) -> None:
@@ -24,6 +24,12 @@ def write_record(program: RewrittenProgram) -> None:
         weights, grid = decision.weights[entry.layer.name], decision.grids.get(entry.layer.activation)
         layers.append(_layer(program, entry, weights, grid))
         tensors |= _tensors(entry, weights, grid)
+    tables = [table for table in topology.tables if table.name in decision.tables]
+    for table in tables:
+        tensors |= {
+            f"{table.name}.{name}": tensor.detach().contiguous().clone()
+            for name, tensor in decision.tables[table.name].tensors.items()
+        }
     inputs, outputs = name_tensors(program.takes, program.returns)
     structure = Structure(
         layers=tuple(layers),
@@ -37,8 +43,13 @@ def write_record(program: RewrittenProgram) -> None:
         outputs=outputs,
         removed=tuple(sorted(decision.removed)),
         other_macs=sum(entry.macs for entry in topology.unsupported),
-        other_parameters=topology.other_parameters,
+        other_parameters=topology.other_parameters
+        + sum(table.elements for table in topology.tables if table.name not in decision.tables),
         notes=_notes(program),
+        tables=tuple(
+            IntegerTable(table.name, table.parameter, decision.tables[table.name].bits, table.rows, table.columns)
+            for table in tables
+        ),
     )
     program.record = IntegerNetwork(structure, tensors)
 

@@ -18,7 +18,7 @@ from bayesbits.deploy.onnx.runtime import layer_of
 from bayesbits.deploy.onnx.tensor_names import MappedTensor, read_tensor_map
 from bayesbits.deploy.verification.differences import ArrayComparison
 from bayesbits.deploy.verification.result import ConstantCounts, VerificationError
-from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
+from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerTable
 
 Array = NDArray[Any]
 
@@ -45,6 +45,13 @@ def check_onnx_constants(model: ModelProto, network: IntegerNetwork) -> Constant
             _check_equal(layer.name, what, numpy_helper.to_array(tensor), expected)
             weights += expected.size if what == "weight" else 0
             biases += expected.size if what == "bias" else 0
+    for table in network.tables:
+        for what, expected in _table_constants(table, network).items():
+            constant = stored.get(f"{table.name}.{what}")
+            if constant is None:
+                raise VerificationError(f"{table.name}: the ONNX file has no constant {table.name}.{what}")
+            _check_equal(table.name, what, numpy_helper.to_array(constant), expected)
+            weights += expected.size if what == "weight" else 0
     for grid in network.structure.grids:
         for what, expected in _grid_constants(grid):
             tensor = stored.get(f"{grid.name}.{what}")
@@ -80,6 +87,13 @@ def _layer_constants(layer: IntegerLayer, network: IntegerNetwork) -> Iterator[t
         yield "codes.high", np.asarray(layer.output_high + shift), False
 
 
+def _table_constants(table: IntegerTable, network: IntegerNetwork) -> dict[str, Array]:
+    """The constants that a table has in the file."""
+    if f"{table.name}.codes" not in network.tensors:
+        return {"weight": network.tensors[f"{table.name}.weight"].numpy()}
+    return {"weight": network.codes(table.name).numpy(), "weight.step": network.steps(table.name).numpy()}
+
+
 def _grid_constants(grid: Grid) -> Iterator[tuple[str, Array]]:
     """The constants that a grid may have in the file."""
     shift = grid.zero_point if grid.carrier == "uint8" else 0
@@ -103,12 +117,16 @@ def _check_constants_read(model: ModelProto, network: IntegerNetwork) -> None:
     values = {tensor.value for tensor in tensors}
     layers = {layer.name: layer for layer in network.layers}
     grids = {grid.name: grid for grid in network.structure.grids}
+    tables = {table.name: table for table in network.tables}
     for tensor in tensors:
         if tensor.kind == "Layer" and tensor.of in layers:
             layer = layers[tensor.of]
             read = set(_read_by_layer(tensor.value, layer, producers, values - {tensor.value}))
             read -= {f"{layer.name}.{what}" for what in _SHAPES} | _SHARED
             _check_same_constants(tensor, read, _constants_of_layer(layer, network))
+        elif tensor.kind == "Table" and tensor.of in tables:
+            expected = {f"{tensor.of}.{what}" for what in _table_constants(tables[tensor.of], network)}
+            _check_same_constants(tensor, set(_read_by_table(tensor.value, producers)), expected)
         elif tensor.kind == "Quantize" and tensor.of in grids:
             read = set(_read_by_quantizer(tensor.value, producers))
             _check_same_constants(tensor, read, _constants_of_quantizer(grids[tensor.of]))
@@ -142,6 +160,18 @@ def _read_by_layer(
             source = producers.get(node.input[0])
             if layer.arithmetic == "integer" and source is not None and source.op_type in ("DequantizeLinear", "Sub"):
                 waiting += source.input[1:]
+
+
+def _read_by_table(value: str, producers: Mapping[str, NodeProto]) -> Iterator[str]:
+    """The constants that are read between the indices of a lookup and its rows."""
+    waiting = [value]
+    while waiting:
+        tensor = waiting.pop()
+        node = producers.get(tensor)
+        if node is None:
+            yield tensor
+        else:
+            waiting += node.input[:1] if node.op_type == "Gather" else node.input
 
 
 def _read_by_quantizer(value: str, producers: Mapping[str, NodeProto]) -> Iterator[str]:

@@ -22,6 +22,7 @@ from torch import Tensor
 from bayesbits.compression.compressor import Compressor
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.verification.compare_outputs import OutputComparison, check_arguments, check_returned
+from bayesbits.deploy.verification.compare_tables import TableConstants
 from bayesbits.deploy.verification.deployed_codes import (
     DeployedCodes,
     Matches,
@@ -58,10 +59,11 @@ class SimulationComparison:
         plan: Plan,
         constants: Mapping[str, LayerConstants],
         grids: Mapping[str, Grid],
+        tables: Mapping[str, TableConstants],
     ) -> None:
         self.small, self.grids = small, grids
         self.simulation = Simulation(compressor, plan)
-        self.exact = Float64Simulation(compressor, plan, constants)
+        self.exact = Float64Simulation(compressor, plan, constants, tables)
         self.code_nodes = {**layer_inputs(small), **operand_codes(small)}
         self.nodes = {node.node for nodes in self.code_nodes.values() for node in nodes}
         """The nodes of the deployed program whose values are compared."""

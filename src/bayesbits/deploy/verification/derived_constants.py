@@ -72,7 +72,7 @@ def derive_grids(fixed: Compressor, plan: Plan) -> dict[str, Grid]:
     """The grid of every quantized activation, by the tensor's name."""
     found = {}
     for name, quantizer in fixed.attachment.quantizers.items():
-        if name in plan.bits and name not in fixed.topology.weight_tensors:
+        if name in plan.bits and name not in fixed.topology.parameter_tensors:
             bits, beta = plan.bits[name], _array(quantizer.beta)
             if quantizer.alpha is not None:
                 found[name] = _asymmetric_grid(name, bits, _array(quantizer.alpha), beta)

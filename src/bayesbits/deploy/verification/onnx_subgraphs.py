@@ -29,6 +29,7 @@ EXACT = MOVES | frozenset((
     "Add", "Clip", "Div", "DequantizeLinear", "Max", "Min", "Mul", "Neg", "QuantizeLinear", "Relu", "Round", "Sum",
 ))
 # fmt: on
+KINDS = {"Layer": "layer", "Table": "table", "Quantize": "quantizer"}
 WHOLE = MOVES | frozenset(("ReduceSum",))
 NORMALIZATIONS = frozenset({"GroupNormalization", "InstanceNormalization", "LayerNormalization"})
 AVERAGES = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"})
@@ -41,7 +42,7 @@ class Subgraph:
     name: str
     """The name of the layer, of the quantized tensor, or of the output."""
     kind: str
-    """"layer", "quantizer" or "output"."""
+    """"layer", "table", "quantizer" or "output"."""
     value: str
     """The name of the tensor that it computes."""
     mapped: MappedTensor | None
@@ -112,10 +113,7 @@ class SubgraphExtractor:
         for value in mapped:
             self._types[value] = TensorProto.UINT8 if value in self._codes else TensorProto.FLOAT
         self._boundary = {value.name for value in graph.input} | mapped
-        self.subgraphs = [
-            self._extract(tensor.of, "layer" if tensor.kind == "Layer" else "quantizer", tensor.value, tensor)
-            for tensor in tensors
-        ]
+        self.subgraphs = [self._extract(tensor.of, KINDS[tensor.kind], tensor.value, tensor) for tensor in tensors]
         self.subgraphs += [
             self._extract(value.name, "output", value.name, None)
             for value in graph.output
@@ -169,7 +167,9 @@ class SubgraphExtractor:
 
 def exporter_constants(model: ModelProto, small: DeployedNetwork) -> set[str]:
     """Float constants of a model that the deployed network does not hold: the exporter computed them."""
-    owners = [layer.name for layer in small.integer.layers] + [grid.name for grid in small.integer.structure.grids]
+    structure = small.integer.structure
+    owners = [layer.name for layer in structure.layers] + [table.name for table in structure.tables]
+    owners += [grid.name for grid in structure.grids]
     program = small.program
     held = {_sorted_bytes(tensor.detach().numpy()) for tensor in (*program.parameters(), *program.buffers())}
     found = set()

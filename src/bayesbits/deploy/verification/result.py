@@ -90,7 +90,7 @@ class RuntimeTensor:
     name: str
     """The name of the layer, of the quantized tensor, or of the output."""
     kind: str
-    """"layer", "quantizer" or "output"."""
+    """"layer", "table", "quantizer" or "output"."""
     exact: bool
     """Whether it has to be equal bit by bit; otherwise float operations compute it."""
     values: int

@@ -18,12 +18,14 @@ from torch import Tensor, nn
 
 from bayesbits.compression.compressor import Compressor
 from bayesbits.compression.final_form import make_final
+from bayesbits.deploy.verification.compare_tables import TableConstants
 from bayesbits.deploy.verification.derived_constants import LayerConstants
 from bayesbits.deploy.verification.float64_mode import Float64Mode
 from bayesbits.deploy.verification.inputs import Batch
 from bayesbits.nn.batch_norm import AttachedBatchNorm, BatchNormParts
 from bayesbits.nn.layer import AttachedLayer, LayerParts
 from bayesbits.nn.product import find_layer
+from bayesbits.nn.table import AttachedTable
 from bayesbits.records.plan import Plan
 from bayesbits.utils.pytree import Tree, describe
 from bayesbits.utils.torch_private import BatchNorm, tree_map_only
@@ -67,7 +69,7 @@ class Simulation:
         self.returned: Tree | None = None
         """The containers that the network returned when it ran last."""
         for name, quantizer in self.fixed.attachment.quantizers.items():
-            if quantizer.mode != "off" and name not in topology.weight_tensors:
+            if quantizer.mode != "off" and name not in topology.parameter_tensors:
                 quantizer.forward = partial(self._quantize, name, quantizer.forward)  # type: ignore[method-assign]
         for layer in topology.layers:
             module = find_layer(self.fixed.model, layer.name)
@@ -108,9 +110,21 @@ class Float64Simulation(Simulation):
     The derived constants have batch norm folded; the batch norm modules stay in the network, as the identity.
     """
 
-    def __init__(self, compressor: Compressor, plan: Plan, constants: Mapping[str, LayerConstants]) -> None:
+    def __init__(
+        self,
+        compressor: Compressor,
+        plan: Plan,
+        constants: Mapping[str, LayerConstants],
+        tables: Mapping[str, TableConstants],
+    ) -> None:
         super().__init__(compressor, plan)
         model = self.fixed.model.double()
+        for table in self.fixed.topology.tables:
+            for name in table.modules if table.name in tables else ():
+                lookup = model.get_submodule(name)
+                assert isinstance(lookup, AttachedTable)
+                lookup.bayesbits_table.quantizer = None
+                lookup.weight = nn.Parameter(torch.as_tensor(tables[table.name].numbers).double(), requires_grad=False)
         for layer in self.fixed.topology.layers:
             module = find_layer(model, layer.name)
             if isinstance(module, AttachedLayer):

@@ -6,7 +6,7 @@ A file of the form "qdq" is compared in steps, as the arithmetic of the runtime 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from bayesbits.deploy.onnx import runtime as onnxruntime_runtime
 from bayesbits.deploy.onnx.runtime import Kernel, Machine
 from bayesbits.deploy.verification.compare_constants import check_deployed_constants, check_simulated_constants
 from bayesbits.deploy.verification.compare_simulation import SimulationComparison
+from bayesbits.deploy.verification.compare_tables import check_deployed_tables, check_simulated_tables, derive_tables
 from bayesbits.deploy.verification.deployed_program import run_deployed
 from bayesbits.deploy.verification.derived_constants import derive_grids, derive_layers
 from bayesbits.deploy.verification.inputs import Inputs
@@ -108,14 +109,17 @@ def verify(
         fixed = fixed_copy(compressor, plan)
         grids = derive_grids(fixed, plan)
         constants = derive_layers(fixed, plan, grids)
+        tables = derive_tables(fixed, plan)
 
         # Compare the constants of simulation, deployed network and file.
         check_simulated_constants(fixed, constants)
-        found.derived = check_deployed_constants(small, fixed, plan, constants, grids)
+        check_simulated_tables(fixed, tables)
+        counts = check_deployed_constants(small, fixed, plan, constants, grids)
+        found.derived = replace(counts, weights=counts.weights + check_deployed_tables(small, tables))
         found.stored = (check_qdq_constants if portable else check_onnx_constants)(model, small.integer)
 
         # Run all three on the inputs, and compare them tensor by tensor and end to end.
-        simulation = found.simulation = SimulationComparison(compressor, small, plan, constants, grids)
+        simulation = found.simulation = SimulationComparison(compressor, small, plan, constants, grids, tables)
         running = found.runtime = _compare_runtime(small, model, runtime, portable)
         with progress_bar("verifying", examples.calls) as advance:
             for batch in examples.batches():
