@@ -23,6 +23,7 @@ from bayesbits.methods.reinforce import ScoreFunction
 from bayesbits.nn import ChannelFollower, ChannelGate, GatedQuantizer, Quantizer
 from bayesbits.nn.batch_norm import AttachedBatchNorm
 from bayesbits.nn.class_exchange import check_restorable, restore_class
+from bayesbits.nn.dynamic_quantizer import DynamicQuantizer
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.nn.network_quantizers import NetworkQuantizers
 from bayesbits.nn.product import attached_products
@@ -138,6 +139,9 @@ def _quantizers(topology: Topology, spec: Spec, search_space: SearchSpace) -> di
     quantizers: dict[str, Quantizer] = {}
     for tensor, widths in search_space.widths.items():
         if widths == (FLOAT_BITS,):
+            continue
+        if tensor in search_space.dynamic:
+            quantizers[tensor] = DynamicQuantizer()
             continue
         owners = topology.weight_tensors.get(tensor)
         made = method.weights if owners else method.activations

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 from bayesbits.compression.spec import Rule, Spec
+from bayesbits.functional.dynamic import DYNAMIC_BITS
 from bayesbits.functional.grid import INTEGER_BITS, MAX_BITS
 from bayesbits.methods import METHODS
 from bayesbits.records.topology import POOLED_BITS, Topology
@@ -33,6 +34,8 @@ class SearchSpace:
     """The layers that are left in float entirely."""
     min_channels: Mapping[str, int]
     """For layers with such a rule: how many channels of every group that they make stay at least."""
+    dynamic: frozenset[str] = frozenset()
+    """The activations that are quantized by their own range at run time."""
 
     def fixed(self, tensor: str) -> int | None:
         """The tensor's width where there is no choice, otherwise None."""
@@ -46,14 +49,38 @@ def find_search_space(spec: Spec, topology: Topology) -> SearchSpace:
     owners.update({activation.name: activation.consumers for activation in topology.activations})
     owners.update(dict.fromkeys(topology.operand_tensors, ()))
     layers, tensors = _collect(spec, topology, owners)
+    dynamic = _dynamic(spec, topology)
     widths = {}
     for tensor, rules in tensors.items():
-        found = _widths(tensor, _agreed(tensor, rules), spec.bits, _given(spec, topology, tensor))
+        given = _given_dynamic(spec, topology, tensor) if tensor in dynamic else _given(spec, topology, tensor)
+        found = _widths(tensor, _agreed(tensor, rules), spec.bits, given)
+        if tensor in dynamic and found not in ((DYNAMIC_BITS,), (MAX_BITS,)):
+            raise ValueError(
+                f"{tensor} is quantized at run time, by Spec(activations='dynamic'), to {DYNAMIC_BITS} bits, and the "
+                f"rules give it {found[0]}: give it {DYNAMIC_BITS} bits, or {MAX_BITS} to leave it in float"
+            )
         if found and not (tensor in topology.operand_tensors and found == (MAX_BITS,)):
             widths[tensor] = found
     skipped = frozenset(name for name, rule in layers.items() if rule.skip)
     min_channels = {name: rule.min_channels for name, rule in layers.items() if rule.min_channels is not None}
-    return SearchSpace(widths, _prunable(spec, topology, layers) - skipped, skipped, min_channels)
+    return SearchSpace(widths, _prunable(spec, topology, layers) - skipped, skipped, min_channels, dynamic)
+
+
+def _dynamic(spec: Spec, topology: Topology) -> frozenset[str]:
+    """The activations that are quantized at run time: those that only linear layers read."""
+    if spec.activations != "dynamic":
+        return frozenset()
+    return frozenset(
+        activation.name
+        for activation in topology.activations
+        if all(topology.layer(name).kind == "linear" for name in activation.consumers)
+    )
+
+
+def _given_dynamic(spec: Spec, topology: Topology, tensor: str) -> tuple[int, ...]:
+    """The width of an activation that is quantized at run time; the network's input may stay in float."""
+    stays = topology.activation(tensor).network_input and spec.input_bits == MAX_BITS
+    return (MAX_BITS,) if stays else (DYNAMIC_BITS,)
 
 
 def _collect(

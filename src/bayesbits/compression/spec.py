@@ -19,6 +19,7 @@ from bayesbits.records.latency_table import LatencyTable
 from bayesbits.utils.checks import check_choice, check_flag, check_integer, is_integer
 
 BACKENDS = ("onnxruntime",)
+ACTIVATIONS = ("static", "dynamic")
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,8 @@ class Spec:
             cannot be folded): fixed, "learned", or None for no quantizer.
         per_channel_weights: Whether every output channel of a weight has a range of its own.
         asymmetric_activations: Whether the range of an activation with values below zero has two ends of its own.
+        activations: "static" (ranges that are calibrated and learned), or "dynamic": inputs of linear layers are
+            quantized to 8 bits by the range that they have at run time.
         channel_multiple: The number of kept channels of a group is rounded up to a multiple of this.
         method: How tensors are quantized: "bayesian_bits", or a method to compare with, such as "lsq", "pact" or "dq"
             (see `bayesbits.methods`). These neither prune nor have gates or asymmetric ranges, and one range for each
@@ -144,6 +147,10 @@ class Spec:
     """Whether the range of an activation with values below zero has two ends of its own, [alpha, beta] with a zero
     point, as outputs of GELU, SiLU and hard-swish and standardized images need it; otherwise it is symmetric,
     [-beta, beta]. Activations without values below zero are unsigned in both cases, and weights are symmetric."""
+    activations: str = "static"
+    """How activations are quantized. "static": to learned widths, in ranges that are calibrated and learned. "dynamic":
+    the inputs of linear layers to 8 bits, by the range that each tensor has at run time; convolutions stay "static",
+    as the runtime's integer convolution of such inputs is slower than the float one."""
     channel_multiple: int = 1
     """The number of kept channels of a group is rounded up to a multiple of this."""
     latency_table: LatencyTable | str | None = None
@@ -190,6 +197,7 @@ class Spec:
         if self.output_bits not in (None, "learned"):
             _check_width("Spec.output_bits", self.output_bits, ', "learned" or None')
         check_integer(self, "channel_multiple", 1)
+        check_choice(self, "activations", ACTIVATIONS)
         self._check_method()
         if not isinstance(self.rules, Mapping):
             raise ValueError(f"Spec.rules is a {type(self.rules).__name__}; it maps patterns to rules")
@@ -197,6 +205,11 @@ class Spec:
 
     def _check_method(self) -> None:
         check_choice(self, "method", tuple(METHODS))
+        if self.activations != "static" and self.activation_bits is not None:
+            raise ValueError(
+                f"Spec.activation_bits is {self.activation_bits} and Spec.activations is {self.activations!r}, which "
+                "decides the width of activations: leave one of them out"
+            )
         for name in ("weight_bits", "activation_bits"):
             width = getattr(self, name)
             if width is not None:
@@ -238,12 +251,14 @@ class Spec:
         return cls(residual_bits=None, asymmetric_activations=False)
 
     @classmethod
-    def for_backend(cls, backend: str) -> Spec:
+    def for_backend(cls, backend: str, activations: str = "static") -> Spec:
         """A spec with what a runtime computes with integers: widths up to 8 bits, operands of additions at 8 bits,
         multiples of 8 channels, and a range for every output channel of a weight.
 
         Args:
             backend: The runtime: "onnxruntime".
+            activations: "static", or for networks of linear layers, such as transformers, "dynamic": their inputs are
+                quantized at run time, and nothing else is, so that operands of additions stay in float.
 
         Returns:
             The spec.
@@ -253,7 +268,11 @@ class Spec:
         """
         if backend not in BACKENDS:
             raise ValueError(f"backend is {backend!r}; it is one of {', '.join(BACKENDS)}")
-        return cls(bits=(2, 4, 8), residual_bits=8, output_bits=8, channel_multiple=8, per_channel_weights=True)
+        operands = 8 if activations == "static" else None
+        return cls(
+            bits=(2, 4, 8), residual_bits=operands, output_bits=operands, channel_multiple=8, per_channel_weights=True,
+            activations=activations,
+        )  # fmt: skip
 
 
 def _check_width(name: str, value: Any, otherwise: str = "") -> None:

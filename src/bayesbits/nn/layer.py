@@ -159,6 +159,8 @@ class AttachedLayer(nn.Module):
         for quantizer in (self.parts.weight, self.parts.input):
             if quantizer is None or quantizer.mode != "fixed" or not 0 < (quantizer.fixed_bits or 0) <= INTEGER_BITS:
                 return None
+            if quantizer.dynamic:  # its step is known at run time alone: the bias is added in float
+                return None
         assert self.parts.input is not None
         return self.parts.input.step()
 

@@ -90,7 +90,7 @@ class IntegerLayer:
     bias: bool
     """Whether there is a bias: int32 on the grid of input step times weight step, or float with float arithmetic."""
     input: str | None
-    """The grid of the tensor that the layer reads; None where that is float."""
+    """The grid of the tensor that the layer reads; None where that is float, or quantized at run time."""
     output: str | None
     """The grid whose codes the layer emits; None where it emits numbers."""
     output_low: int
@@ -104,6 +104,9 @@ class IntegerLayer:
     groups: int
     macs: int
     """Multiply-accumulates for the inputs that the network was attached with, all calls together."""
+    dynamic: bool = False
+    """Whether the layer reads numbers, and quantizes them to 8 bits by the range that they have at run time. With
+    integer arithmetic its bias is float, and it emits numbers."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +221,7 @@ class IntegerNetwork:
         return self.tensors[f"{layer}.steps"]
 
     def bias(self, layer: str) -> Tensor | None:
-        """The bias of a layer: int32, or float32 where its arithmetic is float."""
+        """The bias of a layer: int32, or float32 where its arithmetic is float or its input quantized at run time."""
         return self.tensors.get(f"{layer}.bias")
 
     @property

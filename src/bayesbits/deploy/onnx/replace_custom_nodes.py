@@ -93,9 +93,17 @@ class _Replacement:
             return
         of, program_node = _attribute(node, "of"), _attribute(node, "node")
         output = self._output(node, of)
+        if node.op_type == "Layer" and self.network.layer(of).dynamic:
+            self._map_input(node, of, inputs[0])
         self._write(node, of, inputs[0], output)
         if node.op_type in ("Layer", "Quantize"):
             self.mapped.append(MappedTensor(program_node, node.op_type, of, output, self._zero_point(node, of)))
+
+    def _map_input(self, node: NodeProto, of: str, x: str) -> None:
+        """Map the numbers that a layer quantizes at run time, unless another entry of the map or an input has them."""
+        computed = any(x in written.output for written in self.writer.nodes)
+        if computed and all(tensor.value != x for tensor in self.mapped):
+            self.mapped.append(MappedTensor(_attribute(node, "source"), "Input", f"{of}.input", x, None))
 
     def _padding_of_layer(self, node: NodeProto, constants: Mapping[str, Array]) -> tuple[int, ...]:
         """How much a Pad adds around the images of a convolution that alone reads it; () where it does other things.

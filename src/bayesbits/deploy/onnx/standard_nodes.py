@@ -7,6 +7,9 @@ in integers, and its result is known bit by bit. Another runtime that fuses othe
   QLinearConv or QGemm. A float Clip in front of QuantizeLinear would prevent the fusion.
 - A layer that emits numbers is ConvInteger or MatMulInteger, an Add of the bias, a Cast and a Mul by the scale. As Conv
   or Gemm, followed by a float function, it would become a float kernel.
+- A linear layer whose input is quantized at run time is DynamicQuantizeLinear, which all readers of a tensor share, and
+  MatMulInteger, a Cast, a Mul by the product of both steps and an Add of the bias. It becomes MatMulIntegerToFloat, and
+  DynamicQuantizeMatMul where it is the only reader.
 - A convolution of an image with one position that emits numbers is written as a linear layer: the runtime's ConvInteger
   takes ten times as long.
 - A convolution that reads two or three channels is given channels of zeros up to four, and a depthwise one up to a
@@ -57,6 +60,10 @@ class NodeWriter:
         """How many channels of zeros layers emit behind their own, by the name of the layer."""
         self.padded: dict[str, str] = {}
         """The tensors that hold such channels as well, by the name of the tensor without them."""
+        self._dynamic: dict[str, list[str]] = {}
+        """Codes, step and zero point of tensors that are quantized at run time, by the name of the tensor."""
+        self._rounded: dict[str, str] = {}
+        """The same tensors as numbers on their grids."""
 
     def add(
         self, operation: str, inputs: Sequence[str], output: str, name: str | None = None, **attributes: Any
@@ -129,7 +136,10 @@ class NodeWriter:
             self.layer(layer, x, f"{name}/batch/output", name, [1, *shape])
             self.add("Squeeze", [f"{name}/batch/output", first], output)
         elif layer.arithmetic == "float":
+            x = self._dynamically_rounded(x) if layer.dynamic else x
             self._float_layer(layer, x, output, name, shape)
+        elif layer.dynamic:
+            self._dynamic_sum(layer, x, output, name)
         elif layer.kind == "conv_transpose":
             self._transposed_convolution(layer, x, output, name)
         elif layer.output is None and _multiplies_one_position(layer, shape):
@@ -228,6 +238,34 @@ class NodeWriter:
         steps = self._accumulator_steps(layer)
         steps = steps.reshape(axes if steps.size > 1 else ())
         self.add("Mul", [number, self.constant(f"{layer.name}.scale", steps)], output)
+
+    def _dynamic_sum(self, layer: IntegerLayer, x: str, output: str, name: str) -> None:
+        """A linear layer that quantizes its input at run time: the integer sum, converted to float, scaled and biased."""
+        codes, step, zero_point = self._dynamically_quantized(x)
+        weight = self.add("Transpose", [self._weight(layer)], f"{name}/turned", perm=[1, 0])
+        total = self.add("MatMulInteger", [codes, weight, zero_point], f"{name}/sum", name=name)
+        number = self.add("Cast", [total], f"{name}/number", to=TensorProto.FLOAT)
+        steps = self.constant(f"{layer.name}.weight.step", self._steps(layer))
+        scale = self.add("Mul", [step, steps], f"{name}/scale")
+        last = f"{name}/product" if layer.bias else output
+        self.add("Mul", [number, scale], last)
+        if layer.bias:
+            self.add("Add", [last, self.constant(f"{layer.name}.bias", self._tensor(layer, "bias"))], output)
+
+    def _dynamically_quantized(self, x: str) -> list[str]:
+        """Codes, step and zero point of a tensor by its own range; each tensor is quantized once for all its readers."""
+        if x not in self._dynamic:
+            names = [f"{x}/dynamic/{part}" for part in ("codes", "step", "zero_point")]
+            self.nodes.append(helper.make_node("DynamicQuantizeLinear", [x], names, name=auxiliary_node(names[0])))
+            self._dynamic[x] = names
+        return self._dynamic[x]
+
+    def _dynamically_rounded(self, x: str) -> str:
+        """A tensor on the grid of its own range, as numbers."""
+        if x not in self._rounded:
+            quantized = self._dynamically_quantized(x)
+            self._rounded[x] = self.add("DequantizeLinear", quantized, f"{x}/dynamic/numbers")
+        return self._rounded[x]
 
     def _transposed_convolution(self, layer: IntegerLayer, x: str, output: str, name: str) -> None:
         """A transposed convolution of float codes, which is exact; the runtime has no integer kernel for it."""

@@ -61,7 +61,7 @@ def _layer_constants(layer: IntegerLayer, network: IntegerNetwork) -> Iterator[t
         yield "weight", network.codes(layer.name).numpy(), True
         yield "weight.step", steps, False
         yield "weight.zero_point", np.zeros(steps.shape, np.int8), False
-        if layer.arithmetic == "integer":
+        if layer.arithmetic == "integer" and not layer.dynamic:
             assert layer.input is not None
             scale = np.float32(network.grid(layer.input).step) * steps
             yield "bias.step", scale, False
@@ -135,6 +135,8 @@ def _read_by_layer(
         visited.add(tensor)
         if node is None or node.op_type == "Constant":
             yield tensor
+        elif node.op_type == "DynamicQuantizeLinear":  # it reads the layer's input and no constant
+            continue
         elif layer_of(node.name) != layer.name:
             waiting += node.input
         else:
@@ -154,7 +156,7 @@ def _read_by_quantizer(value: str, producers: Mapping[str, NodeProto]) -> Iterat
 
 def _constants_of_layer(layer: IntegerLayer, network: IntegerNetwork) -> set[str]:
     parts = {"weight"} | ({"bias"} if layer.bias else set())
-    if layer.arithmetic == "float":
+    if layer.arithmetic == "float" or layer.dynamic:
         if f"{layer.name}.codes" in network.tensors:
             parts.add("weight.step")
         return {f"{layer.name}.{part}" for part in parts}

@@ -52,6 +52,8 @@ class LayerConstants:
     """The width of the weight."""
     input_bits: int
     """The width of the layer's input; 32 where it is float."""
+    dynamic: bool = False
+    """Whether the input is quantized at run time, by its own range; the bias is not an integer then."""
 
     @property
     def integer(self) -> bool:
@@ -72,7 +74,7 @@ def derive_grids(fixed: Compressor, plan: Plan) -> dict[str, Grid]:
     """The grid of every quantized activation, by the tensor's name."""
     found = {}
     for name, quantizer in fixed.attachment.quantizers.items():
-        if name in plan.bits and name not in fixed.topology.weight_tensors:
+        if name in plan.bits and name not in fixed.topology.weight_tensors and not quantizer.dynamic:
             bits, beta = plan.bits[name], _array(quantizer.beta)
             if quantizer.alpha is not None:
                 found[name] = _asymmetric_grid(name, bits, _array(quantizer.alpha), beta)
@@ -106,6 +108,8 @@ class _LayerDerivation:
         self.bits = plan.bits[layer.parameter]
         grid = grids.get(layer.activation)
         self.input = None if grid is None or grid.carrier is None else grid
+        reader = fixed.attachment.quantizers.get(layer.activation)
+        self.dynamic = reader is not None and reader.dynamic and plan.bits[layer.activation] <= 8
         transposed = layer.kind == "conv_transpose"
         self.axis = 1 if transposed and layer.groups == 1 else 0
         tied = len(fixed.topology.weight_tensors[layer.parameter]) > 1
@@ -124,7 +128,7 @@ class _LayerDerivation:
             numbers = numbers if self.factor is None else numbers * self._along(self.factor)
             numbers = np.where(self._along(keep), numbers, _FLOAT32(0))
             wide = None if bias is None else bias.astype(np.float64)
-            return LayerConstants(numbers.astype(np.float64), wide, None, None, None, self.bits, self._input_bits())
+            return LayerConstants(numbers.astype(np.float64), wide, None, None, None, *self._widths())
         codes, steps = self._codes(weight)
         codes = np.where(self._along(keep), codes, 0)
         spread = steps if steps.size == 1 else self._along(steps)
@@ -138,10 +142,13 @@ class _LayerDerivation:
                     # The layer adds codes to sums of products of codes. What both are multiplied with is not rounded
                     # here, as rounding it for one of them alone would show where they nearly cancel.
                     wide = bias_codes * (np.float64(_FLOAT32(self.input.step)) * steps.astype(np.float64))
-        return LayerConstants(numbers, wide, codes, steps, bias_codes, self.bits, self._input_bits())
+        return LayerConstants(numbers, wide, codes, steps, bias_codes, *self._widths())
 
-    def _input_bits(self) -> int:
-        return 32 if self.input is None else self.input.bits
+    def _widths(self) -> tuple[int, int, bool]:
+        """The bits of the weight and of the input, and whether the input has them at run time alone."""
+        if self.dynamic:
+            return self.bits, 8, True
+        return self.bits, 32 if self.input is None else self.input.bits, False
 
     def _along(self, values: Array) -> Array:
         """Values of the output channels in a shape that broadcasts over the weight."""

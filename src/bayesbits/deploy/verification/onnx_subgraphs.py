@@ -29,6 +29,7 @@ EXACT = MOVES | frozenset((
     "Add", "Clip", "Div", "DequantizeLinear", "Max", "Min", "Mul", "Neg", "QuantizeLinear", "Relu", "Round", "Sum",
 ))
 # fmt: on
+KINDS = {"Layer": "layer", "Quantize": "quantizer", "Input": "input"}
 WHOLE = MOVES | frozenset(("ReduceSum",))
 NORMALIZATIONS = frozenset({"GroupNormalization", "InstanceNormalization", "LayerNormalization"})
 AVERAGES = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"})
@@ -41,7 +42,7 @@ class Subgraph:
     name: str
     """The name of the layer, of the quantized tensor, or of the output."""
     kind: str
-    """"layer", "quantizer" or "output"."""
+    """"layer", "quantizer", "input" (of a layer that quantizes it at run time) or "output"."""
     value: str
     """The name of the tensor that it computes."""
     mapped: MappedTensor | None
@@ -113,7 +114,7 @@ class SubgraphExtractor:
             self._types[value] = TensorProto.UINT8 if value in self._codes else TensorProto.FLOAT
         self._boundary = {value.name for value in graph.input} | mapped
         self.subgraphs = [
-            self._extract(tensor.of, "layer" if tensor.kind == "Layer" else "quantizer", tensor.value, tensor)
+            self._extract(tensor.of, KINDS[tensor.kind], tensor.value, tensor)
             for tensor in tensors
         ]
         self.subgraphs += [
