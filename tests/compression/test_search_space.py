@@ -203,3 +203,22 @@ def test_rules_hold_for_methods_too() -> None:
     widths = resolved("residual", rules, method="lsq").widths
     assert (widths["inner.weight"], widths["inner.input"], widths["head.weight"]) == ((4,), (4,), (32,))
     assert resolved("residual", {"*": {"max_bits": 8}}, method="dq").widths["inner.weight"] == (2, 4, 8)
+
+
+def test_inputs_of_linear_layers_are_quantized_at_run_time() -> None:
+    choices = resolved("residual", {}, activations="dynamic")
+    assert choices.dynamic == {"head.input"}  # the others are read by convolutions
+    assert choices.widths["head.input"] == (8,)
+    assert choices.widths["inner.input"] == ALL
+    assert choices.widths["head.weight"] == ALL
+    assert resolved("residual", {}).dynamic == frozenset()
+    assert resolved("residual", {"head": {"max_bits": 8}}, activations="dynamic").widths["head.input"] == (8,)
+
+
+def test_run_time_has_8_bits_or_float() -> None:
+    rule = {"head.input": {"bits": 32}}
+    assert resolved("residual", rule, activations="dynamic").widths["head.input"] == (32,)
+    with pytest.raises(ValueError, match=r"head.input is quantized at run time.* to 8 bits, and the rules give it 4"):
+        resolved("residual", {"head.input": {"bits": 4}}, activations="dynamic")
+    with pytest.raises(ValueError, match="leave no width for head.input"):
+        resolved("residual", {"head": {"max_bits": 4}}, activations="dynamic")

@@ -104,3 +104,14 @@ def test_widths_of_a_method_are_its_defaults_or_what_is_given() -> None:
     assert Spec(method="wage").fixed_widths == (2, 8)
     assert Spec(method="twn", activation_bits=8).fixed_widths == (2, 8)
     assert Spec(method="pact", weight_bits=2).fixed_widths == (2, 4)
+
+
+def test_activations_at_run_time() -> None:
+    spec = Spec.for_backend("onnxruntime", activations="dynamic")
+    assert (spec.activations, spec.residual_bits, spec.output_bits) == ("dynamic", None, None)
+    assert (spec.bits, spec.per_channel_weights, spec.channel_multiple) == ((2, 4, 8), True, 8)
+    assert Spec().activations == Spec.for_backend("onnxruntime").activations == "static"
+    with pytest.raises(ValueError, match="activations is 'sometimes'"):
+        Spec(activations="sometimes")
+    with pytest.raises(ValueError, match="activation_bits is 4 and Spec.activations is 'dynamic'"):
+        Spec(method="lsq", activation_bits=4, activations="dynamic")

@@ -187,6 +187,11 @@ class Spec:
                 "milliseconds brings its own"
             )
         as_table(self.latency_table, "Spec.latency_table")
+        if self.latency_table is not None and self.activations != "static":
+            raise ValueError(
+                f"Spec.activations is {self.activations!r} and Spec.latency_table is given: a latency table has times of "
+                "static activations alone. Choose another penalty"
+            )
         check_flag(self, "prune")
         check_flag(self, "per_channel_weights")
         check_flag(self, "asymmetric_activations")

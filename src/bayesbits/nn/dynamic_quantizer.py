@@ -20,35 +20,22 @@ FLOAT = 32
 
 
 class DynamicQuantizer(Quantizer):
-    """Quantizes each tensor to 8 bits by its own range.
-
-    `alpha` and `beta` are the ends of the range that was seen last, for reports alone; no state_dict has them.
-    """
+    """Quantizes each tensor to 8 bits by its own range; `range_of` says which one that is."""
 
     dynamic: ClassVar[bool] = True
-
-    low: Tensor
-    high: Tensor
 
     def __init__(self) -> None:
         super().__init__(signed=True, bits=(DYNAMIC_BITS,), learn_range=False, asymmetric=True)
         self.gates = Gates(0, open_first=True)
-        self.register_buffer("low", torch.tensor(-1.0), persistent=False)
-        self.register_buffer("high", torch.tensor(1.0), persistent=False)
         self.enter("fixed", DYNAMIC_BITS)
 
     def _learns(self) -> tuple[tuple[nn.Parameter, bool], ...]:
         return ((self.gates.logits, False),)
 
-    @property
-    def beta(self) -> Tensor:
-        """The upper end of the range that was seen last."""
-        return self.high
-
-    @property
-    def alpha(self) -> Tensor | None:
-        """The lower end of the range that was seen last."""
-        return self.low
+    def range_of(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The upper and the lower end of the range of x, zero included."""
+        low, high = dynamic_ends(x)
+        return high, low
 
     @property
     def may_be_asymmetric(self) -> bool:
@@ -79,11 +66,8 @@ class DynamicQuantizer(Quantizer):
         dtype = x.dtype if dtype is None else dtype
         if self.mode == "off" or x.numel() == 0:
             return x.to(dtype)
-        low, high = dynamic_ends(x)
         with torch.no_grad():
-            self.low.copy_(low)
-            self.high.copy_(high)
-            step, zero_point = dynamic_grid(low, high)
+            step, zero_point = dynamic_grid(*dynamic_ends(x))
             numbers = dynamic_codes(x, step, zero_point) * step
         return numbers.to(dtype) + (x - x.detach()).to(dtype)  # the second part is zero, with a gradient of one
 
@@ -93,10 +77,6 @@ class DynamicQuantizer(Quantizer):
 
     def effective_bits(self) -> int:
         return DYNAMIC_BITS
-
-    def step(self) -> Tensor:
-        """The step of the range that was seen last."""
-        return dynamic_grid(self.low, self.high)[0]
 
     def check_width(self, bits: int, name: str = "an activation") -> None:
         if bits not in (DYNAMIC_BITS, FLOAT):

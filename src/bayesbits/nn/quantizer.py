@@ -69,6 +69,10 @@ class Quantizer(nn.Module):
         """The lower end of an asymmetric range, below zero; None where the range is symmetric or unsigned."""
         return None
 
+    def range_of(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Beta and alpha as x is quantized with them, detached; the same for every x but where `dynamic`."""
+        return self.beta.detach(), None if self.alpha is None else self.alpha.detach()
+
     @property
     def may_be_asymmetric(self) -> bool:
         """Whether the range may have a second end."""
