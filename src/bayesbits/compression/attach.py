@@ -148,6 +148,7 @@ def _attach_to_layer(model: nn.Module, layer: Layer, attachment: Attachment, sou
         gate=gate if norm is None else None,
         norm=norm if folded else None,
         norm_behind=norm,
+        group_size=attachment.group_size(layer.parameter),
         rounds_bias=norm is None,
         calibration=attachment.calibration,
     )

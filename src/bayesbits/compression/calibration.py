@@ -165,9 +165,8 @@ def calibrate_weights(
         if quantizer is not None:
             layer = find_layer(model, layers[0])
             assert isinstance(layer, AttachedLayer)
-            calibrate_weight(
-                quantizer, layer.folded_weight().detach(), parameter, method=method, reference_bits=reference_bits
-            )
+            rows = layer.ranged_rows(layer.folded_weight().detach())
+            calibrate_weight(quantizer, rows, parameter, method=method, reference_bits=reference_bits)
 
 
 def calibrate_weight(

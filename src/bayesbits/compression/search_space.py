@@ -48,16 +48,17 @@ def find_search_space(spec: Spec, topology: Topology) -> SearchSpace:
     owners: dict[str, tuple[str, ...]] = dict(topology.weight_tensors)
     owners.update({activation.name: activation.consumers for activation in topology.activations})
     owners.update(dict.fromkeys(topology.operand_tensors, ()))
-    layers, tensors = _collect(spec, topology, owners)
     dynamic = _dynamic(spec, topology)
+    decided = dynamic if spec.activations != "float" else frozenset(owners) - set(topology.weight_tensors)
+    layers, tensors = _collect(spec, topology, owners, decided)
     widths = {}
     for tensor, rules in tensors.items():
-        given = _given_dynamic(spec, topology, tensor) if tensor in dynamic else _given(spec, topology, tensor)
+        given = _decided(spec, topology, tensor) if tensor in decided else _given(spec, topology, tensor)
         found = _widths(tensor, _agreed(tensor, rules), spec.bits, given)
-        if tensor in dynamic and found not in ((DYNAMIC_BITS,), (MAX_BITS,)):
+        if tensor in decided and found not in (given, (MAX_BITS,)):
             raise ValueError(
-                f"{tensor} is quantized at run time, by Spec(activations='dynamic'), to {DYNAMIC_BITS} bits, and the "
-                f"rules give it {found[0]}: give it {DYNAMIC_BITS} bits, or {MAX_BITS} to leave it in float"
+                f"{tensor} has {given[0]} bits by Spec(activations={spec.activations!r}), and the rules give it "
+                f"{found[0]}: leave that out, or give it {MAX_BITS} to leave it in float"
             )
         if found and not (tensor in topology.operand_tensors and found == (MAX_BITS,)):
             widths[tensor] = found
@@ -77,16 +78,21 @@ def _dynamic(spec: Spec, topology: Topology) -> frozenset[str]:
     )
 
 
-def _given_dynamic(spec: Spec, topology: Topology, tensor: str) -> tuple[int, ...]:
-    """The width of an activation that is quantized at run time; the network's input may stay in float."""
+def _decided(spec: Spec, topology: Topology, tensor: str) -> tuple[int, ...]:
+    """The width of an activation that `Spec.activations` decides; at run time the network's input may stay in float."""
+    if spec.activations == "float":
+        return (MAX_BITS,)
     stays = topology.activation(tensor).network_input and spec.input_bits == MAX_BITS
     return (MAX_BITS,) if stays else (DYNAMIC_BITS,)
 
 
 def _collect(
-    spec: Spec, topology: Topology, owners: Mapping[str, tuple[str, ...]]
+    spec: Spec, topology: Topology, owners: Mapping[str, tuple[str, ...]], decided: frozenset[str]
 ) -> tuple[dict[str, Rule], dict[str, dict[str, Rule]]]:
-    """For every layer its rule, and for every tensor the rule of each layer that has it ("" where none has it)."""
+    """For every layer its rule, and for every tensor the rule of each layer that has it ("" where none has it).
+
+    Widths that a layer's rule gives do not concern its input where that is `decided` by the spec.
+    """
     layers = {layer.name: Rule() for layer in topology.layers}
     tensors = {tensor: {owner: Rule() for owner in names or ("",)} for tensor, names in owners.items()}
     inputs = {activation.name for activation in topology.activations if activation.network_input}
@@ -104,6 +110,8 @@ def _collect(
         for tensor, rules in tensors.items():
             # Where the width of a network input is not learned, bounds on what is learned do not concern it.
             meant = replace(rule, min_bits=None, max_bits=None) if matched and tensor in fixed_inputs else rule
+            if matched and tensor in decided:
+                meant = replace(rule, bits=None, min_bits=None, max_bits=None)
             for owner, stated in rules.items():
                 if owner in matched or tensor in named:
                     rules[owner] = _override(stated, meant)
@@ -213,5 +221,6 @@ def _prunable(spec: Spec, topology: Topology, layers: Mapping[str, Rule]) -> fro
         and layer.name not in topology.output_layers
         and layer.name not in kept_by_depthwise
         and (spec.prune if layers[layer.name].prune is None else layers[layer.name].prune)
+        and spec.group_size is None
         and any(topology.group_of(channel).removable for channel in layer.out_channels)
     )

@@ -19,7 +19,8 @@ from bayesbits.records.latency_table import LatencyTable
 from bayesbits.utils.checks import check_choice, check_flag, check_integer, is_integer
 
 BACKENDS = ("onnxruntime",)
-ACTIVATIONS = ("static", "dynamic")
+ACTIVATIONS = ("static", "dynamic", "float")
+GROUP_SIZES = (16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True)
@@ -95,8 +96,10 @@ class Spec:
             cannot be folded): fixed, "learned", or None for no quantizer.
         per_channel_weights: Whether every output channel of a weight has a range of its own.
         asymmetric_activations: Whether the range of an activation with values below zero has two ends of its own.
-        activations: "static" (ranges that are calibrated and learned), or "dynamic": inputs of linear layers are
-            quantized to 8 bits by the range that they have at run time.
+        activations: "static" (ranges that are calibrated and learned), "dynamic" (inputs of linear layers are quantized
+            to 8 bits by the range that they have at run time), or "float" (only weights are quantized).
+        group_size: How many neighboring inputs of an output share a range in the weights of linear layers: 16, 32, 64,
+            128 or 256. None: all of them. Only with activations="float" and prune=False.
         channel_multiple: The number of kept channels of a group is rounded up to a multiple of this.
         method: How tensors are quantized: "bayesian_bits", or a method to compare with, such as "lsq", "pact" or "dq"
             (see `bayesbits.methods`). These neither prune nor have gates or asymmetric ranges, and one range for each
@@ -150,7 +153,13 @@ class Spec:
     activations: str = "static"
     """How activations are quantized. "static": to learned widths, in ranges that are calibrated and learned. "dynamic":
     the inputs of linear layers to 8 bits, by the range that each tensor has at run time; convolutions stay "static",
-    as the runtime's integer convolution of such inputs is slower than the float one."""
+    as the runtime's integer convolution of such inputs is slower than the float one. "float": only weights are
+    quantized, for networks whose speed is that of reading their weights; the options for the widths of inputs, operands
+    and outputs have no effect."""
+    group_size: int | None = None
+    """How many neighboring inputs of an output share a range in the weights of linear layers: 16, 32, 64, 128 or 256;
+    None: all of them. Such weights are stored with a step for every group, and multiplied with float activations, so
+    that it needs activations="float"; and prune=False, as groups would fall apart without some of their inputs."""
     channel_multiple: int = 1
     """The number of kept channels of a group is rounded up to a multiple of this."""
     latency_table: LatencyTable | str | None = None
@@ -203,10 +212,23 @@ class Spec:
             _check_width("Spec.output_bits", self.output_bits, ', "learned" or None')
         check_integer(self, "channel_multiple", 1)
         check_choice(self, "activations", ACTIVATIONS)
+        self._check_groups()
         self._check_method()
         if not isinstance(self.rules, Mapping):
             raise ValueError(f"Spec.rules is a {type(self.rules).__name__}; it maps patterns to rules")
         object.__setattr__(self, "rules", {pattern: _check_rule(pattern, rule) for pattern, rule in self.rules.items()})
+
+    def _check_groups(self) -> None:
+        if self.group_size is None:
+            return
+        if self.group_size not in GROUP_SIZES:
+            raise ValueError(f"Spec.group_size is {self.group_size!r}; it is None or one of {GROUP_SIZES}")
+        for name, wanted in (("activations", "float"), ("prune", False), ("method", "bayesian_bits")):
+            if getattr(self, name) != wanted:
+                raise ValueError(
+                    f"Spec.group_size is {self.group_size} and Spec.{name} is {getattr(self, name)!r}: groups of inputs "
+                    f"have ranges of their own with {name}={wanted!r} alone"
+                )
 
     def _check_method(self) -> None:
         check_choice(self, "method", tuple(METHODS))
@@ -263,7 +285,8 @@ class Spec:
         Args:
             backend: The runtime: "onnxruntime".
             activations: "static", or for networks of linear layers, such as transformers, "dynamic": their inputs are
-                quantized at run time, and nothing else is, so that operands of additions stay in float.
+                quantized at run time, and nothing else is, so that operands of additions stay in float. "float": only
+                weights are quantized, in groups of 32 inputs, and no channels are removed.
 
         Returns:
             The spec.
@@ -276,7 +299,7 @@ class Spec:
         operands = 8 if activations == "static" else None
         return cls(
             bits=(2, 4, 8), residual_bits=operands, output_bits=operands, channel_multiple=8, per_channel_weights=True,
-            activations=activations,
+            activations=activations, prune=activations != "float", group_size=32 if activations == "float" else None,
         )  # fmt: skip
 
 

@@ -68,9 +68,11 @@ class CostModel(nn.Module):
     """[layers]: whether there is a bias when the layer is deployed."""
     zero_and_one: Tensor
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, step_bytes: Mapping[str, int] | None = None) -> None:
+        """`step_bytes`: what the steps of a weight take where groups of its inputs have their own, by its name."""
         super().__init__()
         self.topology = topology
+        self._step_bytes = dict(step_bytes or {})
         self._weights = [layer.parameter for layer in topology.layers]
         self._activations = [layer.activation for layer in topology.layers]
         self._gated = {layer.name: len(layer.out_channels) for layer in topology.layers if not layer.depthwise}
@@ -112,6 +114,7 @@ class CostModel(nn.Module):
         pairs = torch.where(self.depthwise, outputs, inputs * outputs + more)
         elements = torch.where(self.weight_stays, self.all_pairs, pairs) * self.pair_elements
         bits = (elements * weight_bits).sum() + 8 * BIAS_BYTES * (outputs * self.has_bias).sum()
+        bits = bits + 8 * sum(self._step_bytes.values())  # which no gate changes
         return bits / 8 + packed_bytes(self.topology.other_parameters, FLOAT_BITS)
 
     def latency_ms(
@@ -230,6 +233,7 @@ class CostModel(nn.Module):
         ):
             bits = plan.bits[layer.parameter]
             weights = 0 if layer.parameter in counted else weight_elements(layer, kept_in, kept_out)
+            steps = self._step_bytes.get(layer.parameter, 0) if weights and 0 < bits < FLOAT_BITS else 0
             counted.add(layer.parameter)
             biases = bias_elements(layer, kept_out)
             if bits == 0:  # the layer is gone, though other layers still make its channels
@@ -246,7 +250,7 @@ class CostModel(nn.Module):
                     kept_out=kept_out,
                     bops=round(layer_bops),
                     share=100 * layer_bops / total,
-                    weight_bytes=packed_bytes(weights, bits) + biases * BIAS_BYTES,
+                    weight_bytes=packed_bytes(weights, bits) + biases * BIAS_BYTES + steps,
                     parameters=weights + biases,
                 )
             )

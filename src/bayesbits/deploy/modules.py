@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bayesbits.functional.dynamic import LEVELS, dynamic_codes, dynamic_ends, dynamic_grid
+from bayesbits.nn.grouping import along_groups
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
 from bayesbits.records.topology import output_axis
 from bayesbits.utils.naming import key_of
@@ -246,6 +247,8 @@ def _numbers(network: IntegerNetwork, layer: IntegerLayer) -> Tensor:
     if f"{layer.name}.weight" in network.tensors:
         return network.tensors[f"{layer.name}.weight"]
     codes, steps = network.codes(layer.name), network.steps(layer.name)
+    if layer.group_size is not None:
+        return codes.float() * along_groups(steps, codes.shape[1], layer.group_size)
     axis = output_axis(layer.kind, layer.groups)
     return codes.float() * steps.reshape(*[1] * axis, -1, *[1] * (codes.dim() - axis - 1))
 

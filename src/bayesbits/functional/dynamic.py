@@ -19,7 +19,7 @@ LEVELS = 2**DYNAMIC_BITS - 1
 
 def dynamic_ends(x: Tensor) -> tuple[Tensor, Tensor]:
     """The ends of the range of a tensor, in float32: its smallest and its largest value, zero included."""
-    low, high = torch.aminmax(x.detach().float())
+    low, high = torch.aminmax(x.detach().float().flatten(), dim=0)  # exporters want the axis named
     return low.clamp(max=0.0), high.clamp(min=0.0)
 
 

@@ -104,6 +104,8 @@ class IntegerLayer:
     groups: int
     macs: int
     """Multiply-accumulates for the inputs that the network was attached with, all calls together."""
+    group_size: int | None = None
+    """How many neighboring inputs of an output share a step of the weight; None where all inputs of an output do."""
     dynamic: bool = False
     """Whether the layer reads numbers, and quantizes them to 8 bits by the range that they have at run time. With
     integer arithmetic its bias is float, and it emits numbers."""
@@ -192,7 +194,7 @@ class IntegerNetwork:
     """Everything but the tensors."""
     tensors: Mapping[str, Tensor]
     """For every layer "<name>.codes" (int8, or int16 above 8 bits) and "<name>.steps" (float32: one, or one for each
-    output channel), or "<name>.weight" (float32) where there are no codes; and "<name>.bias", where there is one."""
+    output channel, or with groups [output channels, groups]), or "<name>.weight" (float32) where there are no codes; and "<name>.bias", where there is one."""
 
     @property
     def layers(self) -> tuple[IntegerLayer, ...]:
@@ -217,7 +219,8 @@ class IntegerNetwork:
         return self.tensors[f"{layer}.codes"]
 
     def steps(self, layer: str) -> Tensor:
-        """The steps of a layer's weight: a vector with one element, or with one for each output channel."""
+        """The steps of a layer's weight: a vector with one element, or with one for each output channel; with groups a
+        matrix, with one for each group of inputs of each output channel."""
         return self.tensors[f"{layer}.steps"]
 
     def bias(self, layer: str) -> Tensor | None:

@@ -64,6 +64,7 @@ def _layer(program: RewrittenProgram, entry: LayerNode, weights: LayerWeights, g
         output_padding=geometry.output_padding,
         groups=weights.shape[0] if layer.depthwise else layer.groups,
         macs=_macs(program, entry, weights),
+        group_size=weights.group_size if weights.codes is not None else None,
         dynamic=entry.dynamic,
     )
 
