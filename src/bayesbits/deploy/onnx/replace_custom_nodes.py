@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
-from bayesbits.deploy.onnx.fast_forms import write_fast_forms
+from bayesbits.deploy.onnx.fast_forms import RUNTIME_DOMAIN, write_fast_forms
 from bayesbits.deploy.onnx.standard_nodes import (
     Array,
     NodeWriter,
@@ -47,6 +47,9 @@ def replace_custom_nodes(model: ModelProto, network: IntegerNetwork, *, compact:
     for index, opset in reversed(list(enumerate(model.opset_import))):
         if opset.domain == DOMAIN:
             del model.opset_import[index]
+    domains = {opset.domain for opset in model.opset_import}
+    if any(node.domain == RUNTIME_DOMAIN for node in graph.node) and RUNTIME_DOMAIN not in domains:
+        model.opset_import.append(helper.make_opsetid(RUNTIME_DOMAIN, 1))
     names = name_inputs_and_outputs(graph, network.structure.inputs, network.structure.outputs)
     for value in graph.value_info:
         value.name = names.get(value.name, value.name)

@@ -17,6 +17,7 @@ in integers, and its result is known bit by bit. Another runtime that fuses othe
 - Codes that float operations read are dequantized by DequantizeLinear. Between it and QuantizeLinear the runtime would
   fuse some operations to QLinearMul and the like, whose rounding depends on the CPU: in front of those, codes are
   dequantized by Cast, Sub and Mul. Additions are written as Sum, which the runtime does not fuse.
+- A float layer whose weight has a step for every group of inputs is MatMulNBits (see `block_weights`).
 - In the compact form, weights of 2 and 4 bits are stored as int2 and int4 and cast to int8; the runtime computes the
   cast once, when it loads the file.
 
@@ -35,11 +36,14 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from bayesbits.deploy.onnx.block_weights import ACCURACY, DOMAIN, OPERATION, pack_blocks, stored_bits
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
 from bayesbits.records.topology import output_axis
 
 Array = NDArray[Any]
 
+NARROW_BITS = 8
+"""The widest codes that one byte holds."""
 FEW_CHANNELS, PADDED_CHANNELS = (2, 3), 4
 """The runtime copies the channels of a window position by position, four bytes twice as fast as two or three."""
 DEPTHWISE_BLOCK, DEPTHWISE_PART = 16, 8
@@ -293,8 +297,19 @@ class NodeWriter:
             self.to_uint8_codes(self.network.grid(layer.output), clipped, output)
 
     def _float_layer(self, layer: IntegerLayer, x: str, output: str, name: str, shape: Sequence[int | None]) -> None:
-        """A layer in float; codes of its weight are multiplied by their steps, once, when the file is loaded."""
-        if f"{layer.name}.codes" in self.network.tensors:
+        """A layer in float; codes of its weight are multiplied by their steps, once, when the file is loaded.
+
+        A weight in groups stays packed, and is expanded while it is multiplied (see `block_weights`).
+        """
+        if layer.group_size is not None and layer.bits <= NARROW_BITS:
+            self._block_product(layer, layer.group_size, x, output, name)
+            return
+        if layer.group_size is not None:
+            steps = self.constant(f"{layer.name}.weight.step", self._tensor(layer, "steps"))
+            weight = self.add(
+                "DequantizeLinear", [self._weight(layer), steps], f"{name}/weight", axis=1, block_size=layer.group_size
+            )
+        elif f"{layer.name}.codes" in self.network.tensors:
             codes = self.add("Cast", [self._weight(layer)], f"{name}/codes", to=TensorProto.FLOAT)
             steps = self._tensor(layer, "steps")
             axis = output_axis(layer.kind, layer.groups)
@@ -316,6 +331,20 @@ class NodeWriter:
             self.add("MatMul", [x, turned], last, name=name)
             if bias:
                 self.add("Add", [last, *bias], output)
+
+    def _block_product(self, layer: IntegerLayer, size: int, x: str, output: str, name: str) -> None:
+        """A linear layer whose weight has a step for every group of inputs."""
+        outputs, inputs = layer.weight_shape
+        bits = stored_bits(layer.bits, self.compact)
+        weight = self.constant(f"{layer.name}.weight", pack_blocks(self._tensor(layer, "codes"), bits, size))
+        steps = self.constant(f"{layer.name}.weight.step", self._tensor(layer, "steps").reshape(-1))
+        last = f"{name}/product" if layer.bias else output
+        self.add(
+            OPERATION, [x, weight, steps], last, name=name,
+            domain=DOMAIN, K=inputs, N=outputs, bits=bits, block_size=size, accuracy_level=ACCURACY,
+        )  # fmt: skip
+        if layer.bias:
+            self.add("Add", [last, self.constant(f"{layer.name}.bias", self._tensor(layer, "bias"))], output)
 
     def _quantize_linear(self, grid: Grid, x: str, output: str, low: int, high: int, owner: str) -> None:
         """Numbers to uint8 codes inside bounds; without a Clip where the bounds are those of uint8."""

@@ -147,7 +147,7 @@ def _check_weight(
         _DEPLOYED.check_none(layer.name, "weight", wrong, found, expected)
         return found.size
     assert derived.steps is not None
-    steps = derived.steps if derived.steps.size == 1 else derived.steps[_kept(traced.out_channels, removed)]
+    steps = derived.steps if derived.steps.shape == (1,) else derived.steps[_kept(traced.out_channels, removed)]
     _DEPLOYED.check_equal(layer.name, "step of the weight", network.steps(layer.name).numpy(), steps)
     codes = network.codes(layer.name).numpy()
     _DEPLOYED.check_equal(layer.name, "code of the weight", codes, _remove_channels(derived.codes, traced, removed))
@@ -217,6 +217,8 @@ def _float_weight(network: IntegerNetwork, layer: IntegerLayer) -> Array:
     sizes[output_axis(layer.kind, layer.groups)] = -1
     steps = network.steps(layer.name).numpy()
     codes = network.codes(layer.name).numpy().astype(np.float32)
+    if layer.group_size is not None:
+        return np.asarray(codes * steps[:, np.arange(codes.shape[1]) // layer.group_size])
     weight: Array = codes * steps.reshape(sizes if steps.size > 1 else ())
     return weight
 

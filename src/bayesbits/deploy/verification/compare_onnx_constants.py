@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, numpy_helper
 
+from bayesbits.deploy.onnx.block_weights import OPERATION
 from bayesbits.deploy.onnx.runtime import layer_of
 from bayesbits.deploy.onnx.tensor_names import MappedTensor, read_tensor_map
+from bayesbits.deploy.verification.block_weights import unpack_blocks
 from bayesbits.deploy.verification.differences import ArrayComparison
 from bayesbits.deploy.verification.result import ConstantCounts, VerificationError
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
@@ -35,6 +37,7 @@ def check_onnx_constants(model: ModelProto, network: IntegerNetwork) -> Constant
     """Raise at the first layer whose constants differ, or which reads others; returns how many are equal."""
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
     weights = biases = 0
+    blocks = {layer_of(node.name): node for node in model.graph.node if node.op_type == OPERATION}
     for layer in network.layers:
         for what, expected, required in _layer_constants(layer, network):
             tensor = stored.get(f"{layer.name}.{what}")
@@ -42,7 +45,10 @@ def check_onnx_constants(model: ModelProto, network: IntegerNetwork) -> Constant
                 if required:
                     raise VerificationError(f"{layer.name}: the ONNX file has no constant {layer.name}.{what}")
                 continue
-            _check_equal(layer.name, what, numpy_helper.to_array(tensor), expected)
+            found = numpy_helper.to_array(tensor)
+            if what == "weight" and layer.name in blocks:
+                found = unpack_blocks(layer, found, blocks[layer.name])
+            _check_equal(layer.name, what, found, expected)
             weights += expected.size if what == "weight" else 0
             biases += expected.size if what == "bias" else 0
     for grid in network.structure.grids:
