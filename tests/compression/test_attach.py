@@ -350,7 +350,8 @@ def test_networks_without_ranges_to_take_from_data_need_no_calibration() -> None
     compressor = bb.attach(model, torch.zeros(2, 4), bb.Spec.for_backend("onnxruntime", activations="dynamic"))
     x = torch.randn(3, 4, requires_grad=True)
     (model(x).square().sum() + compressor.penalty()).backward()
-    assert x.grad is not None and model[0].weight.grad is not None
+    assert x.grad is not None
+    assert model[0].weight.grad is not None
     assert {group["name"] for group in compressor.parameter_groups()} == {"weights", "gates", "ranges"}
     assert compressor.plan().bits["0.input"] == compressor.plan().bits["2.input"] == 8
     assert compressor.cost().layers[0].activation_bits == 8

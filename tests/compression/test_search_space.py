@@ -220,7 +220,7 @@ def test_run_time_has_8_bits_or_float() -> None:
     assert resolved("residual", rule, activations="dynamic").widths["head.input"] == (32,)
     with pytest.raises(ValueError, match=r"head.input has 8 bits by Spec\(activations='dynamic'\).* give it 4"):
         resolved("residual", {"head.input": {"bits": 4}}, activations="dynamic")
-    with pytest.raises(ValueError, match="leave no width for head.input"):
+    with pytest.raises(ValueError, match=r"leave no width for head\.input"):
         resolved("residual", {"head.input": {"max_bits": 4}}, activations="dynamic")
     choices = resolved("residual", {"head": {"bits": 4}}, activations="dynamic")  # a layer's rule is about its weight
     assert (choices.widths["head.weight"], choices.widths["head.input"]) == ((4,), (8,))

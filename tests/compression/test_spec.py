@@ -113,5 +113,20 @@ def test_activations_at_run_time() -> None:
     assert Spec().activations == Spec.for_backend("onnxruntime").activations == "static"
     with pytest.raises(ValueError, match="activations is 'sometimes'"):
         Spec(activations="sometimes")
-    with pytest.raises(ValueError, match="activation_bits is 4 and Spec.activations is 'dynamic'"):
+    with pytest.raises(ValueError, match=r"activation_bits is 4 and Spec.activations is 'dynamic'"):
         Spec(method="lsq", activation_bits=4, activations="dynamic")
+
+
+def test_weights_alone_in_groups() -> None:
+    spec = Spec.for_backend("onnxruntime", activations="float")
+    assert (spec.group_size, spec.prune, spec.residual_bits, spec.output_bits) == (32, False, None, None)
+    assert Spec(activations="float").group_size is None
+    with pytest.raises(ValueError, match=r"group_size is 48; it is None or one of \(16, 32"):
+        Spec(activations="float", prune=False, group_size=48)
+    for options, name in (
+        ({"prune": False}, "activations is 'static'"),
+        ({"activations": "float"}, "prune is True"),
+        ({"activations": "float", "prune": False, "method": "lsq"}, "method is 'lsq'"),
+    ):
+        with pytest.raises(ValueError, match=f"group_size is 32 and Spec.{name}"):
+            Spec(group_size=32, **options)

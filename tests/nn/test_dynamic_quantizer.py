@@ -35,7 +35,7 @@ def test_gradients_pass_straight_through_and_the_output_is_exact():
     high, low = quantizer.range_of(x)
     step = (high - low) / 255
     assert torch.equal(y, (y / step).round() * step)
-    assert not list(parameter for parameter in quantizer.parameters() if parameter.requires_grad)
+    assert not [parameter for parameter in quantizer.parameters() if parameter.requires_grad]
 
 
 def test_precision_empty_tensors_and_off():

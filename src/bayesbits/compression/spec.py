@@ -198,8 +198,8 @@ class Spec:
         as_table(self.latency_table, "Spec.latency_table")
         if self.latency_table is not None and self.activations != "static":
             raise ValueError(
-                f"Spec.activations is {self.activations!r} and Spec.latency_table is given: a latency table has times of "
-                "static activations alone. Choose another penalty"
+                f"Spec.activations is {self.activations!r} and Spec.latency_table is given: a latency table has times "
+                "of static activations alone. Choose another penalty"
             )
         check_flag(self, "prune")
         check_flag(self, "per_channel_weights")
@@ -226,8 +226,8 @@ class Spec:
         for name, wanted in (("activations", "float"), ("prune", False), ("method", "bayesian_bits")):
             if getattr(self, name) != wanted:
                 raise ValueError(
-                    f"Spec.group_size is {self.group_size} and Spec.{name} is {getattr(self, name)!r}: groups of inputs "
-                    f"have ranges of their own with {name}={wanted!r} alone"
+                    f"Spec.group_size is {self.group_size} and Spec.{name} is {getattr(self, name)!r}: groups of "
+                    f"inputs have ranges of their own with {name}={wanted!r} alone"
                 )
 
     def _check_method(self) -> None:

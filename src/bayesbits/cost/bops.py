@@ -106,7 +106,8 @@ class CostModel(nn.Module):
     def weight_bytes(self, widths: Mapping[str, Tensor], on: Mapping[str, Tensor]) -> Tensor:
         """The expected bytes of packed weights, biases and parameters that stay in float; arguments as above.
 
-        Where all gates are 0 or 1 it is what `count` counts, but for the last byte of every weight, which may be begun.
+        Where all gates are 0 or 1 it is what `count` counts, but for the last byte of every weight, which may be begun,
+        and the steps of groups, which weights of 32 bits do not have.
         """
         weight_bits = torch.stack([widths[name] for name in self._weights])
         values = self._values(on, weight_bits.dtype)

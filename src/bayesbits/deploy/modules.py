@@ -148,7 +148,7 @@ class ExactLayer(nn.Module):
 
 
 class DynamicLayer(nn.Module):
-    """A linear layer whose weights are codes: it quantizes its input by the range that the whole tensor has, accumulates
+    """A linear layer whose weights are codes: it quantizes its input by the range of the whole tensor, accumulates
     exactly, and emits numbers."""
 
     codes: Tensor

@@ -5,8 +5,8 @@ With the smallest value a and the largest value b of the whole tensor, where zer
     step = (b - a) / 255,   zero_point = round(clip(-a / step, 0, 255)),   code = clip(round(x / step), -z, 255 - z)
 
 Everything is computed in float32, operation by operation, and rounding is half to even, so that the codes are those of
-a runtime. Codes are centered here: the code 0 is the number 0, and a runtime stores code + zero_point as uint8. A tensor
-without a range, which holds zeros alone, has a step of 1.
+a runtime. Codes are centered here: the code 0 is the number 0, and a runtime stores code + zero_point as uint8. A
+tensor without a range, which holds zeros alone, has a step of 1.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """A quantizer of activations without a range of its own: every tensor is quantized by the range that it has itself.
 
-The width is 8 bits, and codes are those of ONNX's DynamicQuantizeLinear (see `functional.dynamic`). The range is that of
-the whole tensor, so that an example's codes depend on the batch that it is in, when it is trained and when it is
+The width is 8 bits, and codes are those of ONNX's DynamicQuantizeLinear (see `functional.dynamic`). The range is that
+of the whole tensor, so that an example's codes depend on the batch that it is in, when it is trained and when it is
 deployed. Nothing is learned or calibrated, nothing is clipped, and gradients pass straight through.
 """
 

@@ -1,8 +1,8 @@
 """Groups of a weight: runs of neighboring inputs of one output, each with a range of its own.
 
-A weight [outputs, inputs] is seen as rows of one group each, [outputs * groups, size], for which a quantizer has a range
-for each index of axis 0, as it has for output channels otherwise. Where the number of inputs is no multiple of the size,
-the last group of every output is filled up with zeros, which are codes of every grid.
+A weight [outputs, inputs] is seen as rows of one group each, [outputs * groups, size], for which a quantizer has a
+range for each index of axis 0, as it has for output channels otherwise. Where the number of inputs is no multiple of
+the size, the last group of every output is filled up with zeros, which are codes of every grid.
 """
 
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ def group_count(inputs: int, size: int) -> int:
 
 def in_groups(weight: Tensor, size: int) -> Tensor:
     """A weight as rows of one group each."""
-    outputs, inputs = weight.shape
+    inputs = weight.shape[1]
     missing = group_count(inputs, size) * size - inputs
     return (F.pad(weight, (0, missing)) if missing else weight).reshape(-1, size)
 

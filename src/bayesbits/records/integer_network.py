@@ -194,7 +194,8 @@ class IntegerNetwork:
     """Everything but the tensors."""
     tensors: Mapping[str, Tensor]
     """For every layer "<name>.codes" (int8, or int16 above 8 bits) and "<name>.steps" (float32: one, or one for each
-    output channel, or with groups [output channels, groups]), or "<name>.weight" (float32) where there are no codes; and "<name>.bias", where there is one."""
+    output channel, or with groups [output channels, groups]), or "<name>.weight" (float32) where there are no codes;
+    and "<name>.bias", where there is one."""
 
     @property
     def layers(self) -> tuple[IntegerLayer, ...]:

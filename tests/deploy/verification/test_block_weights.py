@@ -98,7 +98,5 @@ def test_wrong_constants_are_found(small, file, change, message):
 def test_reading_is_the_inverse_of_packing(small, bits):
     high = 2 ** (bits - 1) - 1
     codes = np.random.default_rng(bits).integers(-high, high + 1, (6, 40))
-    node = helper.make_node(
-        OPERATION, ["x", "w", "s"], ["y"], K=40, N=6, block_size=32, accuracy_level=1, bits=bits
-    )
+    node = helper.make_node(OPERATION, ["x", "w", "s"], ["y"], K=40, N=6, block_size=32, accuracy_level=1, bits=bits)
     np.testing.assert_array_equal(unpack_blocks(small.integer.layers[0], pack_blocks(codes, bits, 32), node), codes)

@@ -244,7 +244,7 @@ class NodeWriter:
         self.add("Mul", [number, self.constant(f"{layer.name}.scale", steps)], output)
 
     def _dynamic_sum(self, layer: IntegerLayer, x: str, output: str, name: str) -> None:
-        """A linear layer that quantizes its input at run time: the integer sum, converted to float, scaled and biased."""
+        """A linear layer that quantizes its input at run time: the integer sum as float, scaled and biased."""
         codes, step, zero_point = self._dynamically_quantized(x)
         weight = self.add("Transpose", [self._weight(layer)], f"{name}/turned", perm=[1, 0])
         total = self.add("MatMulInteger", [codes, weight, zero_point], f"{name}/sum", name=name)
@@ -257,7 +257,7 @@ class NodeWriter:
             self.add("Add", [last, self.constant(f"{layer.name}.bias", self._tensor(layer, "bias"))], output)
 
     def _dynamically_quantized(self, x: str) -> list[str]:
-        """Codes, step and zero point of a tensor by its own range; each tensor is quantized once for all its readers."""
+        """Codes, step and zero point of a tensor by its own range; a tensor is quantized once for all its readers."""
         if x not in self._dynamic:
             names = [f"{x}/dynamic/{part}" for part in ("codes", "step", "zero_point")]
             self.nodes.append(helper.make_node("DynamicQuantizeLinear", [x], names, name=auxiliary_node(names[0])))

@@ -2,8 +2,9 @@
 
 The runtime fuses the nodes of such a layer into one kernel, which returns numbers alone. So the nodes up to the integer
 sum are taken out of the file and run without optimizations, on the deployed network's own input. Codes, step, zero
-point and sums have to be equal to those of the deployed layer; codes, step and zero point also to those derived a second
-time (see `dynamic_inputs`). The numbers of the fused kernel are compared like those of every other layer.
+point and sums have to be equal to those of the deployed layer; codes, step and zero point also to those that are
+derived a second time (see `dynamic_inputs`). The numbers of the fused kernel are compared like those of every other
+layer.
 """
 
 from __future__ import annotations

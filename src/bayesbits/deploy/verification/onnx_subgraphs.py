@@ -113,10 +113,7 @@ class SubgraphExtractor:
         for value in mapped:
             self._types[value] = TensorProto.UINT8 if value in self._codes else TensorProto.FLOAT
         self._boundary = {value.name for value in graph.input} | mapped
-        self.subgraphs = [
-            self._extract(tensor.of, KINDS[tensor.kind], tensor.value, tensor)
-            for tensor in tensors
-        ]
+        self.subgraphs = [self._extract(tensor.of, KINDS[tensor.kind], tensor.value, tensor) for tensor in tensors]
         self.subgraphs += [
             self._extract(value.name, "output", value.name, None)
             for value in graph.output
