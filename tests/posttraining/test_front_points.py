@@ -77,7 +77,7 @@ def test_asymmetric_ranges_are_part_of_a_point_and_need_quantizers_that_can_have
 
 def test_activations_at_run_time_have_no_range_to_keep(tmp_path):
     spec = bb.Spec(activations="dynamic", residual_bits=None)
-    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)).eval()
     compressor = bb.attach(copy.deepcopy(model), torch.zeros(2, 4), spec)
     x = torch.randn(32, 4)
     config = bb.PosttrainConfig(mus=(0.001, 0.1), steps=2, loss="output")

@@ -78,6 +78,16 @@ def _dynamic(spec: Spec, topology: Topology) -> frozenset[str]:
     )
 
 
+def _by_convolution(topology: Topology, tensor: str) -> bool:
+    """Whether a convolution may emit the codes of this output; linear layers emit numbers at run time.
+
+    The output may be that of a clipping module behind the layer, whose layer is not known.
+    """
+    linear = [layer for layer in topology.layers if layer.kind == "linear"]
+    own = {name for layer in linear for name in (layer.name, layer.norm)}
+    return len(linear) < len(topology.layers) and tensor.removesuffix(".output") not in own
+
+
 def _decided(spec: Spec, topology: Topology, tensor: str) -> tuple[int, ...]:
     """The width of an activation that `Spec.activations` decides; at run time the network's input may stay in float."""
     if spec.activations == "float":
@@ -155,7 +165,7 @@ def _given(spec: Spec, topology: Topology, tensor: str) -> tuple[int, ...]:
     """The widths of a tensor without a rule."""
     given: int | str | None = "learned"
     if tensor in topology.emitted_tensors:
-        given = spec.output_bits
+        given = spec.output_bits if spec.activations == "static" or _by_convolution(topology, tensor) else None
     elif tensor in topology.operand_tensors:
         given = spec.residual_bits
         if given is None and tensor in topology.pooled_tensors:

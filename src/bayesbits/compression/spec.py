@@ -285,8 +285,8 @@ class Spec:
         Args:
             backend: The runtime: "onnxruntime".
             activations: "static", or for networks of linear layers, such as transformers, "dynamic": their inputs are
-                quantized at run time, and nothing else is, so that operands of additions stay in float. "float": only
-                weights are quantized, in groups of 32 inputs, and no channels are removed.
+                quantized at run time, and operands of additions stay in float. "float": only weights are quantized, in
+                groups of 32 inputs, and no channels are removed.
 
         Returns:
             The spec.
@@ -296,10 +296,10 @@ class Spec:
         """
         if backend not in BACKENDS:
             raise ValueError(f"backend is {backend!r}; it is one of {', '.join(BACKENDS)}")
-        operands = 8 if activations == "static" else None
         return cls(
-            bits=(2, 4, 8), residual_bits=operands, output_bits=operands, channel_multiple=8, per_channel_weights=True,
-            activations=activations, prune=activations != "float", group_size=32 if activations == "float" else None,
+            bits=(2, 4, 8), residual_bits=8 if activations == "static" else None, output_bits=8, channel_multiple=8,
+            per_channel_weights=True, activations=activations, prune=activations != "float",
+            group_size=32 if activations == "float" else None,
         )  # fmt: skip
 
 
