@@ -78,7 +78,8 @@ class _Observer:
         if self.rows is not None or inputs[0].numel() == 0:
             return
         stretch = inputs[1] if len(inputs) > 1 else None
-        beta, _ = self.ends = self.quantizer.range_of(inputs[0])
+        self.ends = self.quantizer.range_of(inputs[0])
+        beta = self.ends[0]
         # The grid of a weight in front of a batch norm is stretched, and its rows are divided by that.
         count = beta.numel() if stretch is None else inputs[0].shape[0]
         rows = in_rows(inputs[0], count)

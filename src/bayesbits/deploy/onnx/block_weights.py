@@ -10,10 +10,15 @@ same values. A code is stored as an unsigned integer, which is the code plus 2^(
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from bayesbits.records.integer_network import IntegerLayer
+
+if TYPE_CHECKING:
+    from bayesbits.deploy.onnx.standard_nodes import NodeWriter
 
 Array = NDArray[Any]
 
@@ -38,3 +43,20 @@ def pack_blocks(codes: Array, bits: int, size: int) -> Array:
     fields = stored.reshape(outputs, blocks, size // each, each) << (bits * np.arange(each, dtype=np.uint8))
     packed: Array = np.bitwise_or.reduce(fields, axis=-1).astype(np.uint8)
     return packed
+
+
+def write_block_product(writer: NodeWriter, layer: IntegerLayer, x: str, output: str, name: str) -> None:
+    """A linear layer in float whose weight has a step for every group of inputs."""
+    (outputs, inputs), size = layer.weight_shape, layer.group_size
+    assert size is not None
+    bits, tensors = stored_bits(layer.bits, writer.compact), writer.network.tensors
+    packed = pack_blocks(tensors[f"{layer.name}.codes"].numpy(), bits, size)
+    weight = writer.constant(f"{layer.name}.weight", packed)
+    steps = writer.constant(f"{layer.name}.weight.step", tensors[f"{layer.name}.steps"].numpy().reshape(-1))
+    last = f"{name}/product" if layer.bias else output
+    writer.add(
+        OPERATION, [x, weight, steps], last, name=name,
+        domain=DOMAIN, K=inputs, N=outputs, bits=bits, block_size=size, accuracy_level=ACCURACY,
+    )  # fmt: skip
+    if layer.bias:
+        writer.add("Add", [last, writer.constant(f"{layer.name}.bias", tensors[f"{layer.name}.bias"].numpy())], output)

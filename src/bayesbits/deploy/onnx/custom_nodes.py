@@ -112,7 +112,7 @@ def custom_node(
     node: fx.Node, kind: str, name: str, x: Tensor, dtype: torch.dtype, shape: Sequence[Any], **more: str
 ) -> Tensor:
     """A node of the domain "bayesbits" that names a layer or grid of the network and a node of the program."""
-    attributes = {"of": name, "node": node.name, **more}
+    attributes: dict[str, Any] = {"of": name, "node": node.name, **more}
     result: Tensor = torch.onnx.ops.symbolic(
         f"{DOMAIN}::{kind}", (x,), attributes, dtype=dtype, shape=list(shape), version=1
     )

@@ -14,11 +14,15 @@ from bayesbits.deploy.onnx.fast_forms import RUNTIME_DOMAIN, write_fast_forms
 from bayesbits.deploy.onnx.standard_nodes import (
     Array,
     NodeWriter,
-    auxiliary_node,
     missing_channels,
     pads_depthwise,
 )
-from bayesbits.deploy.onnx.tensor_names import MappedTensor, name_inputs_and_outputs, write_tensor_map
+from bayesbits.deploy.onnx.tensor_names import (
+    MappedTensor,
+    auxiliary_node,
+    name_inputs_and_outputs,
+    write_tensor_map,
+)
 from bayesbits.deploy.onnx.zero_padding import keep_zero_padding
 from bayesbits.records.integer_network import IntegerLayer, IntegerNetwork
 

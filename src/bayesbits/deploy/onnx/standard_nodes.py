@@ -7,9 +7,7 @@ in integers, and its result is known bit by bit. Another runtime that fuses othe
   QLinearConv or QGemm. A float Clip in front of QuantizeLinear would prevent the fusion.
 - A layer that emits numbers is ConvInteger or MatMulInteger, an Add of the bias, a Cast and a Mul by the scale. As Conv
   or Gemm, followed by a float function, it would become a float kernel.
-- A linear layer whose input is quantized at run time is DynamicQuantizeLinear, which all readers of a tensor share, and
-  MatMulInteger, a Cast, a Mul by the product of both steps and an Add of the bias. It becomes MatMulIntegerToFloat, and
-  DynamicQuantizeMatMul where it is the only reader.
+- A linear layer whose input is quantized at run time is DynamicQuantizeLinear and MatMulInteger (see `run_time_nodes`).
 - A convolution of an image with one position that emits numbers is written as a linear layer: the runtime's ConvInteger
   takes ten times as long.
 - A convolution that reads two or three channels is given channels of zeros up to four, and a depthwise one up to a
@@ -36,7 +34,9 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from bayesbits.deploy.onnx.block_weights import ACCURACY, DOMAIN, OPERATION, pack_blocks, stored_bits
+from bayesbits.deploy.onnx.block_weights import write_block_product
+from bayesbits.deploy.onnx.run_time_nodes import RunTimeNodes
+from bayesbits.deploy.onnx.tensor_names import auxiliary_node
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
 from bayesbits.records.topology import output_axis
 
@@ -64,10 +64,7 @@ class NodeWriter:
         """How many channels of zeros layers emit behind their own, by the name of the layer."""
         self.padded: dict[str, str] = {}
         """The tensors that hold such channels as well, by the name of the tensor without them."""
-        self._dynamic: dict[str, list[str]] = {}
-        """Codes, step and zero point of tensors that are quantized at run time, by the name of the tensor."""
-        self._rounded: dict[str, str] = {}
-        """The same tensors as numbers on their grids."""
+        self.run_time = RunTimeNodes(self)
 
     def add(
         self, operation: str, inputs: Sequence[str], output: str, name: str | None = None, **attributes: Any
@@ -140,10 +137,10 @@ class NodeWriter:
             self.layer(layer, x, f"{name}/batch/output", name, [1, *shape])
             self.add("Squeeze", [f"{name}/batch/output", first], output)
         elif layer.arithmetic == "float":
-            x = self._dynamically_rounded(x) if layer.dynamic else x
+            x = self.run_time.rounded(x) if layer.dynamic else x
             self._float_layer(layer, x, output, name, shape)
         elif layer.dynamic:
-            self._dynamic_sum(layer, x, output, name)
+            self.run_time.layer(layer, x, self._weight(layer), output, name)
         elif layer.kind == "conv_transpose":
             self._transposed_convolution(layer, x, output, name)
         elif layer.output is None and _multiplies_one_position(layer, shape):
@@ -243,34 +240,6 @@ class NodeWriter:
         steps = steps.reshape(axes if steps.size > 1 else ())
         self.add("Mul", [number, self.constant(f"{layer.name}.scale", steps)], output)
 
-    def _dynamic_sum(self, layer: IntegerLayer, x: str, output: str, name: str) -> None:
-        """A linear layer that quantizes its input at run time: the integer sum as float, scaled and biased."""
-        codes, step, zero_point = self._dynamically_quantized(x)
-        weight = self.add("Transpose", [self._weight(layer)], f"{name}/turned", perm=[1, 0])
-        total = self.add("MatMulInteger", [codes, weight, zero_point], f"{name}/sum", name=name)
-        number = self.add("Cast", [total], f"{name}/number", to=TensorProto.FLOAT)
-        steps = self.constant(f"{layer.name}.weight.step", self._steps(layer))
-        scale = self.add("Mul", [step, steps], f"{name}/scale")
-        last = f"{name}/product" if layer.bias else output
-        self.add("Mul", [number, scale], last)
-        if layer.bias:
-            self.add("Add", [last, self.constant(f"{layer.name}.bias", self._tensor(layer, "bias"))], output)
-
-    def _dynamically_quantized(self, x: str) -> list[str]:
-        """Codes, step and zero point of a tensor by its own range; a tensor is quantized once for all its readers."""
-        if x not in self._dynamic:
-            names = [f"{x}/dynamic/{part}" for part in ("codes", "step", "zero_point")]
-            self.nodes.append(helper.make_node("DynamicQuantizeLinear", [x], names, name=auxiliary_node(names[0])))
-            self._dynamic[x] = names
-        return self._dynamic[x]
-
-    def _dynamically_rounded(self, x: str) -> str:
-        """A tensor on the grid of its own range, as numbers."""
-        if x not in self._rounded:
-            quantized = self._dynamically_quantized(x)
-            self._rounded[x] = self.add("DequantizeLinear", quantized, f"{x}/dynamic/numbers")
-        return self._rounded[x]
-
     def _transposed_convolution(self, layer: IntegerLayer, x: str, output: str, name: str) -> None:
         """A transposed convolution of float codes, which is exact; the runtime has no integer kernel for it."""
         codes = self.to_float_codes(self._input(layer), x, f"{name}/input")
@@ -302,13 +271,12 @@ class NodeWriter:
         A weight in groups stays packed, and is expanded while it is multiplied (see `block_weights`).
         """
         if layer.group_size is not None and layer.bits <= NARROW_BITS:
-            self._block_product(layer, layer.group_size, x, output, name)
+            write_block_product(self, layer, x, output, name)
             return
         if layer.group_size is not None:
-            steps = self.constant(f"{layer.name}.weight.step", self._tensor(layer, "steps"))
-            weight = self.add(
-                "DequantizeLinear", [self._weight(layer), steps], f"{name}/weight", axis=1, block_size=layer.group_size
-            )
+            operands = [self._weight(layer), self.constant(f"{layer.name}.weight.step", self._tensor(layer, "steps"))]
+            blocks = {"axis": 1, "block_size": layer.group_size}
+            weight = self.add("DequantizeLinear", operands, f"{name}/weight", **blocks)
         elif f"{layer.name}.codes" in self.network.tensors:
             codes = self.add("Cast", [self._weight(layer)], f"{name}/codes", to=TensorProto.FLOAT)
             steps = self._tensor(layer, "steps")
@@ -331,20 +299,6 @@ class NodeWriter:
             self.add("MatMul", [x, turned], last, name=name)
             if bias:
                 self.add("Add", [last, *bias], output)
-
-    def _block_product(self, layer: IntegerLayer, size: int, x: str, output: str, name: str) -> None:
-        """A linear layer whose weight has a step for every group of inputs."""
-        outputs, inputs = layer.weight_shape
-        bits = stored_bits(layer.bits, self.compact)
-        weight = self.constant(f"{layer.name}.weight", pack_blocks(self._tensor(layer, "codes"), bits, size))
-        steps = self.constant(f"{layer.name}.weight.step", self._tensor(layer, "steps").reshape(-1))
-        last = f"{name}/product" if layer.bias else output
-        self.add(
-            OPERATION, [x, weight, steps], last, name=name,
-            domain=DOMAIN, K=inputs, N=outputs, bits=bits, block_size=size, accuracy_level=ACCURACY,
-        )  # fmt: skip
-        if layer.bias:
-            self.add("Add", [last, self.constant(f"{layer.name}.bias", self._tensor(layer, "bias"))], output)
 
     def _quantize_linear(self, grid: Grid, x: str, output: str, low: int, high: int, owner: str) -> None:
         """Numbers to uint8 codes inside bounds; without a Clip where the bounds are those of uint8."""
@@ -400,11 +354,6 @@ class NodeWriter:
             self.constants[name] = _packed(name, codes, stored)
             self.add("Cast", [name], widened, to=TensorProto.INT8)
         return widened
-
-
-def auxiliary_node(name: str) -> str:
-    """The name of a node that computes no layer; a node that computes a layer has the layer's name."""
-    return f"node/{name}"
 
 
 def storage_type(bits: int) -> int | None:

@@ -226,7 +226,7 @@ class _LayerDerivation:
         else:
             clipped = np.clip(weight, -(beta * _EDGE), beta * _EDGE)
             codes = np.clip(np.rint(clipped / _step(beta, self.bits, True)), -high, high)
-        steps = (self._steps() * self.widening).reshape(-1)
+        steps: Array = (self._steps() * self.widening).reshape(-1)
         if self.group_size is not None:
             steps = steps.reshape(weight.shape[0], -1)
         elif _array(self.quantizer.beta).size == 1 and (steps == steps[0]).all():

@@ -41,6 +41,7 @@ def quantize_dynamically(name: str, x: Tensor) -> DynamicInput:
     high = np.maximum(values.max(initial=0), np.float32(0))
     step = np.float32((high - low) / LEVELS) or np.float32(1)
     zero_point = int(np.rint(np.clip(-(low / step), np.float32(0), LEVELS)))
-    ends = -zero_point, int(LEVELS) - zero_point
-    codes = np.clip(np.rint(values / step), *map(np.float32, ends))
-    return DynamicInput(Grid(name, BITS, True, float(step), *ends, beta=float(high), alpha=float(low)), codes)
+    smallest, largest = -zero_point, int(LEVELS) - zero_point
+    codes = np.clip(np.rint(values / step), np.float32(smallest), np.float32(largest))
+    grid = Grid(name, BITS, True, float(step), smallest, largest, beta=float(high), alpha=float(low))
+    return DynamicInput(grid, codes)
