@@ -21,6 +21,8 @@ TENSORS = {
     "fc.codes": torch.tensor([[1, -2], [3, 4]], dtype=torch.int8),
     "fc.steps": torch.tensor([0.5, 0.25]),
     "fc.bias": torch.tensor([1.0, -1.0]),
+    "other.codes": torch.tensor([[2, 0], [0, -1]], dtype=torch.int8),
+    "other.steps": torch.tensor([2.0]),
 }
 X = np.array([[-1.0, 2.0], [0.5, 254.0]], np.float32)  # a step of 1, a zero point of 1, and a tie that goes to 0
 
@@ -49,11 +51,11 @@ def test_a_layer_by_hand(compact):
 
 
 def test_readers_of_a_tensor_share_its_quantizer():
-    model = written((LAYER, "fc"), (replace(LAYER, bias=False), "other"))
-    operations = operation_counts(model)
-    assert operations == {"DynamicQuantizeLinear": 1, "MatMulIntegerToFloat": 2}
+    model = written((LAYER, "fc"), (replace(LAYER, name="other", bias=False), "other"))
+    assert operation_counts(model) == {"DynamicQuantizeLinear": 1, "MatMulIntegerToFloat": 2}
     found = Session(model).run({"x": X})
-    assert (found["y_fc"] - found["y_other"]).tolist() == [[1.0, -1.0], [1.0, -1.0]]
+    assert found["y_fc"].tolist() == [[-1.5, 0.25], [-253.0, 253.0]]
+    assert found["y_other"].tolist() == [[-4.0, -4.0], [0.0, -508.0]]
 
 
 def test_a_float_layer_reads_the_rounded_input():
