@@ -275,8 +275,8 @@ class NodeWriter:
             return
         if layer.group_size is not None:
             operands = [self._weight(layer), self.constant(f"{layer.name}.weight.step", self._tensor(layer, "steps"))]
-            blocks = {"axis": 1, "block_size": layer.group_size}
-            weight = self.add("DequantizeLinear", operands, f"{name}/weight", **blocks)
+            size = layer.group_size
+            weight = self.add("DequantizeLinear", operands, f"{name}/weight", axis=1, block_size=size)
         elif f"{layer.name}.codes" in self.network.tensors:
             codes = self.add("Cast", [self._weight(layer)], f"{name}/codes", to=TensorProto.FLOAT)
             steps = self._tensor(layer, "steps")
