@@ -118,3 +118,18 @@ def test_the_soft_weight_has_the_gradient_of_its_parts(exponent, strength):
     (wanted,) = torch.autograd.grad(loss, [logits])
     wanted = torch.where(below < 7, wanted, torch.autograd.grad(strength * regularizer(logits, exponent), [logits])[0])
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_every_group_of_inputs_has_its_own_step():
+    torch.manual_seed(0)
+    model = nn.Linear(40, 3).eval()
+    with torch.no_grad():
+        model.weight[:, 16:32] *= 10
+    compressor = bb.attach(model, torch.zeros(2, 40), bb.Spec(activations="float", prune=False, group_size=16))
+    compressor.fix(bb.Plan({"weight": 4, ".input": 32}))
+    grid = RoundingGrid.of(model)
+    assert grid.step.shape == (3, 40)
+    assert bool((grid.step[:, 16:32] > 5 * grid.step[:, :16]).all())
+    assert grid.step.unique().numel() == 9
+    nearest = grid.codes((grid.fraction > 0.5).float())
+    assert torch.equal(nearest.int(), model.folded_codes().int())

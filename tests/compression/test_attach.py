@@ -344,3 +344,19 @@ def test_a_small_part_in_float_is_listed_without_a_warning():
     x = torch.randn(2, 3, 4)
     topology = bb.attach(Recurrent(1, 300), x).topology
     assert sum(entry.macs for entry in topology.unsupported) == 2 * 3 * 15 < 0.05 * topology.macs
+
+
+def test_networks_without_ranges_to_take_from_data_need_no_calibration() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))
+    compressor = bb.attach(model, torch.zeros(2, 4), bb.Spec.for_backend("onnxruntime", activations="dynamic"))
+    x = torch.randn(3, 4, requires_grad=True)
+    (model(x).square().sum() + compressor.penalty()).backward()
+    assert x.grad is not None
+    assert model[0].weight.grad is not None
+    assert {group["name"] for group in compressor.parameter_groups()} == {"weights", "gates", "ranges"}
+    assert compressor.plan().bits["0.input"] == compressor.plan().bits["2.input"] == 8
+    assert compressor.cost().layers[0].activation_bits == 8
+    compressor.calibrate([])  # weights alone
+    image = bb.attach(nn.Conv2d(3, 4, 1), torch.zeros(2, 3, 4, 4), bb.Spec(activations="dynamic"))
+    with pytest.raises(RuntimeError, match="are not known yet"):
+        image.model(torch.zeros(2, 3, 4, 4))

@@ -119,3 +119,14 @@ def test_fixing_changes_all_or_nothing():
         compressor.fix()
     assert str(before) == str(model.state_dict())
     assert all(q.mode == "learning" or q.bits == (8,) for q in compressor.attachment.quantizers.values())
+
+
+def test_a_plan_with_other_widths_at_run_time_is_refused_before_anything_is_fixed():
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))
+    compressor = bb.attach(model, torch.zeros(2, 4), bb.Spec.for_backend("onnxruntime", activations="dynamic"))
+    with pytest.raises(ValueError, match=r"2.input is quantized at run time.*cannot have 4"):
+        compressor.fix(bb.Plan.uniform(compressor.topology, 4, 4))
+    assert all(compressor.attachment.quantizers[name].mode == "learning" for name in ("0.weight", "2.weight"))
+    bits = bb.Plan.uniform(compressor.topology, 4, 8).bits
+    compressor.fix(bb.Plan(bits | {"2.input": 32}))
+    assert compressor.plan().bits["2.input"] == 32

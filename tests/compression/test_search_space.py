@@ -218,3 +218,38 @@ def test_rules_hold_for_methods_too() -> None:
     widths = resolved("residual", rules, method="lsq").widths
     assert (widths["inner.weight"], widths["inner.input"], widths["head.weight"]) == ((4,), (4,), (32,))
     assert resolved("residual", {"*": {"max_bits": 8}}, method="dq").widths["inner.weight"] == (2, 4, 8)
+
+
+def test_inputs_of_linear_layers_are_quantized_at_run_time() -> None:
+    choices = resolved("residual", {}, activations="dynamic")
+    assert choices.dynamic == {"head.input"}  # the others are read by convolutions
+    assert choices.widths["head.input"] == (8,)
+    assert choices.widths["inner.input"] == ALL
+    assert choices.widths["head.weight"] == ALL
+    assert resolved("residual", {}).dynamic == frozenset()
+    assert resolved("residual", {"head": {"max_bits": 8}}, activations="dynamic").widths["head.input"] == (8,)
+
+
+def test_run_time_has_8_bits_or_float() -> None:
+    rule = {"head.input": {"bits": 32}}
+    assert resolved("residual", rule, activations="dynamic").widths["head.input"] == (32,)
+    with pytest.raises(ValueError, match=r"head.input has 8 bits by Spec\(activations='dynamic'\).* give it 4"):
+        resolved("residual", {"head.input": {"bits": 4}}, activations="dynamic")
+    with pytest.raises(ValueError, match=r"leave no width for head\.input"):
+        resolved("residual", {"head.input": {"max_bits": 4}}, activations="dynamic")
+    choices = resolved("residual", {"head": {"bits": 4}}, activations="dynamic")  # a layer's rule is about its weight
+    assert (choices.widths["head.weight"], choices.widths["head.input"]) == ((4,), (8,))
+    assert resolved("residual", {"head": {"skip": True}}, activations="dynamic").widths["head.input"] == (32,)
+
+
+def test_weights_alone() -> None:
+    choices = resolved("residual", {"head": {"bits": 4}}, activations="float", residual_bits=8, output_bits=8)
+    assert {name: found for name, found in choices.widths.items() if not name.endswith(".weight")} == {
+        f"{name}.input": (32,) for name in ("stem", "inner", "outer", "head")
+    }
+    assert (choices.widths["head.weight"], choices.widths["stem.weight"]) == ((4,), ALL)
+    assert choices.prunable == {"stem", "inner", "outer"}
+    with pytest.raises(ValueError, match=r"head.input has 32 bits by Spec\(activations='float'\).* give it 4"):
+        resolved("residual", {"head.input": {"bits": 4}}, activations="float")
+    grouped = resolved("residual", {"inner": {"prune": True}}, activations="float", prune=False, group_size=32)
+    assert grouped.prunable == frozenset()

@@ -113,3 +113,29 @@ def test_widths_of_a_method_are_its_defaults_or_what_is_given() -> None:
     assert Spec(method="wage").fixed_widths == (2, 8)
     assert Spec(method="twn", activation_bits=8).fixed_widths == (2, 8)
     assert Spec(method="pact", weight_bits=2).fixed_widths == (2, 4)
+
+
+def test_activations_at_run_time() -> None:
+    spec = Spec.for_backend("onnxruntime", activations="dynamic")
+    assert (spec.activations, spec.residual_bits, spec.output_bits) == ("dynamic", None, 8)
+    assert (spec.bits, spec.per_channel_weights, spec.channel_multiple) == ((2, 4, 8), True, 8)
+    assert Spec().activations == Spec.for_backend("onnxruntime").activations == "static"
+    with pytest.raises(ValueError, match="activations is 'sometimes'"):
+        Spec(activations="sometimes")
+    with pytest.raises(ValueError, match=r"activation_bits is 4 and Spec.activations is 'dynamic'"):
+        Spec(method="lsq", activation_bits=4, activations="dynamic")
+
+
+def test_weights_alone_in_groups() -> None:
+    spec = Spec.for_backend("onnxruntime", activations="float")
+    assert (spec.group_size, spec.prune, spec.residual_bits) == (32, False, None)
+    assert Spec(activations="float").group_size is None
+    with pytest.raises(ValueError, match=r"group_size is 48; it is None or one of \(16, 32"):
+        Spec(activations="float", prune=False, group_size=48)
+    for options, name in (
+        ({"prune": False}, "activations is 'static'"),
+        ({"activations": "float"}, "prune is True"),
+        ({"activations": "float", "prune": False, "method": "lsq"}, "method is 'lsq'"),
+    ):
+        with pytest.raises(ValueError, match=f"group_size is 32 and Spec.{name}"):
+            Spec(group_size=32, **options)

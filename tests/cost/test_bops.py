@@ -365,3 +365,17 @@ def test_it_compiles_and_ignores_autocast_and_leaves_no_trace_in_checkpoints() -
     assert compiled(widths, on).item() == pytest.approx(plain.item(), rel=1e-6)
     assert model.state_dict() == {}
     assert list(model.parameters()) == []
+
+
+def test_the_steps_of_groups_are_counted_once_and_where_there_are_codes() -> None:
+    network = topology("residual")
+    plain, grouped = CostModel(network), CostModel(network, {"head.weight": 100, "inner.weight": 8})
+    plan = Plan.uniform(network, 4, 8)
+    assert grouped.count(plan).weight_bytes == plain.count(plan).weight_bytes + 108
+    costs = {layer.name: layer.weight_bytes for layer in grouped.count(plan).layers}
+    own = {layer.name: layer.weight_bytes for layer in plain.count(plan).layers}
+    assert {name: costs[name] - own[name] for name in costs} == {"stem": 0, "inner": 8, "outer": 0, "head": 100}
+    assert grouped.dense().weight_bytes == plain.dense().weight_bytes  # no codes, no steps
+    widths = {name: torch.tensor(float(bits)) for name, bits in plan.bits.items()}
+    assert (grouped.weight_bytes(widths, {}) - plain.weight_bytes(widths, {})).item() == 108
+    assert grouped.count(plan).bops == plain.count(plan).bops

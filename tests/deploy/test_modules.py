@@ -199,3 +199,47 @@ def test_float_tensors_are_copied_once_and_removed_when_nothing_reads_them():
     assert floats.add_positions(torch.tensor([2, 0])) == "floats./positions/2"
     floats.remove_unread({"floats./positions/2", "floats./norm/scale"})
     assert list(floats.state_dict()) == ["/norm/scale", "/positions/2"]
+
+
+def linear(codes, steps, bias, **more) -> IntegerNetwork:
+    """A linear layer that reads numbers."""
+    entry = layer("a", "a.weight", kind="linear", weight_shape=tuple(codes.shape), input=None, output=None, **more)
+    tensors = {"a.codes": codes, "a.steps": steps} | ({} if bias is None else {"a.bias": bias})
+    return IntegerNetwork(dataclasses.replace(STRUCTURE, layers=(entry,), grids=()), tensors)
+
+
+@pytest.mark.parametrize("bias", [None, torch.tensor([1.0, -1.0])])
+def test_a_layer_that_quantizes_at_run_time_by_hand(bias):
+    codes = torch.tensor([[1, -2], [3, 4]], dtype=torch.int8)
+    record = linear(codes, torch.tensor([0.5, 0.25]), bias, arithmetic="integer", dynamic=True)
+    module = make_layer(record, record.layers[0])
+    x = torch.tensor([[-1.0, 2.0], [0.5, 254.0]])  # a step of 1, a zero point of 1, and a tie that goes to 0
+    found, step, zero_point = module.quantized(x)
+    assert (found.tolist(), step.item(), zero_point.item()) == ([[-1, 2], [0, 254]], 1.0, 1.0)
+    assert module.sums(found).tolist() == [[-5, 5], [-508, 1016]]
+    expected = torch.tensor([[-2.5, 1.25], [-254.0, 254.0]]) + (0 if bias is None else bias)
+    assert torch.equal(module(x), expected)
+    assert torch.equal(module.exact(x), expected.double())
+    in_float = dataclasses.replace(record.layers[0], arithmetic="float")
+    assert torch.equal(make_layer(record, in_float)(x), expected)
+    assert torch.equal(make_layer(record, in_float).exact(x), expected.double())
+    exported = torch.export.export(module, (x,), strict=False)
+    assert torch.equal(exported.module()(3 * x), module(3 * x))
+
+
+def test_long_sums_at_run_time_are_exact():
+    codes = torch.full((1, 4001), 127, dtype=torch.int8)
+    codes[0, 0] = 1
+    record = linear(codes, torch.tensor([1.0]), None, arithmetic="integer", dynamic=True)
+    module = make_layer(record, record.layers[0])
+    assert module.wide
+    assert module.sums(torch.full((1, 4001), 255.0)).item() == 255 * (127 * 4000 + 1)
+    assert not make_layer(linear(codes[:, :100], torch.tensor([1.0]), None, arithmetic="integer", dynamic=True),
+                          record.layers[0]).wide  # fmt: skip
+
+
+def test_groups_of_inputs_have_their_own_steps():
+    codes = torch.tensor([[1, 2, 3], [-1, 0, 7]], dtype=torch.int8)
+    record = linear(codes, torch.tensor([[1.0, 10.0], [2.0, 0.5]]), None, arithmetic="float", group_size=2)
+    weight = make_layer(record, record.layers[0]).weight
+    assert weight.tolist() == [[1, 2, 30], [-2, 0, 3.5]]

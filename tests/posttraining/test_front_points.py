@@ -73,3 +73,20 @@ def test_asymmetric_ranges_are_part_of_a_point_and_need_quantizers_that_can_have
     other = attached(bb.Spec.paper())
     with pytest.raises(ValueError, match=r"an asymmetric range for 'stem\.input', whose quantizer cannot have one"):
         bb.restore(other, point)
+
+
+def test_activations_at_run_time_have_no_range_to_keep(tmp_path):
+    spec = bb.Spec(activations="dynamic", residual_bits=None)
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)).eval()
+    compressor = bb.attach(copy.deepcopy(model), torch.zeros(2, 4), spec)
+    x = torch.randn(32, 4)
+    config = bb.PosttrainConfig(mus=(0.001, 0.1), steps=2, loss="output")
+    bb.posttrain(compressor, x.split(16), "gates+ranges", config=config).save(tmp_path / "front.json")
+    point = bb.Front.load(tmp_path / "front.json").points[0]
+    assert point.ranges["0.input"].log_beta == ()
+    fresh = bb.attach(model, torch.zeros(2, 4), spec)
+    bb.restore(fresh, point)
+    assert fresh.plan() == point.plan
+    assert fresh.plan().bits["0.input"] == 8
+    bb.restore(compressor, point)
+    assert torch.equal(fresh.model(x), compressor.model(x))

@@ -169,7 +169,7 @@ class RoundingGrid:
         weight = layer.weight.detach().to(arithmetic_dtype(layer.weight.dtype))
         beta = quantizer.beta.detach()
         beta = beta if stretch is None else beta * stretch
-        beta = (layer.along_outputs(beta) if beta.dim() else beta).to(weight.dtype)
+        beta = layer.along_ranges(beta).to(weight.dtype)
         bits = quantizer.effective_bits()
         step = step_size(beta, bits, quantizer.signed)
         scaled = clip(weight, beta, quantizer.signed) / step

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from bayesbits.compression.attachment import Attachment, detach_from, find_attachment
-from bayesbits.compression.calibration import calibrate_weights
+from bayesbits.compression.calibration import calibrate_weights, calibrated_quantizers
 from bayesbits.compression.compressor import Compressor
 from bayesbits.compression.spec import Spec
 from bayesbits.graph.layers import FoundLayer
@@ -75,6 +75,7 @@ def attach(model: nn.Module, example_inputs: Any, spec: Spec | None = None) -> C
         _attach_to_modules(model, attachment, {layer.name: layer for layer in found})
         attach_to_network(model, attachment)
         calibrate_weights(model, attachment)
+        attachment.calibrated = not calibrated_quantizers(attachment)  # some networks have no range to take from data
     except BaseException:
         detach_from(model)
         raise
@@ -151,6 +152,7 @@ def _attach_to_layer(model: nn.Module, layer: Layer, attachment: Attachment, sou
         gate=gate if norm is None else None,
         norm=norm if folded else None,
         norm_behind=norm,
+        group_size=attachment.group_size(layer.parameter),
         rounds_bias=norm is None,
         calibration=attachment.calibration,
     )

@@ -18,11 +18,14 @@ from bayesbits.compression.spec import Spec
 from bayesbits.compression.table_files import as_table
 from bayesbits.compression.width_penalty import WidthPenalty
 from bayesbits.cost import CostModel
+from bayesbits.cost.size import STEP_BYTES
 from bayesbits.methods import METHODS, Method, MethodQuantizer
 from bayesbits.methods.reinforce import ScoreFunction
 from bayesbits.nn import ChannelFollower, ChannelGate, GatedQuantizer, Quantizer
 from bayesbits.nn.batch_norm import AttachedBatchNorm
 from bayesbits.nn.class_exchange import check_restorable, restore_class
+from bayesbits.nn.dynamic_quantizer import DynamicQuantizer
+from bayesbits.nn.grouping import group_count
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.nn.network_quantizers import NetworkQuantizers
 from bayesbits.nn.product import attached_products
@@ -53,7 +56,7 @@ class Attachment(NetworkQuantizers):
         self.notes: dict[str, Any] = {}
         """What other parts of the library remember with the live network, under keys of their own. Copies of the
         network have it too, and no state_dict has it."""
-        self.cost_model = CostModel(topology)
+        self.cost_model = CostModel(topology, _step_bytes(topology, spec))
         self.penalty = self._penalty(spec.penalty, as_table(spec.latency_table, "Spec.latency_table"))
         self.expected_bops = self._penalty("expected_bops")
         self.expected_bytes = self._penalty("expected_bytes")
@@ -62,6 +65,11 @@ class Attachment(NetworkQuantizers):
     def method(self) -> Method:
         """How tensors are quantized."""
         return METHODS[self.spec.method]
+
+    def group_size(self, parameter: str) -> int | None:
+        """How many neighboring inputs share a range of this weight; None where all inputs of an output do."""
+        layer = self.topology.layer(self.topology.weight_tensors[parameter][0])
+        return self.spec.group_size if layer.kind == "linear" and parameter in self.quantizers else None
 
     def method_loss(self, loss: Tensor) -> Tensor | None:
         """What the method adds to the loss beside the penalty, such as the decay of PACT; None where it is nothing."""
@@ -145,6 +153,9 @@ def _quantizers(topology: Topology, spec: Spec, search_space: SearchSpace) -> di
     for tensor, widths in search_space.widths.items():
         if widths == (FLOAT_BITS,):
             continue
+        if tensor in search_space.dynamic:
+            quantizers[tensor] = DynamicQuantizer()
+            continue
         owners = topology.weight_tensors.get(tensor)
         made = method.weights if owners else method.activations
         others = topology.operand_tensors.keys() | topology.table_tensors.keys()
@@ -166,12 +177,24 @@ def _gated_quantizer(
     # Axis 0 of a transposed convolution holds the inputs, and a range for each of those could not be deployed.
     rows = layer.weight_shape[0] if layer is not None and layer.kind != "conv_transpose" else None
     rows = topology.table_tensors[tensor].rows if tensor in topology.table_tensors else rows
+    rows = rows if spec.per_channel_weights else None
+    if layer is not None and spec.group_size is not None and layer.kind == "linear":
+        rows = layer.weight_shape[0] * group_count(layer.weight_shape[1], spec.group_size)
     stored = tensor in topology.parameter_tensors
     return GatedQuantizer(
-        signed=stored, beta=torch.ones(rows) if rows is not None and spec.per_channel_weights else 1.0, bits=widths,
+        signed=stored, beta=1.0 if rows is None else torch.ones(rows), bits=widths,
         gates=METHODS[spec.method].gates or spec.gates, learn_range=learn_range,
         asymmetric=not stored and spec.asymmetric_activations,
     )  # fmt: skip
+
+
+def _step_bytes(topology: Topology, spec: Spec) -> dict[str, int]:
+    """The bytes of the steps of weights in groups, which are many, by the name of the weight."""
+    if spec.group_size is None:
+        return {}
+    linear = [layer for layer in topology.layers if layer.kind == "linear"]
+    counts = {one.parameter: one.weight_shape[0] * group_count(one.weight_shape[1], spec.group_size) for one in linear}
+    return {parameter: STEP_BYTES * count for parameter, count in counts.items()}
 
 
 def _channel_gates(topology: Topology, spec: Spec, search_space: SearchSpace) -> dict[str, ChannelGate]:

@@ -45,8 +45,7 @@ def calibrate(
 
     `reference_bits` is the reference width of activations, and without `weight_bits` of weights too.
     """
-    weights = attachment.topology.parameter_tensors
-    quantizers = {name: q for name, q in attachment.quantizers.items() if name not in weights}
+    quantizers = calibrated_quantizers(attachment)
     before, attachment.calibrated = attachment.calibrated, True
     try:
         calibrate_activations(
@@ -63,10 +62,17 @@ def calibrate(
         raise
 
 
+def calibrated_quantizers(attachment: Attachment) -> dict[str, Quantizer]:
+    """The quantizers whose ranges come from data: those of activations, but where a range is that of each tensor."""
+    weights = attachment.topology.parameter_tensors
+    return {name: q for name, q in attachment.quantizers.items() if name not in weights and not q.dynamic}
+
+
 def _share_ranges(attachment: Attachment) -> None:
     """Give tensors that hold the same values, or parts of them, the one range that covers all of theirs."""
     for family in attachment.topology.shared_ranges:
         members = [attachment.quantizers[name] for name in family if name in attachment.quantizers]
+        members = [one for one in members if not one.dynamic]
         if not members or any(one.needs_sample for one in members):  # which have a range of their own method
             continue
         high = max(one.beta.item() for one in members)
@@ -127,7 +133,7 @@ def calibrate_activations(
             for observer in observers.values():
                 observer.end_batch()
         statistics = [(buffer, buffer.clone()) for norm in fresh for buffer in norm.buffers()]
-    if count == 0:
+    if count == 0 and observers:
         raise ValueError("calibration needs at least one batch, and there was none")
     seen = {name: observer.read() for name, observer in observers.items() if observer.batches}
     _check_values(seen)
@@ -167,9 +173,8 @@ def calibrate_weights(
         if quantizer is not None:
             layer = find_layer(model, layers[0])
             assert isinstance(layer, AttachedLayer)
-            calibrate_weight(
-                quantizer, layer.folded_weight().detach(), parameter, method=method, reference_bits=reference_bits
-            )
+            rows = layer.ranged_rows(layer.folded_weight().detach())
+            calibrate_weight(quantizer, rows, parameter, method=method, reference_bits=reference_bits)
 
 
 def calibrate_weight(

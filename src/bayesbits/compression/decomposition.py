@@ -86,10 +86,9 @@ def decompose(compressor: Compressor, tensor: str, inputs: Any, examples: int = 
 
 
 def _terms(name: str, quantizer: Quantizer, x: Tensor, stretch: Tensor | None, examples: int) -> Decomposition:
-    beta = quantizer.beta.detach()
+    beta, alpha = quantizer.range_of(x)
     beta = (beta if stretch is None else beta * stretch).reshape(-1)
     rows = evenly_spaced(in_rows(x, beta.numel()), max(1, SAMPLE // beta.numel()))
-    alpha = None if quantizer.alpha is None else quantizer.alpha.detach()
     places = _spread(rows, examples)
     energy = rows.square().sum().item() or 1.0
     final = quantizer.effective_bits()

@@ -88,13 +88,14 @@ class _Observer:
         self.quantizer = quantizer
         self.widths = sorted({*quantizer.bits, quantizer.fixed_bits or quantizer.bits[0]})
         self.looking = True
+        self.beta: Tensor | None = None  # the largest end of the range that was seen
         self.sums: Tensor | None = None  # values, values outside of the range, their squares, squared errors by width
 
     def __call__(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         if not self.looking or inputs[0].numel() == 0:
             return
-        beta, signed, alpha = self.quantizer.beta.detach(), self.quantizer.signed, self.quantizer.alpha
-        alpha = None if alpha is None else alpha.detach()
+        (beta, alpha), signed = self.quantizer.range_of(inputs[0]), self.quantizer.signed
+        self.beta = beta if self.beta is None else torch.maximum(self.beta, beta)
         rows = evenly_spaced(in_rows(inputs[0], beta.numel()), max(1, SAMPLE // beta.numel()))
         ends = beta.reshape(-1, 1)
         outside = (rows > ends) | (rows < ((-ends if signed else 0.0) if alpha is None else alpha))
@@ -152,7 +153,7 @@ def _findings(
         name=name,
         mode=quantizer.mode,
         bits=quantizer.effective_bits(),
-        beta=quantizer.beta.max().item(),
+        beta=0.0 if observer.beta is None else observer.beta.max().item(),
         clipped=clipped,
         signal_to_noise=signal_to_noise,
         probability_on=dict(zip(gated, probabilities, strict=True)),

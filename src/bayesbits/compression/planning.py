@@ -50,6 +50,7 @@ def fix_plan(attachment: Attachment, plan: Plan) -> None:
     for name in plan.bits:
         if name in quantizers:
             quantizers[name].check_range(name)
+            quantizers[name].check_width(plan.bits[name], name)
     for name, quantizer in quantizers.items():
         if name in plan.bits:
             quantizer.fix(plan.bits[name])

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 from bayesbits.compression.spec import Rule, Spec
+from bayesbits.functional.dynamic import DYNAMIC_BITS
 from bayesbits.functional.grid import INTEGER_BITS, MAX_BITS
 from bayesbits.methods import METHODS
 from bayesbits.records.topology import POOLED_BITS, Topology
@@ -36,6 +37,8 @@ class SearchSpace:
     """The layers that are left in float entirely."""
     min_channels: Mapping[str, int]
     """For layers with such a rule: how many channels of every group that they make stay at least."""
+    dynamic: frozenset[str] = frozenset()
+    """The activations that are quantized by their own range at run time."""
 
     def fixed(self, tensor: str) -> int | None:
         """The tensor's width where there is no choice, otherwise None."""
@@ -49,21 +52,61 @@ def find_search_space(spec: Spec, topology: Topology) -> SearchSpace:
     owners.update({activation.name: activation.consumers for activation in topology.activations})
     owners.update({parameter: (table.name,) for parameter, table in topology.table_tensors.items()})
     owners.update(dict.fromkeys(topology.operand_tensors, ()))
-    layers, tensors = _collect(spec, topology, owners)
+    dynamic = _dynamic(spec, topology)
+    decided = dynamic if spec.activations != "float" else frozenset(owners) - set(topology.weight_tensors)
+    layers, tensors = _collect(spec, topology, owners, decided)
     widths = {}
     for tensor, rules in tensors.items():
-        found = _widths(tensor, _agreed(tensor, rules), spec.bits, _given(spec, topology, tensor))
+        given = _decided(spec, topology, tensor) if tensor in decided else _given(spec, topology, tensor)
+        found = _widths(tensor, _agreed(tensor, rules), spec.bits, given)
+        if tensor in decided and found not in (given, (MAX_BITS,)):
+            raise ValueError(
+                f"{tensor} has {given[0]} bits by Spec(activations={spec.activations!r}), and the rules give it "
+                f"{found[0]}: leave that out, or give it {MAX_BITS} to leave it in float"
+            )
         if found and not (tensor in topology.operand_tensors and found == (MAX_BITS,)):
             widths[tensor] = found
     skipped = frozenset(name for name, rule in layers.items() if rule.skip)
     min_channels = {name: rule.min_channels for name, rule in layers.items() if rule.min_channels is not None}
-    return SearchSpace(widths, _prunable(spec, topology, layers) - skipped, skipped, min_channels)
+    return SearchSpace(widths, _prunable(spec, topology, layers) - skipped, skipped, min_channels, dynamic)
+
+
+def _dynamic(spec: Spec, topology: Topology) -> frozenset[str]:
+    """The activations that are quantized at run time: those that only linear layers read."""
+    if spec.activations != "dynamic":
+        return frozenset()
+    return frozenset(
+        activation.name
+        for activation in topology.activations
+        if all(topology.layer(name).kind == "linear" for name in activation.consumers)
+    )
+
+
+def _by_convolution(topology: Topology, tensor: str) -> bool:
+    """Whether a convolution may emit the codes of this output; linear layers emit numbers at run time.
+
+    The output may be that of a clipping module behind the layer, whose layer is not known.
+    """
+    linear = [layer for layer in topology.layers if layer.kind == "linear"]
+    own = {name for layer in linear for name in (layer.name, layer.norm)}
+    return len(linear) < len(topology.layers) and tensor.removesuffix(".output") not in own
+
+
+def _decided(spec: Spec, topology: Topology, tensor: str) -> tuple[int, ...]:
+    """The width of an activation that `Spec.activations` decides; at run time the network's input may stay in float."""
+    if spec.activations == "float":
+        return (MAX_BITS,)
+    stays = topology.activation(tensor).network_input and spec.input_bits == MAX_BITS
+    return (MAX_BITS,) if stays else (DYNAMIC_BITS,)
 
 
 def _collect(
-    spec: Spec, topology: Topology, owners: Mapping[str, tuple[str, ...]]
+    spec: Spec, topology: Topology, owners: Mapping[str, tuple[str, ...]], decided: frozenset[str]
 ) -> tuple[dict[str, Rule], dict[str, dict[str, Rule]]]:
-    """For every layer and table its rule, and for every tensor the rule of each one that has it ("" where none has)."""
+    """For every layer and table its rule, and for every tensor the rule of each one that has it ("" where none has).
+
+    Widths that a layer's rule gives do not concern its input where that is `decided` by the spec.
+    """
     layers = {layer.name: Rule() for layer in topology.layers} | {table.name: Rule() for table in topology.tables}
     tensors = {tensor: {owner: Rule() for owner in names or ("",)} for tensor, names in owners.items()}
     inputs = {activation.name for activation in topology.activations if activation.network_input}
@@ -81,6 +124,8 @@ def _collect(
         for tensor, rules in tensors.items():
             # Where the width of a network input is not learned, bounds on what is learned do not concern it.
             meant = replace(rule, min_bits=None, max_bits=None) if matched and tensor in fixed_inputs else rule
+            if matched and tensor in decided:
+                meant = replace(rule, bits=None, min_bits=None, max_bits=None)
             for owner, stated in rules.items():
                 if owner in matched or tensor in named:
                     rules[owner] = _override(stated, meant)
@@ -124,7 +169,7 @@ def _given(spec: Spec, topology: Topology, tensor: str) -> tuple[int, ...]:
     """The widths of a tensor without a rule."""
     given: int | str | None = "learned"
     if tensor in topology.emitted_tensors:
-        given = spec.output_bits
+        given = spec.output_bits if spec.activations == "static" or _by_convolution(topology, tensor) else None
     elif tensor in topology.operand_tensors:
         given = spec.residual_bits
         if given == "auto":
@@ -192,5 +237,6 @@ def _prunable(spec: Spec, topology: Topology, layers: Mapping[str, Rule]) -> fro
         and layer.name not in topology.output_layers
         and layer.name not in kept_by_depthwise
         and (spec.prune if layers[layer.name].prune is None else layers[layer.name].prune)
+        and spec.group_size is None
         and any(topology.group_of(channel).removable for channel in layer.out_channels)
     )

@@ -19,6 +19,8 @@ from bayesbits.records.latency_table import LatencyTable
 from bayesbits.utils.checks import check_choice, check_flag, check_integer, is_integer
 
 BACKENDS = ("onnxruntime", "openvino", "tensorrt")
+ACTIVATIONS = ("static", "dynamic", "float")
+GROUP_SIZES = (16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,10 @@ class Spec:
             range of its own.
         asymmetric_activations: Whether the range of an activation with values below zero has two ends of its own.
         unsigned_activations: Whether the range of an activation without values below zero starts at zero.
+        activations: "static" (ranges that are calibrated and learned), "dynamic" (inputs of linear layers are quantized
+            to 8 bits by the range that they have at run time), or "float" (only weights are quantized).
+        group_size: How many neighboring inputs of an output share a range in the weights of linear layers: 16, 32, 64,
+            128 or 256. None: all of them. Only with activations="float" and prune=False.
         channel_multiple: The number of kept channels of a group is rounded up to a multiple of this.
         method: How tensors are quantized: "bayesian_bits", or a method to compare with, such as "lsq", "pact" or "dq"
             (see `bayesbits.methods`). These neither prune nor have gates or asymmetric ranges, and one range for each
@@ -154,6 +160,16 @@ class Spec:
     """Whether the range of an activation without values below zero, as behind a ReLU, starts at zero; otherwise it is
     symmetric too, [-beta, beta], half of it unused, for runtimes that have signed codes with a zero point of 0 alone.
     """
+    activations: str = "static"
+    """How activations are quantized. "static": to learned widths, in ranges that are calibrated and learned. "dynamic":
+    the inputs of linear layers to 8 bits, by the range that each tensor has at run time; convolutions stay "static",
+    as the runtime's integer convolution of such inputs is slower than the float one. "float": only weights are
+    quantized, for networks whose speed is that of reading their weights; the options for the widths of inputs, operands
+    and outputs have no effect."""
+    group_size: int | None = None
+    """How many neighboring inputs of an output share a range in the weights of linear layers: 16, 32, 64, 128 or 256;
+    None: all of them. Such weights are stored with a step for every group, and multiplied with float activations, so
+    that it needs activations="float"; and prune=False, as groups would fall apart without some of their inputs."""
     channel_multiple: int = 1
     """The number of kept channels of a group is rounded up to a multiple of this."""
     latency_table: LatencyTable | str | None = None
@@ -190,6 +206,11 @@ class Spec:
                 "milliseconds brings its own"
             )
         as_table(self.latency_table, "Spec.latency_table")
+        if self.latency_table is not None and self.activations != "static":
+            raise ValueError(
+                f"Spec.activations is {self.activations!r} and Spec.latency_table is given: a latency table has times "
+                "of static activations alone. Choose another penalty"
+            )
         check_flag(self, "prune")
         check_flag(self, "per_channel_weights")
         check_flag(self, "asymmetric_activations")
@@ -206,13 +227,32 @@ class Spec:
         if self.output_bits not in (None, "learned"):
             _check_width("Spec.output_bits", self.output_bits, ', "learned" or None')
         check_integer(self, "channel_multiple", 1)
+        check_choice(self, "activations", ACTIVATIONS)
+        self._check_groups()
         self._check_method()
         if not isinstance(self.rules, Mapping):
             raise ValueError(f"Spec.rules is a {type(self.rules).__name__}; it maps patterns to rules")
         object.__setattr__(self, "rules", {pattern: _check_rule(pattern, rule) for pattern, rule in self.rules.items()})
 
+    def _check_groups(self) -> None:
+        if self.group_size is None:
+            return
+        if self.group_size not in GROUP_SIZES:
+            raise ValueError(f"Spec.group_size is {self.group_size!r}; it is None or one of {GROUP_SIZES}")
+        for name, wanted in (("activations", "float"), ("prune", False), ("method", "bayesian_bits")):
+            if getattr(self, name) != wanted:
+                raise ValueError(
+                    f"Spec.group_size is {self.group_size} and Spec.{name} is {getattr(self, name)!r}: groups of "
+                    f"inputs have ranges of their own with {name}={wanted!r} alone"
+                )
+
     def _check_method(self) -> None:
         check_choice(self, "method", tuple(METHODS))
+        if self.activations != "static" and self.activation_bits is not None:
+            raise ValueError(
+                f"Spec.activation_bits is {self.activation_bits} and Spec.activations is {self.activations!r}, which "
+                "decides the width of activations: leave one of them out"
+            )
         for name in ("weight_bits", "activation_bits"):
             width = getattr(self, name)
             if width is not None:
@@ -254,7 +294,7 @@ class Spec:
         return cls(residual_bits=None, asymmetric_activations=False)
 
     @classmethod
-    def for_backend(cls, backend: str) -> Spec:
+    def for_backend(cls, backend: str, activations: str = "static") -> Spec:
         """A spec with what a runtime computes with integers: widths up to 8 bits, outputs of layers and operands of
         additions at 8 bits (but residual streams of transformers in float, as `residual_bits="auto"` says), multiples
         of 8 channels, and a range for every output channel of a weight.
@@ -266,6 +306,9 @@ class Spec:
 
         Args:
             backend: The runtime: "onnxruntime", "openvino" or "tensorrt".
+            activations: "static", or for networks of linear layers, such as transformers, "dynamic": their inputs are
+                quantized at run time, and operands of additions stay in float. "float": only weights are quantized, in
+                groups of 32 inputs, and no channels are removed. The latter two are for "onnxruntime".
 
         Returns:
             The spec.
@@ -275,7 +318,13 @@ class Spec:
         """
         if backend not in BACKENDS:
             raise ValueError(f"backend is {backend!r}; it is one of {', '.join(BACKENDS)}")
+        if activations != "static" and backend != "onnxruntime":
+            raise ValueError(f'activations={activations!r} is for the backend "onnxruntime", not {backend!r}')
         spec = cls(bits=(2, 4, 8), output_bits=8, channel_multiple=8, per_channel_weights=True)
+        if activations != "static":
+            spec = replace(spec, residual_bits=None, activations=activations)
+        if activations == "float":
+            spec = replace(spec, prune=False, group_size=32)
         if backend == "onnxruntime":
             return spec
         signed = backend == "tensorrt"

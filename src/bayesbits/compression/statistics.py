@@ -75,12 +75,14 @@ class _Observer:
     def __init__(self, name: str, quantizer: Quantizer) -> None:
         self.name, self.quantizer = name, quantizer
         self.rows: Tensor | None = None
+        self.ends: tuple[Tensor, Tensor | None] | None = None
 
     def __call__(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
         if self.rows is not None or inputs[0].numel() == 0:
             return
         stretch = inputs[1] if len(inputs) > 1 else None
-        beta = self.quantizer.beta.detach()
+        self.ends = self.quantizer.range_of(inputs[0])
+        beta = self.ends[0]
         # The grid of a weight in front of a batch norm is stretched, and its rows are divided by that.
         count = beta.numel() if stretch is None else inputs[0].shape[0]
         rows = in_rows(inputs[0], count)
@@ -92,8 +94,9 @@ class _Observer:
         quantizer, rows = self.quantizer, self.rows
         if rows is None or quantizer.mode == "off" or not torch.isfinite(rows).all():
             return None
-        beta = quantizer.beta.detach().to(rows).reshape(-1)
-        alpha = None if quantizer.alpha is None else quantizer.alpha.detach().to(rows)
+        assert self.ends is not None
+        beta = self.ends[0].to(rows).reshape(-1)
+        alpha = None if self.ends[1] is None else self.ends[1].to(rows)
         widths = sorted({*quantizer.bits, quantizer.effective_bits()} - {0})
         expanded = beta.expand(len(rows)) if beta.numel() == 1 else beta
         signal = rows.square().sum().item()

@@ -68,9 +68,11 @@ class CostModel(nn.Module):
     """[layers]: whether there is a bias when the layer is deployed."""
     zero_and_one: Tensor
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, step_bytes: Mapping[str, int] | None = None) -> None:
+        """`step_bytes`: what the steps of a weight take where groups of its inputs have their own, by its name."""
         super().__init__()
         self.topology = topology
+        self._step_bytes = dict(step_bytes or {})
         self._weights = [layer.parameter for layer in topology.layers]
         self._activations = [layer.activation for layer in topology.layers]
         self._gated = {layer.name: len(layer.out_channels) for layer in topology.layers if not layer.depthwise}
@@ -104,7 +106,8 @@ class CostModel(nn.Module):
     def weight_bytes(self, widths: Mapping[str, Tensor], on: Mapping[str, Tensor]) -> Tensor:
         """The expected bytes of packed weights, biases and parameters that stay in float; arguments as above.
 
-        Where all gates are 0 or 1 it is what `count` counts, but for the last byte of every weight, which may be begun.
+        Where all gates are 0 or 1 it is what `count` counts, but for the last byte of every weight, which may be begun,
+        and the steps of groups, which weights of 32 bits do not have.
         """
         weight_bits = torch.stack([widths[name] for name in self._weights])
         values = self._values(on, weight_bits.dtype)
@@ -114,6 +117,7 @@ class CostModel(nn.Module):
         bits = (elements * weight_bits).sum() + 8 * BIAS_BYTES * (outputs * self.has_bias).sum()
         for name, table in self.topology.table_tensors.items():
             bits = bits + table.elements * widths[name] if name in widths else bits + table.elements * FLOAT_BITS
+        bits = bits + 8 * sum(self._step_bytes.values())  # which no gate changes
         return bits / 8 + packed_bytes(self.topology.other_parameters, FLOAT_BITS)
 
     def latency_ms(
@@ -234,6 +238,7 @@ class CostModel(nn.Module):
         ):
             bits = plan.bits[layer.parameter]
             weights = 0 if layer.parameter in counted else weight_elements(layer, kept_in, kept_out)
+            steps = self._step_bytes.get(layer.parameter, 0) if weights and 0 < bits < FLOAT_BITS else 0
             counted.add(layer.parameter)
             biases = bias_elements(layer, kept_out)
             if bits == 0:  # the layer is gone, though other layers still make its channels
@@ -250,7 +255,7 @@ class CostModel(nn.Module):
                     kept_out=kept_out,
                     bops=round(layer_bops),
                     share=100 * layer_bops / total,
-                    weight_bytes=packed_bytes(weights, bits) + biases * BIAS_BYTES,
+                    weight_bytes=packed_bytes(weights, bits) + biases * BIAS_BYTES + steps,
                     parameters=weights + biases,
                 )
             )

@@ -7,6 +7,8 @@ from math import prod
 from bayesbits.records.topology import Layer
 
 BIAS_BYTES = 4
+STEP_BYTES = 4
+"""Counted where groups of inputs have steps of their own; the one step of a weight or of a channel is not."""
 
 
 def weight_elements(layer: Layer, kept_in: int, kept_out: int) -> int:

@@ -48,9 +48,11 @@ class Decision:
     weights: Mapping[str, LayerWeights]
     """By the layer's name, without the removed channels; a stored network has none for layers of dead branches."""
     grids: Mapping[str, Grid]
-    """By the tensor's name; tensors without a quantizer have none."""
+    """By the tensor's name; tensors without a quantizer have none, nor have those that are quantized at run time."""
     tables: Mapping[str, TableWeights]
     """By the table's name; tables without a quantizer have none, and stay in float."""
+    dynamic: frozenset[str] = frozenset()
+    """The layers whose input is quantized at run time, by its own range."""
 
     def is_zero(self, layer: str) -> bool:
         """Whether a layer emits zeros alone: its weight has no bits."""
@@ -109,13 +111,16 @@ def read_decision(compressor: Compressor, channel_multiple: int = 1) -> Decision
         for layer in topology.layers:
             whole = read_weights(fixed, layer, _emitted_channels(layer, plan, zero))
             weights[layer.name] = remove_weight_channels(whole, layer, removed)
-        grids = {
-            name: _grid(name, quantizer)
+        quantized = {
+            name: quantizer
             for name, quantizer in fixed.attachment.quantizers.items()
             if quantizer.mode != "off" and name not in topology.parameter_tensors
         }
         tables = read_tables(fixed)
-    return Decision(fixed.detach(), args, kwargs, topology.layers, removed, weights, grids, tables)
+    grids = {name: _grid(name, quantizer) for name, quantizer in quantized.items() if not quantizer.dynamic}
+    own_range = {name for name, quantizer in quantized.items() if quantizer.dynamic}
+    dynamic = frozenset(layer.name for layer in topology.layers if layer.activation in own_range)
+    return Decision(fixed.detach(), args, kwargs, topology.layers, removed, weights, grids, tables, dynamic)
 
 
 def stored_decision(model: nn.Module, network: IntegerNetwork) -> Decision:
@@ -134,6 +139,7 @@ def stored_decision(model: nn.Module, network: IntegerNetwork) -> Decision:
         weights={layer.name: stored_weights(network, layer) for layer in structure.layers},
         grids={grid.name: grid for grid in structure.grids},
         tables={table.name: stored_table(network, table) for table in structure.tables},
+        dynamic=frozenset(layer.name for layer in structure.layers if layer.dynamic),
     )
 
 

@@ -29,11 +29,13 @@ class LayerWeights:
     codes: Tensor | None
     """The codes of the weight: int8, or int16 above 8 bits; None above 16 bits."""
     steps: Tensor | None
-    """The step of the weight, or one for each output channel; None without codes."""
+    """The step of the weight, or one for each output channel, or for each group of each; None without codes."""
     weight: Tensor | None
     """The weight as float32 numbers, where it has no codes."""
     bias: Tensor | None
     """Float32 numbers; int32 codes where they are read from a stored layer that computes in integers."""
+    group_size: int | None = None
+    """How many neighboring inputs of an output share a step; None where all of them do."""
     widened: int = 0
     """Of how many output channels the grid is coarser than the range asks for, so that the bias fits."""
 
@@ -78,15 +80,17 @@ def read_weights(compressor: Compressor, layer: Layer, emitted: Tensor) -> Layer
         return LayerWeights(bits, None, None, _zero_unless(emitted, numbers, layer), bias)
     assert isinstance(module, AttachedLayer)
     codes, steps = module.folded_codes(), module.weight_steps().reshape(-1)
-    if parts.weight.range_shape.numel() == 1 and bool((steps == steps[0]).all()):
+    if parts.group_size is None and parts.weight.range_shape.numel() == 1 and bool((steps == steps[0]).all()):
         steps = steps[:1]
     if factor is not None and parts.norm is None:
         # A tied weight is rounded without the factor: its magnitude is in the steps, its sign goes into the codes.
         codes = codes * _along_outputs(factor.sign(), layer).int()
+    if parts.group_size is not None:
+        steps = steps.reshape(weight.shape[0], -1)
     wider = module.widening()
     widened = 0 if wider is None else int(((wider > 1) & emitted).sum())
     codes = _zero_unless(emitted, codes, layer).to(torch.int8 if bits <= INTEGER_BITS else torch.int16)
-    return LayerWeights(bits, codes, steps, None, bias, widened)
+    return LayerWeights(bits, codes, steps, None, bias, parts.group_size, widened)
 
 
 def stored_weights(network: IntegerNetwork, layer: IntegerLayer) -> LayerWeights:
@@ -98,6 +102,7 @@ def stored_weights(network: IntegerNetwork, layer: IntegerLayer) -> LayerWeights
         steps=network.steps(layer.name) if coded else None,
         weight=None if coded else network.tensors[f"{layer.name}.weight"],
         bias=network.bias(layer.name),
+        group_size=layer.group_size,
     )
 
 
@@ -108,9 +113,10 @@ def remove_weight_channels(weights: LayerWeights, layer: Layer, removed: frozens
     return LayerWeights(
         bits=weights.bits,
         codes=None if codes is None else select_channels(codes, layer, removed),
-        steps=steps if steps is None or steps.numel() == 1 else steps[outputs],
+        steps=steps if steps is None or steps.shape == (1,) else steps[outputs],
         weight=None if weight is None else select_channels(weight, layer, removed),
         bias=None if bias is None else bias[outputs],
+        group_size=weights.group_size,
         widened=weights.widened,
     )
 

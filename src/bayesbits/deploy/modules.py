@@ -6,6 +6,7 @@ that follows is that of onnxruntime's integer kernels, operation by operation in
 
     codes out:    clip(rint(float32(acc) * float32(float32(s_x s_w) / s_y)), low, high)
     numbers out:  float32(acc) * float32(s_x s_w)
+    dynamic:      float32(acc) * float32(s_x s_w) + bias, where s_x is the step that the input has at run time
 
 The graph of a deployed network refers to these modules as "layers.KEY", "tables.KEY", "quantizers.KEY" and
 "dequantizers.KEY", and to its float tensors as "floats.KEY", where KEY is made from the user's name by
@@ -21,6 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bayesbits.functional.dynamic import LEVELS, dynamic_codes, dynamic_ends, dynamic_grid
+from bayesbits.nn.grouping import along_groups
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerTable
 from bayesbits.records.topology import output_axis
 from bayesbits.utils.naming import key_of
@@ -90,7 +93,19 @@ class FloatLayer(nn.Module):
         self.register_buffer("bias", network.bias(layer.name))
 
     def forward(self, x: Tensor) -> Tensor:
-        return _apply(self.layer, x.float(), self.weight, self.bias)
+        return _apply(self.layer, self.read(x.float()), self.weight, self.bias)
+
+    def read(self, x: Tensor) -> Tensor:
+        """The numbers that are multiplied: x, or x on the grid of its own range."""
+        if not self.layer.dynamic:
+            return x
+        step, zero_point = dynamic_grid(*dynamic_ends(x))
+        return dynamic_codes(x, step, zero_point) * step
+
+    def exact(self, x: Tensor) -> Tensor:
+        """The output in float64, where the input is quantized in float32 as ever."""
+        bias = None if self.bias is None else self.bias.double()
+        return _apply(self.layer, self.read(x).double(), self.weight.double(), bias)
 
     def extra_repr(self) -> str:
         return f"{self.layer.kind} {self.layer.weight_shape}, {self.layer.bits}-bit weights, float: {self.layer.reason}"
@@ -157,6 +172,52 @@ class Lookup(nn.Module):
         return f"{self.table.rows} x {self.table.columns}, {self.table.bits} bits"
 
 
+class DynamicLayer(nn.Module):
+    """A linear layer whose weights are codes: it quantizes its input by the range of the whole tensor, accumulates
+    exactly, and emits numbers."""
+
+    codes: Tensor
+    steps: Tensor
+    bias: Tensor | None
+
+    def __init__(self, network: IntegerNetwork, layer: IntegerLayer) -> None:
+        super().__init__()
+        self.layer = layer
+        self.register_buffer("codes", network.codes(layer.name))
+        self.register_buffer("steps", network.steps(layer.name))
+        self.register_buffer("bias", network.bias(layer.name))
+        rows = self.codes.to(torch.int64).abs().sum(1)
+        self.wide = bool(rows.numel()) and int(rows.max()) * LEVELS >= EXACT_IN_FLOAT32
+
+    def forward(self, x: Tensor) -> Tensor:
+        codes, step, _ = self.quantized(x)
+        return self._numbers(self.sums(codes).float(), step, torch.float32)
+
+    def quantized(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The codes of the input, centered, its step and its zero point."""
+        step, zero_point = dynamic_grid(*dynamic_ends(x))
+        return dynamic_codes(x, step, zero_point), step, zero_point
+
+    def sums(self, codes: Tensor) -> Tensor:
+        """The sums of products of codes: whole numbers."""
+        dtype = torch.float64 if self.wide or codes.is_cuda else torch.float32
+        sums = F.linear(codes.to(dtype), self.codes.to(dtype))
+        return torch.round(sums) if codes.is_cuda else sums
+
+    def exact(self, x: Tensor) -> Tensor:
+        """The output in float64, where the input is quantized in float32 as ever."""
+        codes, step, _ = self.quantized(x)
+        return self._numbers(self.sums(codes).double(), step, torch.float64)
+
+    def _numbers(self, sums: Tensor, step: Tensor, dtype: torch.dtype) -> Tensor:
+        numbers = sums * (step.to(dtype) * self.steps.to(dtype))
+        return numbers if self.bias is None else numbers + self.bias.to(dtype)
+
+    def extra_repr(self) -> str:
+        layer = self.layer
+        return f"{layer.kind} {layer.weight_shape}, {layer.bits}-bit weights, input quantized at run time"
+
+
 class FloatTensors(nn.Module):
     """The parameters, buffers and constants of the user's network that operations outside of layers read."""
 
@@ -202,13 +263,17 @@ def largest_sum(network: IntegerNetwork, layer: IntegerLayer) -> int:
 
 def make_layer(network: IntegerNetwork, layer: IntegerLayer) -> nn.Module:
     """The module that computes a layer."""
-    return (ExactLayer if layer.arithmetic == "integer" else FloatLayer)(network, layer)
+    if layer.arithmetic == "float":
+        return FloatLayer(network, layer)
+    return (DynamicLayer if layer.dynamic else ExactLayer)(network, layer)
 
 
 def _numbers(network: IntegerNetwork, layer: IntegerLayer) -> Tensor:
     if f"{layer.name}.weight" in network.tensors:
         return network.tensors[f"{layer.name}.weight"]
     codes, steps = network.codes(layer.name), network.steps(layer.name)
+    if layer.group_size is not None:
+        return codes.float() * along_groups(steps, codes.shape[1], layer.group_size)
     axis = output_axis(layer.kind, layer.groups)
     return codes.float() * steps.reshape(*[1] * axis, -1, *[1] * (codes.dim() - axis - 1))
 

@@ -122,7 +122,8 @@ class DeployedNetwork(nn.Module):
         header = ("layer", "arithmetic", "weights", "bits", "reads", "emits", "MACs")
         rows = [
             (layer.name, layer.arithmetic, "x".join(map(str, layer.weight_shape)), str(layer.bits))
-            + (self._code_type(layer.input), self._code_type(layer.output), f"{layer.macs:,}")
+            + ("dynamic8" if layer.dynamic else self._code_type(layer.input), self._code_type(layer.output))
+            + (f"{layer.macs:,}",)
             for layer in self.integer.layers
         ]
         rows += [

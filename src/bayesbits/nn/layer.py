@@ -29,6 +29,7 @@ from bayesbits.nn.calibration_state import CalibrationState
 from bayesbits.nn.channel_gate import ChannelFollower, ChannelGate
 from bayesbits.nn.class_exchange import AttachedModule, exchange_class
 from bayesbits.nn.folding import fold_factor, folded_bias, round_bias, widening
+from bayesbits.nn.grouping import along_groups, group_count, in_groups, out_of_groups
 from bayesbits.nn.quantizer import Quantizer
 from bayesbits.utils.torch_private import BatchNorm, ConvNd, ConvTransposeNd, conv_forward, output_padding
 
@@ -53,6 +54,8 @@ class LayerParts:
     norm_behind: BatchNorm | None = None
     """The batch norm that is folded at deployment: the same one, or for a tied weight one whose factor goes into the
     deployed steps."""
+    group_size: int | None = None
+    """How many neighboring inputs of an output share a range of the weight (see `nn.grouping`); None: all of them."""
     rounds_bias: bool = False
     """The bias is deployed as it is, with no batch norm behind it."""
     calibration: CalibrationState = field(default_factory=lambda: CalibrationState(known=True))
@@ -159,6 +162,8 @@ class AttachedLayer(nn.Module):
         for quantizer in (self.parts.weight, self.parts.input):
             if quantizer is None or quantizer.mode != "fixed" or not 0 < (quantizer.fixed_bits or 0) <= INTEGER_BITS:
                 return None
+            if quantizer.dynamic:  # its step is known at run time alone: the bias is added in float
+                return None
         assert self.parts.input is not None
         return self.parts.input.step()
 
@@ -168,7 +173,7 @@ class AttachedLayer(nn.Module):
         norm, steps = self.parts.norm_behind, self.parts.weight.step()
         if norm is None or norm is self.parts.norm:
             return steps
-        factor = fold_factor(norm)
+        factor = self._for_each_range(fold_factor(norm))
         return torch.where(factor == 0, steps, steps * factor.abs())
 
     def folded_weight(self) -> Tensor:
@@ -185,8 +190,7 @@ class AttachedLayer(nn.Module):
         assert self.parts.weight is not None
         weight = self.weight.detach()
         rows, stretch = self.for_rounding(weight)
-        codes = self.parts.weight.codes(rows, stretch)
-        codes = codes.transpose(0, 1) if rows is not weight else codes
+        codes = self._from_rounding(self.parts.weight.codes(rows, stretch), rows, weight)
         factor = self.fold_factor()
         return codes if factor is None else codes * self.along_outputs(factor.sign()).to(codes.dtype)
 
@@ -194,18 +198,42 @@ class AttachedLayer(nn.Module):
         """The quantized weight, in its own or another dtype."""
         assert self.parts.weight is not None
         rows, stretch = self.for_rounding(weight)
-        quantized: Tensor = self.parts.weight(rows, stretch, dtype)
-        return quantized.transpose(0, 1) if rows is not weight else quantized
+        return self._from_rounding(self.parts.weight(rows, stretch, dtype), rows, weight)
+
+    def _from_rounding(self, result: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
+        """What a quantizer made of the rows that `for_rounding` gave it, in the shape of the weight."""
+        if self.parts.group_size is not None:
+            return out_of_groups(result, weight.shape[1])
+        return result.transpose(0, 1) if rows is not weight else result
 
     def for_rounding(self, weight: Tensor) -> tuple[Tensor, Tensor | None]:
-        """A weight with its output channels on axis 0, and by how much the grid of each is stretched."""
+        """A weight with what has a range of its own on axis 0, output channels or groups, and by how much the grid of
+        each is stretched."""
         factor, stretch = self.fold_factor(), self.widening()
         if factor is not None:
             unfolded = torch.where(factor == 0, 1.0, factor.abs()).reciprocal()
             stretch = unfolded if stretch is None else unfolded * stretch
+        if self.parts.group_size is not None:
+            return self.ranged_rows(weight), None if stretch is None else self._for_each_range(stretch)
         if stretch is None or not self._is_transposed or self.groups > 1:
             return weight, stretch
         return weight.transpose(0, 1), stretch
+
+    def ranged_rows(self, weight: Tensor) -> Tensor:
+        """A weight with what has a range of its own on axis 0."""
+        return weight if self.parts.group_size is None else in_groups(weight, self.parts.group_size)
+
+    def along_ranges(self, values: Tensor) -> Tensor:
+        """One value for each range of the weight, in a shape that broadcasts against the weight."""
+        if self.parts.group_size is None:
+            return self.along_outputs(values) if values.dim() else values
+        return along_groups(values, self._weight_shape[1], self.parts.group_size)
+
+    def _for_each_range(self, values: Tensor) -> Tensor:
+        """One value for each output channel as one for each range of the weight."""
+        if self.parts.group_size is None:
+            return values
+        return values.repeat_interleave(group_count(self._weight_shape[1], self.parts.group_size))
 
     @property
     def _weight_shape(self) -> tuple[int, ...]:

@@ -31,6 +31,8 @@ class Quantizer(nn.Module):
     """Whether a layer with this quantizer on its weight draws its outputs in training (see `methods.lrnet`)."""
     needs_sample: ClassVar[bool] = False
     """Whether `start` sets the range from a sample of the values."""
+    dynamic: ClassVar[bool] = False
+    """Whether every tensor is quantized by its own range, at run time (see `nn.dynamic_quantizer`)."""
 
     gates: Gates
     """The gates between the widths; without any where the width is not decided by gates."""
@@ -66,6 +68,10 @@ class Quantizer(nn.Module):
     def alpha(self) -> Tensor | None:
         """The lower end of an asymmetric range, below zero; None where the range is symmetric or unsigned."""
         return None
+
+    def range_of(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Beta and alpha as x is quantized with them, detached; the same for every x but where `dynamic`."""
+        return self.beta.detach(), None if self.alpha is None else self.alpha.detach()
 
     @property
     def may_be_asymmetric(self) -> bool:
@@ -149,6 +155,9 @@ class Quantizer(nn.Module):
         beta = beta.reshape(-1, *[1] * (x.dim() - 1)) if beta.dim() else beta
         codes = quantize_to_codes(x, beta, bits=width or MIN_BITS, signed=self.signed, alpha=self.alpha)
         return codes * (width > 0)
+
+    def check_width(self, bits: int, name: str = "a quantizer") -> None:
+        """Raise where a plan must not give the tensor this width; any is allowed unless a subclass says otherwise."""
 
     def fix(self, bits: int | None = None) -> None:
         """Make a width final: 0, any from 2 to 32, or the present decision. The range must be usable by now."""

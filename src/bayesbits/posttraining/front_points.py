@@ -20,7 +20,8 @@ def read_point(
 
 def read_range(quantizer: Quantizer) -> Range:
     """The present range of a quantizer."""
-    log_beta, *lower = (end.detach().flatten().tolist() for end in quantizer.range_parameters())
+    ends = [end.detach().flatten().tolist() for end in quantizer.range_parameters()]
+    log_beta, *lower = ends or [[]]  # a tensor that is quantized at run time has no range to keep
     return Range(tuple(log_beta), quantizer.signed, lower[0][0] if lower else None)
 
 
@@ -29,6 +30,7 @@ def put_range(quantizer: Quantizer, own: Range) -> None:
     """Give a quantizer a range that `read_range` has read."""
     quantizer.set_kind(own.kind)
     ends = [own.log_beta] if own.log_alpha is None else [own.log_beta, (own.log_alpha,)]
+    ends = ends if own.log_beta else []
     for parameter, end in zip(quantizer.range_parameters(), ends, strict=True):
         parameter.copy_(parameter.new_tensor(end).reshape(parameter.shape))
 

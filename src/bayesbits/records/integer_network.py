@@ -90,7 +90,7 @@ class IntegerLayer:
     bias: bool
     """Whether there is a bias: int32 on the grid of input step times weight step, or float with float arithmetic."""
     input: str | None
-    """The grid of the tensor that the layer reads; None where that is float."""
+    """The grid of the tensor that the layer reads; None where that is float, or quantized at run time."""
     output: str | None
     """The grid whose codes the layer emits; None where it emits numbers."""
     output_low: int
@@ -104,6 +104,11 @@ class IntegerLayer:
     groups: int
     macs: int
     """Multiply-accumulates for the inputs that the network was attached with, all calls together."""
+    group_size: int | None = None
+    """How many neighboring inputs of an output share a step of the weight; None where all inputs of an output do."""
+    dynamic: bool = False
+    """Whether the layer reads numbers, and quantizes them to 8 bits by the range that they have at run time. With
+    integer arithmetic its bias is float, and it emits numbers."""
 
 
 @dataclass(frozen=True)
@@ -205,8 +210,8 @@ class IntegerNetwork:
     """Everything but the tensors."""
     tensors: Mapping[str, Tensor]
     """For every layer "<name>.codes" (int8, or int16 above 8 bits) and "<name>.steps" (float32: one, or one for each
-    output channel), or "<name>.weight" (float32) where there are no codes; and "<name>.bias", where there is one. The
-    same for every table, with one step, or one for each row."""
+    output channel, or with groups [output channels, groups]), or "<name>.weight" (float32) where there are no codes;
+    and "<name>.bias", where there is one. The same for every table, with one step, or one for each row."""
 
     @property
     def layers(self) -> tuple[IntegerLayer, ...]:
@@ -240,11 +245,12 @@ class IntegerNetwork:
         return self.tensors[f"{layer}.codes"]
 
     def steps(self, layer: str) -> Tensor:
-        """The steps of a layer's weight: a vector with one element, or with one for each output channel, or row."""
+        """The steps of a layer's weight: a vector with one element, or with one for each output channel, or row; with
+        groups a matrix, with one for each group of inputs of each output channel."""
         return self.tensors[f"{layer}.steps"]
 
     def bias(self, layer: str) -> Tensor | None:
-        """The bias of a layer: int32, or float32 where its arithmetic is float."""
+        """The bias of a layer: int32, or float32 where its arithmetic is float or its input quantized at run time."""
         return self.tensors.get(f"{layer}.bias")
 
     @property

@@ -156,3 +156,9 @@ def test_wrong_options_are_named():
     for options in ({"threads": 0}, {"rounds": 1.5}):
         with pytest.raises(ValueError, match="it is an integer of at least 1"):
             measure(network(), EXAMPLE, NARROW, **options)
+
+
+@pytest.mark.parametrize("activations", ["dynamic", "float"])
+def test_other_activations_than_calibrated_ones_are_refused(activations):
+    with pytest.raises(ValueError, match=f"activations is '{activations}', and a latency table has times of static"):
+        measure(Network(), EXAMPLE, bb.Spec.for_backend("onnxruntime", activations=activations))

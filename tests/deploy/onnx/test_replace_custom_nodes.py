@@ -144,3 +144,29 @@ def test_depthwise_convolutions_of_whole_blocks_are_verified(tmp_path, form, bit
     padded = {node.output[0] for node in nodes if node.op_type == "Pad"}
     assert "second/input/padded" in padded
     assert "first/input/padded" not in padded
+
+
+class Skip(nn.Module):
+    """An addition in front of a LayerNormalization, as in transformers."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.norm = nn.Linear(8, 8), nn.Linear(8, 8), nn.LayerNorm(8)
+
+    def forward(self, x):
+        x = F.gelu(self.first(x))
+        return self.norm(self.second(x) + x)
+
+
+@pytest.mark.parametrize("activations", ["dynamic", "float"])
+def test_the_runtime_fuses_additions_with_the_normalization_behind_them(activations, tmp_path):
+    x = torch.randn(3, 5, 8)
+    compressor = bb.attach(Skip().eval(), x, bb.Spec.for_backend("onnxruntime", activations=activations))
+    compressor.fix()
+    small = bb.deploy(compressor)
+    bb.export_onnx(small, x, tmp_path / "network.onnx")
+    shaped = {value.name for value in onnx.load(tmp_path / "network.onnx").graph.value_info}
+    assert "second.numbers" in shaped
+    operations = [node.op_type for node in _optimized(tmp_path / "network.onnx").graph.node]
+    assert "SkipLayerNormalization" in operations
+    assert bb.verify(compressor, small, tmp_path / "network.onnx", x).failure is None

@@ -167,6 +167,19 @@ def test_transformers_run_their_layers_in_integers(name, form, tmp_path):
     assert max(tensor.relative_error for tensor in found.runtime_tensors) < 1e-5
 
 
+@pytest.mark.parametrize("activations", ["dynamic", "float"])
+def test_a_transformer_with_ranges_at_run_time_and_with_weights_alone(activations, tmp_path):
+    model, example = transformer("bert")
+    spec = bb.Spec.for_backend("onnxruntime", activations=activations)
+    case = exported(model, example, spec=spec, drop=0.0, count=8)
+    found = case.verify(case.write(tmp_path / "network.onnx", "compact"))
+    layers = tuple(layer.name for layer in case.compressor.topology.layers)
+    assert found.integer_layers == (layers if activations == "dynamic" else ())
+    operations = {kernel.operation for kernel in found.kernels}
+    assert operations == ({"MatMulIntegerToFloat", "DynamicQuantizeMatMul"} if spec.prune else {"MatMulNBits"})
+    assert max(tensor.relative_error for tensor in found.runtime_tensors) < 1e-5
+
+
 @pytest.mark.parametrize("name", ["concatenation", "depthwise", "shuffled", "twice", "two inputs"])
 def test_small_networks_with_one_difficulty_each(name, tmp_path):
     make, example = OWN[name]

@@ -103,19 +103,23 @@ class CustomNodeInterpreter(fx.Interpreter):
         return custom_node(node, kind, name, x, torch.float32, x.shape)
 
     def _layer(self, node: fx.Node, layer: IntegerLayer, x: Tensor, source: fx.Node) -> Tensor:
-        if layer.arithmetic == "integer" and source not in self._uint8:
+        if layer.arithmetic == "integer" and not layer.dynamic and source not in self._uint8:
             assert layer.input is not None
             x = custom_node(node, "ToUint8", layer.input, x, torch.uint8, x.shape)
         if layer.output is not None:
             self._uint8[node] = self.network.grid(layer.output)
         dtype = torch.float32 if layer.output is None else torch.uint8
-        return custom_node(node, "Layer", layer.name, x, dtype, output_shape(layer, x))
+        more = {"source": source.name} if layer.dynamic else {}
+        return custom_node(node, "Layer", layer.name, x, dtype, output_shape(layer, x), **more)
 
 
-def custom_node(node: fx.Node, kind: str, name: str, x: Tensor, dtype: torch.dtype, shape: Sequence[Any]) -> Tensor:
+def custom_node(
+    node: fx.Node, kind: str, name: str, x: Tensor, dtype: torch.dtype, shape: Sequence[Any], **more: str
+) -> Tensor:
     """A node of the domain "bayesbits" that names a layer, table or grid of the network and a node of the program."""
+    attributes: dict[str, Any] = {"of": name, "node": node.name, **more}
     result: Tensor = torch.onnx.ops.symbolic(
-        f"{DOMAIN}::{kind}", (x,), {"of": name, "node": node.name}, dtype=dtype, shape=list(shape), version=1
+        f"{DOMAIN}::{kind}", (x,), attributes, dtype=dtype, shape=list(shape), version=1
     )
     return result
 

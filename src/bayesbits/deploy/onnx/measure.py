@@ -105,6 +105,11 @@ def measure(
     for name, value in (("threads", threads), ("rounds", rounds)):
         if not is_integer(value) or value < 1:
             raise ValueError(f"{name} is {value!r}; it is an integer of at least 1")
+    if spec is not None and spec.activations != "static":
+        raise ValueError(
+            f"Spec.activations is {spec.activations!r}, and a latency table has times of static activations alone: "
+            "measure the exported file by bayesbits bench, or give a budget in bit operations or bytes"
+        )
     network = MeasuredNetwork(copy.deepcopy(model).cpu(), example_inputs, Spec() if spec is None else spec, threads)
     here = machine()
     table = LatencyTable(here.cpu, here.runtime, threads, network.shapes(), {})

@@ -7,18 +7,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
-from bayesbits.deploy.onnx.fast_forms import write_fast_forms
+from bayesbits.deploy.onnx.fast_forms import RUNTIME_DOMAIN, write_fast_forms
 from bayesbits.deploy.onnx.standard_nodes import (
     Array,
     NodeWriter,
-    auxiliary_node,
     missing_channels,
     pads_depthwise,
 )
-from bayesbits.deploy.onnx.tensor_names import MappedTensor, name_inputs_and_outputs, write_tensor_map
+from bayesbits.deploy.onnx.tensor_names import (
+    MappedTensor,
+    auxiliary_node,
+    name_inputs_and_outputs,
+    write_tensor_map,
+)
 from bayesbits.deploy.onnx.zero_padding import keep_zero_padding
 from bayesbits.records.integer_network import IntegerLayer, IntegerNetwork
 
@@ -47,11 +51,18 @@ def replace_custom_nodes(model: ModelProto, network: IntegerNetwork, *, compact:
     del graph.node[:]
     graph.node.extend(writer.nodes)
     graph.initializer.extend(writer.constants.values())
-    del graph.value_info[:]  # shapes of custom nodes; the runtime infers them itself
+    shapes = replacement.shapes_of_skips(graph)
+    del graph.value_info[:]  # shapes of custom nodes; the runtime infers most of them itself
+    graph.value_info.extend(shapes)
     for index, opset in reversed(list(enumerate(model.opset_import))):
         if opset.domain == DOMAIN:
             del model.opset_import[index]
+    domains = {opset.domain for opset in model.opset_import}
+    if any(node.domain == RUNTIME_DOMAIN for node in graph.node) and RUNTIME_DOMAIN not in domains:
+        model.opset_import.append(helper.make_opsetid(RUNTIME_DOMAIN, 1))
     names = name_inputs_and_outputs(graph, network.structure.inputs, network.structure.outputs)
+    for value in graph.value_info:
+        value.name = names.get(value.name, value.name)
     mapped = [replace(tensor, value=names.get(tensor.value, tensor.value)) for tensor in replacement.mapped]
     write_tensor_map(model, mapped)
 
@@ -99,9 +110,35 @@ class _Replacement:
             return
         of, program_node = _attribute(node, "of"), _attribute(node, "node")
         output = self._output(node, of)
+        if node.op_type == "Layer" and self.network.layer(of).dynamic:
+            self._map_input(node, of, inputs[0])
         self._write(node, of, inputs[0], output)
         if node.op_type in ("Layer", "Table", "Quantize"):
             self.mapped.append(MappedTensor(program_node, node.op_type, of, output, self._zero_point(node, of)))
+
+    def _map_input(self, node: NodeProto, of: str, x: str) -> None:
+        """Map the numbers that a layer quantizes at run time, unless another entry of the map or an input has them."""
+        computed = any(x in written.output for written in self.writer.nodes)
+        if computed and all(tensor.value != x for tensor in self.mapped):
+            self.mapped.append(MappedTensor(_attribute(node, "source"), "Input", f"{of}.input", x, None))
+
+    def shapes_of_skips(self, graph: GraphProto) -> list[ValueInfoProto]:
+        """The shapes around additions in front of a LayerNormalization.
+
+        The runtime makes SkipLayerNormalization of the two where it knows that both operands have the same shape, and
+        does not infer the one behind a product of codes.
+        """
+        normalized = {node.input[0] for node in graph.node if node.op_type == "LayerNormalization"}
+        skips = [node for node in graph.node if node.op_type == "Add" and node.output[0] in normalized]
+        wanted = {name for node in skips for name in (*node.input, *node.output)}
+        computed = {name for node in graph.node for name in node.output}
+        shapes = []
+        for value in graph.value_info:
+            name = self._names.get(value.name, value.name)
+            if name in wanted & computed and value.type.tensor_type.elem_type == TensorProto.FLOAT:
+                value.name = name
+                shapes.append(value)
+        return shapes
 
     def _padding_of_layer(self, node: NodeProto, constants: Mapping[str, Array]) -> tuple[int, ...]:
         """How much a Pad adds around the images of a convolution that alone reads it; () where it does other things.

@@ -31,6 +31,7 @@ Array = NDArray[Any]
 NAME = "onnxruntime"
 INTEGER_KERNELS = frozenset(
     {"QLinearConv", "QGemm", "QLinearMatMul", "MatMulIntegerToFloat", "ConvInteger", "MatMulInteger"}
+    | {"DynamicQuantizeMatMul"}
 )
 _INSTRUCTIONS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "amx_int8", "asimddp", "i8mm")
 _KERNEL_TIME = "_kernel_time"
@@ -71,7 +72,7 @@ class Kernel:
 
 
 class Session:
-    """A model loaded with default options."""
+    """A model loaded with default options; without `optimizing` it runs node by node as it is written."""
 
     def __init__(
         self,
@@ -81,11 +82,14 @@ class Session:
         optimized: Path | None = None,
         profiled: Path | None = None,
         log_severity: int = _ERRORS_ONLY,  # it warns that an optimized graph belongs to one kind of machine
+        optimizing: bool = True,
     ) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.log_severity_level = log_severity
+        if not optimizing:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         if threads is not None:
             options.intra_op_num_threads = threads
         if optimized is not None:

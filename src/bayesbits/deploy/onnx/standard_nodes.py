@@ -7,6 +7,7 @@ in integers, and its result is known bit by bit. Another runtime that fuses othe
   QLinearConv or QGemm. A float Clip in front of QuantizeLinear would prevent the fusion.
 - A layer that emits numbers is ConvInteger or MatMulInteger, an Add of the bias, a Cast and a Mul by the scale. As Conv
   or Gemm, followed by a float function, it would become a float kernel.
+- A linear layer whose input is quantized at run time is DynamicQuantizeLinear and MatMulInteger (see `run_time_nodes`).
 - A convolution of an image with one position that emits numbers is written as a linear layer: the runtime's ConvInteger
   takes ten times as long.
 - A convolution that reads two or three channels is given channels of zeros up to four, and a depthwise one up to a
@@ -15,6 +16,7 @@ in integers, and its result is known bit by bit. Another runtime that fuses othe
   fuse some operations to QLinearMul and the like, whose rounding depends on the CPU: in front of those, codes are
   dequantized by Cast, Sub and Mul. Additions are written as Sum, which the runtime does not fuse.
 - A table of embeddings is Gather of its codes, Cast and Mul by the steps, which are gathered by row.
+- A float layer whose weight has a step for every group of inputs is MatMulNBits (see `block_weights`).
 - In the compact form, weights of 2 and 4 bits are stored as int2 and int4 and cast to int8; the runtime computes the
   cast once, when it loads the file.
 
@@ -33,11 +35,16 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from bayesbits.deploy.onnx.block_weights import write_block_product
+from bayesbits.deploy.onnx.run_time_nodes import RunTimeNodes
+from bayesbits.deploy.onnx.tensor_names import auxiliary_node
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerTable
 from bayesbits.records.topology import output_axis
 
 Array = NDArray[Any]
 
+NARROW_BITS = 8
+"""The widest codes that one byte holds."""
 FEW_CHANNELS, PADDED_CHANNELS = (2, 3), 4
 """The runtime copies the channels of a window position by position, four bytes twice as fast as two or three."""
 DEPTHWISE_BLOCK, DEPTHWISE_PART = 16, 8
@@ -58,6 +65,7 @@ class NodeWriter:
         """How many channels of zeros layers emit behind their own, by the name of the layer."""
         self.padded: dict[str, str] = {}
         """The tensors that hold such channels as well, by the name of the tensor without them."""
+        self.run_time = RunTimeNodes(self)
 
     def add(
         self, operation: str, inputs: Sequence[str], output: str, name: str | None = None, **attributes: Any
@@ -144,7 +152,10 @@ class NodeWriter:
             self.layer(layer, x, f"{name}/batch/output", name, [1, *shape])
             self.add("Squeeze", [f"{name}/batch/output", first], output)
         elif layer.arithmetic == "float":
+            x = self.run_time.rounded(x) if layer.dynamic else x
             self._float_layer(layer, x, output, name, shape)
+        elif layer.dynamic:
+            self.run_time.layer(layer, x, self._weight(layer), output, name)
         elif layer.kind == "conv_transpose":
             self._transposed_convolution(layer, x, output, name)
         elif layer.output is None and _multiplies_one_position(layer, shape):
@@ -270,8 +281,18 @@ class NodeWriter:
             self.to_uint8_codes(self.network.grid(layer.output), clipped, output)
 
     def _float_layer(self, layer: IntegerLayer, x: str, output: str, name: str, shape: Sequence[int | None]) -> None:
-        """A layer in float; codes of its weight are multiplied by their steps, once, when the file is loaded."""
-        if f"{layer.name}.codes" in self.network.tensors:
+        """A layer in float; codes of its weight are multiplied by their steps, once, when the file is loaded.
+
+        A weight in groups stays packed, and is expanded while it is multiplied (see `block_weights`).
+        """
+        if layer.group_size is not None and layer.bits <= NARROW_BITS:
+            write_block_product(self, layer, x, output, name)
+            return
+        if layer.group_size is not None:
+            operands = [self._weight(layer), self.constant(f"{layer.name}.weight.step", self._tensor(layer, "steps"))]
+            size = layer.group_size
+            weight = self.add("DequantizeLinear", operands, f"{name}/weight", axis=1, block_size=size)
+        elif f"{layer.name}.codes" in self.network.tensors:
             codes = self.add("Cast", [self._weight(layer)], f"{name}/codes", to=TensorProto.FLOAT)
             steps = self._tensor(layer, "steps")
             axis = output_axis(layer.kind, layer.groups)
@@ -348,11 +369,6 @@ class NodeWriter:
             self.constants[name] = _packed(name, codes, stored)
             self.add("Cast", [name], widened, to=TensorProto.INT8)
         return widened
-
-
-def auxiliary_node(name: str) -> str:
-    """The name of a node that computes no layer; a node that computes a layer has the layer's name."""
-    return f"node/{name}"
 
 
 def storage_type(bits: int) -> int | None:

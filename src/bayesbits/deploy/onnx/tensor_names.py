@@ -1,4 +1,4 @@
-"""Names of tensors in an ONNX file: the inputs and outputs, and the map to the nodes of the deployed program.
+"""Names in an ONNX file: of nodes, of inputs and outputs, and the map of tensors to nodes of the deployed program.
 
 The map is stored in the metadata of the file. `verify` reads it to compare the file with the deployed network tensor by
 tensor.
@@ -22,13 +22,19 @@ class MappedTensor:
     node: str
     """The node of the deployed program that computes it."""
     kind: str
-    """The kind of module that this node calls: "Layer" or "Quantize"."""
+    """The kind of module that this node calls: "Layer" or "Quantize"; "Input" where it computes the numbers that a
+    layer quantizes at run time."""
     of: str
-    """The name of the layer or grid."""
+    """The name of the layer or grid; for an input that of the layer, with ".input"."""
     value: str
     """The tensor's name in the file."""
     zero_point: int | None
     """The zero point of uint8 codes; None where the tensor has float values."""
+
+
+def auxiliary_node(name: str) -> str:
+    """The name of a node that computes no layer; a node that computes a layer has the layer's name."""
+    return f"node/{name}"
 
 
 def write_tensor_map(model: ModelProto, tensors: Sequence[MappedTensor], form: str | None = None) -> None:

@@ -18,14 +18,20 @@ def choose_arithmetic(program: RewrittenProgram) -> None:
     """Let every layer compute in integers that can; write down the reason for those that cannot."""
     decision = program.decision
     for entry in program.layers:
-        entry.float_reason = float_reason(entry.layer, decision.weights[entry.layer.name], decision.grids)
+        entry.dynamic = entry.layer.name in decision.dynamic
+        weights = decision.weights[entry.layer.name]
+        entry.float_reason = float_reason(entry.layer, weights, decision.grids, dynamic=entry.dynamic)
 
 
-def float_reason(layer: Layer, weights: LayerWeights, grids: Mapping[str, Grid]) -> str | None:
-    """Why a layer cannot compute in integers; None where it can."""
+def float_reason(
+    layer: Layer, weights: LayerWeights, grids: Mapping[str, Grid], *, dynamic: bool = False
+) -> str | None:
+    """Why a layer cannot compute in integers; None where it can. `dynamic`: its input has 8 bits at run time."""
     grid = grids.get(layer.activation)
     if weights.codes is None or weights.bits > INTEGER_BITS:
         return f"its weight has {weights.bits} bits"
+    if dynamic:  # the bias is added in float
+        return None
     if grid is None or grid.bits > INTEGER_BITS:
         return f"its input has {FLOAT_BITS if grid is None else grid.bits} bits"
     if weights.bias is not None and bool((weights.bias_codes(grid).abs() > LARGEST_BIAS).any()):

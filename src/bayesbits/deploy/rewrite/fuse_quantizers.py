@@ -27,7 +27,9 @@ def fuse_quantizers(program: RewrittenProgram) -> None:
         target_of(QUANTIZERS, name): grid for name, grid in program.decision.grids.items() if grid.carrier == "uint8"
     }  # integer kernels emit no wider codes
     emitters = {
-        entry.calls[0]: entry for entry in program.layers if entry.float_reason is None and len(entry.calls) == 1
+        entry.calls[0]: entry
+        for entry in program.layers
+        if entry.float_reason is None and not entry.dynamic and len(entry.calls) == 1
     }
     dequantizers = {target_of(DEQUANTIZERS, name): grid for name, grid in program.decision.grids.items()}
     for node in list(program.graph.nodes):

@@ -49,6 +49,8 @@ class LayerNode:
     """One node of the graph for each time that the layer runs."""
     float_reason: str | None = None
     """Why the layer computes in float; None where it computes in integers. Written by `choose_arithmetic`."""
+    dynamic: bool = False
+    """Whether the input is quantized at run time, by its own range. Written by `choose_arithmetic`."""
     emits: EmittedCodes | None = None
     """The codes that the layer emits; None where it emits numbers. Written by `fuse_quantizers`."""
 

@@ -75,6 +75,8 @@ def _layer(program: RewrittenProgram, entry: LayerNode, weights: LayerWeights, g
         output_padding=geometry.output_padding,
         groups=weights.shape[0] if layer.depthwise else layer.groups,
         macs=_macs(program, entry, weights),
+        group_size=weights.group_size if weights.codes is not None else None,
+        dynamic=entry.dynamic,
     )
 
 
@@ -106,7 +108,7 @@ def _tensors(entry: LayerNode, weights: LayerWeights, grid: Grid | None) -> dict
         tensors["codes"], tensors["steps"] = weights.codes, weights.steps
     if weights.bias is not None:
         tensors["bias"] = weights.bias
-        if entry.float_reason is None:
+        if entry.float_reason is None and not entry.dynamic:
             assert grid is not None
             tensors["bias"] = weights.bias_codes(grid).to(torch.int32)
     return {f"{entry.layer.name}.{name}": tensor.detach().contiguous().clone() for name, tensor in tensors.items()}

@@ -131,6 +131,7 @@ def _check_layer(layer: IntegerLayer, derived: LayerConstants, traced: Layer) ->
     _check_field(layer.name, "bits", layer.bits, derived.bits)
     _check_field(layer.name, "kind", layer.kind, traced.kind)
     _check_field(layer.name, "arithmetic", layer.arithmetic, "integer" if derived.integer else "float")
+    _check_field(layer.name, "quantization at run time", layer.dynamic, derived.dynamic)
     if layer.input is not None:
         _check_field(layer.name, "input", layer.input, traced.activation)
 
@@ -146,7 +147,7 @@ def _check_weight(
         _DEPLOYED.check_none(layer.name, "weight", wrong, found, expected)
         return found.size
     assert derived.steps is not None
-    steps = derived.steps if derived.steps.size == 1 else derived.steps[_kept(traced.out_channels, removed)]
+    steps = derived.steps if derived.steps.shape == (1,) else derived.steps[_kept(traced.out_channels, removed)]
     _DEPLOYED.check_equal(layer.name, "step of the weight", network.steps(layer.name).numpy(), steps)
     codes = network.codes(layer.name).numpy()
     _DEPLOYED.check_equal(layer.name, "code of the weight", codes, _remove_channels(derived.codes, traced, removed))
@@ -157,7 +158,7 @@ def _check_bias(
     network: IntegerNetwork, layer: IntegerLayer, derived: LayerConstants, traced: Layer, removed: set[int]
 ) -> int:
     bias = network.bias(layer.name)
-    expected = derived.bias_codes if derived.integer else derived.bias
+    expected = derived.bias_codes if derived.integer and not derived.dynamic else derived.bias
     if bias is None or expected is None:
         _check_field(layer.name, "bias", bias is not None, expected is not None)
         return 0
@@ -183,7 +184,11 @@ def _check_modules(small: DeployedNetwork) -> None:
     for layer in network.layers:
         module = modules[target_of(LAYERS, layer.name)]
         _check_field(layer.name, "record of its module", module.layer, layer)
-        if layer.arithmetic == "integer":
+        if layer.arithmetic == "integer" and layer.dynamic:
+            for what, found, tensor in (("codes", module.codes, "code"), ("steps", module.steps, "step")):
+                expected = network.tensors[f"{layer.name}.{what}"].numpy()
+                _DEPLOYED.check_equal(layer.name, f"{tensor} of the weight", _array(found), expected)
+        elif layer.arithmetic == "integer":
             assert layer.input is not None
             scale = np.float32(network.grid(layer.input).step) * network.steps(layer.name).numpy()
             if layer.output is not None:
@@ -212,6 +217,8 @@ def _float_weight(network: IntegerNetwork, layer: IntegerLayer) -> Array:
     sizes[output_axis(layer.kind, layer.groups)] = -1
     steps = network.steps(layer.name).numpy()
     codes = network.codes(layer.name).numpy().astype(np.float32)
+    if layer.group_size is not None:
+        return np.asarray(codes * steps[:, np.arange(codes.shape[1]) // layer.group_size])
     weight: Array = codes * steps.reshape(sizes if steps.size > 1 else ())
     return weight
 

@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, numpy_helper
 
+from bayesbits.deploy.onnx.block_weights import OPERATION
 from bayesbits.deploy.onnx.runtime import layer_of
 from bayesbits.deploy.onnx.tensor_names import MappedTensor, read_tensor_map
+from bayesbits.deploy.verification.block_weights import unpack_blocks
 from bayesbits.deploy.verification.differences import ArrayComparison
 from bayesbits.deploy.verification.result import ConstantCounts, VerificationError
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerTable
@@ -35,6 +37,7 @@ def check_onnx_constants(model: ModelProto, network: IntegerNetwork) -> Constant
     """Raise at the first layer whose constants differ, or which reads others; returns how many are equal."""
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
     weights = biases = 0
+    blocks = {layer_of(node.name): node for node in model.graph.node if node.op_type == OPERATION}
     for layer in network.layers:
         for what, expected, required in _layer_constants(layer, network):
             tensor = stored.get(f"{layer.name}.{what}")
@@ -42,7 +45,10 @@ def check_onnx_constants(model: ModelProto, network: IntegerNetwork) -> Constant
                 if required:
                     raise VerificationError(f"{layer.name}: the ONNX file has no constant {layer.name}.{what}")
                 continue
-            _check_equal(layer.name, what, numpy_helper.to_array(tensor), expected)
+            found = numpy_helper.to_array(tensor)
+            if what == "weight" and layer.name in blocks:
+                found = unpack_blocks(layer, found, blocks[layer.name])
+            _check_equal(layer.name, what, found, expected)
             weights += expected.size if what == "weight" else 0
             biases += expected.size if what == "bias" else 0
     for table in network.tables:
@@ -68,7 +74,7 @@ def _layer_constants(layer: IntegerLayer, network: IntegerNetwork) -> Iterator[t
         yield "weight", network.codes(layer.name).numpy(), True
         yield "weight.step", steps, False
         yield "weight.zero_point", np.zeros(steps.shape, np.int8), False
-        if layer.arithmetic == "integer":
+        if layer.arithmetic == "integer" and not layer.dynamic:
             assert layer.input is not None
             scale = np.float32(network.grid(layer.input).step) * steps
             yield "bias.step", scale, False
@@ -153,6 +159,8 @@ def _read_by_layer(
         visited.add(tensor)
         if node is None or node.op_type == "Constant":
             yield tensor
+        elif node.op_type == "DynamicQuantizeLinear":  # it reads the layer's input and no constant
+            continue
         elif layer_of(node.name) != layer.name:
             waiting += node.input
         else:
@@ -184,7 +192,7 @@ def _read_by_quantizer(value: str, producers: Mapping[str, NodeProto]) -> Iterat
 
 def _constants_of_layer(layer: IntegerLayer, network: IntegerNetwork) -> set[str]:
     parts = {"weight"} | ({"bias"} if layer.bias else set())
-    if layer.arithmetic == "float":
+    if layer.arithmetic == "float" or layer.dynamic:
         if f"{layer.name}.codes" in network.tensors:
             parts.add("weight.step")
         return {f"{layer.name}.{part}" for part in parts}

@@ -20,6 +20,7 @@ from torch import Tensor
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.onnx.runtime import NAME, Session
 from bayesbits.deploy.onnx.tensor_names import MappedTensor, read_tensor_map
+from bayesbits.deploy.verification.compare_dynamic_layers import DynamicLayerComparison
 from bayesbits.deploy.verification.compare_outputs import check_names, class_axes, compare_predictions
 from bayesbits.deploy.verification.deployed_codes import quantize
 from bayesbits.deploy.verification.deployed_program import run_exact
@@ -99,20 +100,21 @@ class RuntimeComparison:
         """For every subgraph whether its result is defined bit by bit; known from the first batch on."""
         nodes = {node.name: node for node in small.program.graph.nodes}
         self._computed_by = {tensor.node for tensor in tensors}
-        self._source = {name: nodes[name].all_input_nodes[0].name for name in self._computed_by}
+        self._source = {name: next(iter(nodes[name].all_input_nodes), nodes[name]).name for name in self._computed_by}
         """For every node of the map the node that it reads."""
+        self._dynamic = DynamicLayerComparison(small, model)
 
     @property
     def nodes(self) -> set[str]:
         """The nodes of the deployed program whose values are compared."""
-        return self._computed_by | set(self._source.values())
+        return self._computed_by | set(self._source.values()) | self._dynamic.nodes
 
     def result(self) -> tuple[RuntimeTensor, ...]:
         """The counts so far."""
         exact = self._exact or [subgraph.exact for subgraph in self.subgraphs]
         rows = zip(self.subgraphs, exact, self._counts, strict=True)
         outputs = set(self._outputs)
-        return tuple(
+        tensors = tuple(
             RuntimeTensor(
                 subgraph.name,
                 subgraph.kind,
@@ -122,6 +124,7 @@ class RuntimeComparison:
             )
             for subgraph, is_exact, counts in rows
         )
+        return (*tensors, *self._dynamic.result())
 
     def compare(
         self, inputs: list[Tensor], count: int, values: Mapping[str, Tensor], outputs: Sequence[Tensor]
@@ -140,6 +143,7 @@ class RuntimeComparison:
         rows = zip(self.subgraphs, self._exact, self._sessions, self._counts, strict=True)
         for subgraph, is_exact, session, counts in rows:
             self._compare_subgraph(subgraph, is_exact, session, counts, batch)
+        self._dynamic.compare(values)
         self._compare_end_to_end(in_file)
 
     def _compare_subgraph(

@@ -64,7 +64,7 @@ class SimulationComparison:
         self.small, self.grids = small, grids
         self.simulation = Simulation(compressor, plan)
         self.exact = Float64Simulation(compressor, plan, constants, tables)
-        self.code_nodes = {**layer_inputs(small), **operand_codes(small)}
+        self.code_nodes = {**layer_inputs(small, compressor.topology), **operand_codes(small)}
         self.nodes = {node.node for nodes in self.code_nodes.values() for node in nodes}
         """The nodes of the deployed program whose values are compared."""
         self.inputs = 0
@@ -137,9 +137,11 @@ class SimulationComparison:
         return SimulationCounts(self.inputs, tensors, self._outputs.result())
 
     def _codes(self, values: Mapping[str, Tensor]) -> DeployedCodes:
-        return DeployedCodes(
+        codes = DeployedCodes(
             self._layer_inputs, values, self.grids, self._zero_layers, self._matches, self._only_as_codes
         )
+        codes.prepare(node for nodes in self.code_nodes.values() for node in nodes)
+        return codes
 
     def _compare_codes(
         self, codes: DeployedCodes, call: QuantizerCall, x: Tensor, in_float32: Tensor, *, counted: bool = True
@@ -153,7 +155,7 @@ class SimulationComparison:
     def _compare_at(
         self, codes: DeployedCodes, call: QuantizerCall, node: CodesNode, x: Tensor, in_float32: Tensor, counted: bool
     ) -> None:
-        grid, tensor = self.grids[node.tensor], node.tensor
+        grid, tensor = codes.grid(node), node.tensor
         found, exact = codes.codes(call, node, x), codes.kept(call, node, x).double()
         expected = round_to_codes(grid, exact / grid.step)
         unequal = expected != found  # all others are right
@@ -182,7 +184,7 @@ class SimulationComparison:
     def _count_end_to_end(self, codes: DeployedCodes, inputs: Mapping[QuantizerCall, Tensor]) -> None:
         for call, node in codes.matched():
             x = inputs[call]
-            simulated = quantize(self.grids[node.tensor], codes.kept(call, node, x))
+            simulated = quantize(codes.grid(node), codes.kept(call, node, x))
             differing = count_true(simulated != codes.codes(call, node, x))
             self._counts.setdefault(node.tensor, Counter())["differing_end_to_end"] += differing
 

@@ -6,7 +6,7 @@ where the simulation's layer pads itself, and it does not make calls whose resul
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bayesbits.compression.compressor import Compressor
 from bayesbits.deploy.verification.deployed_program import CodesNode
+from bayesbits.deploy.verification.dynamic_inputs import DynamicInput, quantize_dynamically
 from bayesbits.deploy.verification.result import VerificationError
 from bayesbits.deploy.verification.simulation import QuantizerCall
 from bayesbits.functional.grid import EDGE
@@ -113,9 +114,20 @@ class DeployedCodes:
         self.missing: list[str] = []
         """Tensors that are quantized in the simulation, without codes in the deployed network."""
         self._layers, self._zero_layers, self._only_as_codes = layers, zero_layers, only_as_codes
+        self._dynamic: dict[str, DynamicInput] = {}
         self.operand_channels: dict[QuantizerCall, tuple[int, Tensor]] = {}
         """The axis and the kept channels of operands, found by comparing values; equal values could not tell them."""
         self._seen: set[tuple[str, str]] = set()
+
+    def prepare(self, nodes: Iterable[CodesNode]) -> None:
+        """Quantize the inputs that have their range at run time alone, before anything is computed in float64."""
+        for node in nodes:
+            if node.dynamic and node.node not in self._dynamic:
+                self._dynamic[node.node] = quantize_dynamically(node.tensor, self.values[node.node])
+
+    def grid(self, node: CodesNode) -> Grid:
+        """The grid of a node's codes; it is that of this batch where an input is quantized at run time."""
+        return self._dynamic[node.node].grid if node.dynamic else self.grids[node.tensor]
 
     def is_first(self, node: CodesNode) -> bool:
         """Whether this is asked for a node's codes for the first time; several calls may read them."""
@@ -138,9 +150,9 @@ class DeployedCodes:
         tensor computed from it. Inputs of zeros, and inputs of layers with a weight of zeros, become zeros. An operand
         whose readers all quantize to an equal grid is not rounded here, so that each of them is compared itself.
         """
-        grid = self.grids[call.tensor]
-        if grid.carrier is None:
-            return _clipped(grid, x) if x.dtype == torch.float64 else None
+        known = self.grids.get(call.tensor)  # none where it is quantized at run time
+        if known is not None and known.carrier is None:
+            return _clipped(known, x) if x.dtype == torch.float64 else None
         node = self.matches.get(call)
         if node is None:
             if call.tensor in self._only_as_codes:
@@ -149,7 +161,7 @@ class DeployedCodes:
                 return torch.zeros_like(x)
             self.missing.append(call.tensor)
             return torch.full_like(x, torch.nan)
-        numbers = self.codes(call, node, x).to(x.dtype) * torch.tensor(grid.step, dtype=x.dtype)
+        numbers = self.codes(call, node, x).to(x.dtype) * torch.tensor(self.grid(node).step, dtype=x.dtype)
         kept = self._kept_channels(call, node, x)
         if kept is None:
             return numbers
@@ -171,7 +183,7 @@ class DeployedCodes:
 
     def codes(self, call: QuantizerCall, node: CodesNode, x: Tensor) -> Tensor:
         """The deployed codes, without padding that the simulation's layer adds itself."""
-        codes = self.values[node.node]
+        codes = self._dynamic[node.node].code_tensor if node.dynamic else self.values[node.node]
         if node.scaled:
             codes = torch.round(codes.double() / self.grids[node.tensor].step)
         expected = self.kept(call, node, x).shape
@@ -192,7 +204,7 @@ class DeployedCodes:
             theirs = self.codes(call, node, x)
         except VerificationError:
             return 1.0
-        return float((quantize(self.grids[call.tensor], self.kept(call, node, x)) != theirs).double().mean())
+        return float((quantize(self.grid(node), self.kept(call, node, x)) != theirs).double().mean())
 
     def _kept_channels(self, call: QuantizerCall, node: CodesNode, x: Tensor) -> tuple[int, Tensor] | None:
         """The axis of channels and the indices of the kept ones; None where no channel is removed."""

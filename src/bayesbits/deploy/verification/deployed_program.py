@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.verification.float64_mode import Float64Mode
 from bayesbits.graph.exported_program import operation
 from bayesbits.graph.operations import AVERAGES
+from bayesbits.records.topology import Topology
 from bayesbits.utils.naming import name_of
 
 
@@ -29,6 +30,8 @@ class CodesNode:
     """Whether it holds code times step instead of the code."""
     from_integer_layer: bool
     """Whether integer layers emit these codes, and no other operation computes them."""
+    dynamic: bool = False
+    """Whether it holds the numbers that a layer quantizes at run time, instead of codes."""
 
 
 class _Recorder(fx.Interpreter):
@@ -88,11 +91,27 @@ class _ExactRecorder(fx.Interpreter):
 def run_exact(
     small: DeployedNetwork, inputs: list[Tensor], known: Mapping[str, Tensor], nodes: Collection[str]
 ) -> tuple[dict[str, Tensor], list[Tensor]]:
-    """The same in float64, each value computed from the known values of the layers and quantizers in front of it."""
-    recorder = _ExactRecorder(small.program, known, nodes)
+    """The same in float64, each value computed from the known values of the layers and quantizers in front of it.
+
+    Layers that quantize their input at run time do so in float32, outside of the mode, or some codes would be others.
+    """
+    with torch.no_grad():
+        dynamic = dict(_exact_dynamic_layers(small, known, nodes))
+    recorder = _ExactRecorder(small.program, known, set(nodes) - dynamic.keys())
     with torch.no_grad(), Float64Mode():
         outputs = recorder.run(*inputs)
-    return recorder.exact, list(outputs)
+    return recorder.exact | dynamic, list(outputs)
+
+
+def _exact_dynamic_layers(
+    small: DeployedNetwork, known: Mapping[str, Tensor], nodes: Collection[str]
+) -> Iterator[tuple[str, Tensor]]:
+    for node in small.program.graph.nodes:
+        module = module_of(node)
+        if node.name in nodes and module is not None and module[0] == LAYERS:
+            layer: Any = small.program.get_submodule(str(node.target))
+            if layer.layer.dynamic:
+                yield node.name, layer.exact(known[node.all_input_nodes[0].name])
 
 
 def module_of(node: fx.Node) -> tuple[str, str] | None:
@@ -103,8 +122,11 @@ def module_of(node: fx.Node) -> tuple[str, str] | None:
     return group, name_of(key)
 
 
-def layer_inputs(small: DeployedNetwork) -> dict[str, list[CodesNode]]:
-    """For every layer with a quantized input the nodes of its input, one for each call."""
+def layer_inputs(small: DeployedNetwork, topology: Topology) -> dict[str, list[CodesNode]]:
+    """For every layer with a quantized input the nodes of its input, one for each call.
+
+    `topology` is that of the trained network, which names inputs that are quantized at run time.
+    """
     found: dict[str, list[CodesNode]] = {}
     for node in small.program.graph.nodes:
         module = module_of(node)
@@ -114,6 +136,10 @@ def layer_inputs(small: DeployedNetwork) -> dict[str, list[CodesNode]]:
                 source, scaled = node.all_input_nodes[0], layer.arithmetic == "float"
                 emitted = _from_integer_layer(source, layer.input, small)
                 found.setdefault(layer.name, []).append(CodesNode(layer.input, source.name, scaled, emitted))
+            elif layer.dynamic:
+                tensor, source = topology.layer(layer.name).activation, node.all_input_nodes[0]
+                codes = CodesNode(tensor, source.name, scaled=False, from_integer_layer=False, dynamic=True)
+                found.setdefault(layer.name, []).append(codes)
     return found
 
 

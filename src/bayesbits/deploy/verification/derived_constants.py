@@ -45,13 +45,15 @@ class LayerConstants:
     codes: Array | None
     """The codes of the weight; None where it stays in float."""
     steps: Array | None
-    """The step of the weight, or one for each output channel; None where it stays in float."""
+    """The step of the weight, or one for each output channel, or [output channels, groups]; None where it is float."""
     bias_codes: Array | None
     """The codes of the bias; None where the layer computes in float, or has no bias."""
     bits: int
     """The width of the weight."""
     input_bits: int
     """The width of the layer's input; 32 where it is float."""
+    dynamic: bool = False
+    """Whether the input is quantized at run time, by its own range; the bias is not an integer then."""
 
     @property
     def integer(self) -> bool:
@@ -72,7 +74,7 @@ def derive_grids(fixed: Compressor, plan: Plan) -> dict[str, Grid]:
     """The grid of every quantized activation, by the tensor's name."""
     found = {}
     for name, quantizer in fixed.attachment.quantizers.items():
-        if name in plan.bits and name not in fixed.topology.parameter_tensors:
+        if name in plan.bits and name not in fixed.topology.parameter_tensors and not quantizer.dynamic:
             bits, beta = plan.bits[name], _array(quantizer.beta)
             if quantizer.alpha is not None:
                 found[name] = _asymmetric_grid(name, bits, _array(quantizer.alpha), beta)
@@ -106,10 +108,15 @@ class _LayerDerivation:
         self.bits = plan.bits[layer.parameter]
         grid = grids.get(layer.activation)
         self.input = None if grid is None or grid.carrier is None else grid
+        reader = fixed.attachment.quantizers.get(layer.activation)
+        self.dynamic = reader is not None and reader.dynamic and plan.bits[layer.activation] <= 8
         transposed = layer.kind == "conv_transpose"
         self.axis = 1 if transposed and layer.groups == 1 else 0
         tied = len(fixed.topology.weight_tensors[layer.parameter]) > 1
         self.factor = None if norm is None else _factor(norm)
+        size = fixed.attachment.spec.group_size
+        self.group_size = size if layer.kind == "linear" and self.quantizer is not None else None
+        """How many neighboring inputs share a range."""
         self.rounded_folded = self.factor is not None and not tied and (not transposed or layer.groups == 1)
         self.rounded_folded = self.rounded_folded and fixed.attachment.method.folds
         """Whether the weight is multiplied by the factor of its batch norm before it is rounded."""
@@ -124,10 +131,10 @@ class _LayerDerivation:
             numbers = numbers if self.factor is None else numbers * self._along(self.factor)
             numbers = np.where(self._along(keep), numbers, _FLOAT32(0))
             wide = None if bias is None else bias.astype(np.float64)
-            return LayerConstants(numbers.astype(np.float64), wide, None, None, None, self.bits, self._input_bits())
+            return LayerConstants(numbers.astype(np.float64), wide, None, None, None, *self._widths())
         codes, steps = self._codes(weight)
         codes = np.where(self._along(keep), codes, 0)
-        spread = steps if steps.size == 1 else self._along(steps)
+        spread = steps if steps.size == 1 else self._spread(steps)
         numbers = codes.astype(np.float64) * spread.astype(np.float64)
         bias_codes = wide = None
         if bias is not None:
@@ -138,14 +145,31 @@ class _LayerDerivation:
                     # The layer adds codes to sums of products of codes. What both are multiplied with is not rounded
                     # here, as rounding it for one of them alone would show where they nearly cancel.
                     wide = bias_codes * (np.float64(_FLOAT32(self.input.step)) * steps.astype(np.float64))
-        return LayerConstants(numbers, wide, codes, steps, bias_codes, self.bits, self._input_bits())
+        return LayerConstants(numbers, wide, codes, steps, bias_codes, *self._widths())
 
-    def _input_bits(self) -> int:
-        return 32 if self.input is None else self.input.bits
+    def _widths(self) -> tuple[int, int, bool]:
+        """The bits of the weight and of the input, and whether the input has them at run time alone."""
+        if self.dynamic:
+            return self.bits, 8, True
+        return self.bits, 32 if self.input is None else self.input.bits, False
 
     def _along(self, values: Array) -> Array:
         """Values of the output channels in a shape that broadcasts over the weight."""
         return values.reshape(*[1] * self.axis, -1, *[1] * (len(self.layer.weight_shape) - self.axis - 1))
+
+    def _spread(self, values: Array) -> Array:
+        """Values of the ranges in a shape that broadcasts over the weight."""
+        if self.group_size is None:
+            return self._along(values)
+        rows, inputs = self.layer.weight_shape
+        columns = np.arange(inputs) // self.group_size
+        return np.asarray(values.reshape(rows, -1)[:, columns])
+
+    def _of_ranges(self, values: Array) -> Array:
+        """Values of the output channels, one for each range."""
+        if self.group_size is None or values.size == 1:
+            return values
+        return np.repeat(values, -(-self.layer.weight_shape[1] // self.group_size))
 
     def _keep(self) -> Array:
         """For every output channel whether the plan keeps it."""
@@ -160,17 +184,18 @@ class _LayerDerivation:
         if self.rounded_folded:
             assert self.factor is not None
             stretch = _FLOAT32(1) / np.where(self.factor == 0, _FLOAT32(1), np.abs(self.factor))
-            beta = beta * (stretch * self.widening)
+            beta = beta * self._of_ranges(stretch * self.widening)
         else:
             beta = beta * self.widening
-        return beta if beta.size == 1 else self._along(beta)
+        return beta if beta.size == 1 else self._spread(beta)
 
     def _steps(self) -> Array:
         """The steps of the deployed weight that its ranges ask for, of the weight or of each output channel."""
         assert self.quantizer is not None
         steps = _step(_array(self.quantizer.beta), self.bits or 2, True)
         if self.factor is not None and not self.rounded_folded:
-            steps = np.where(self.factor == 0, steps, steps * np.abs(self.factor))
+            factor = self._of_ranges(self.factor)
+            steps = np.where(factor == 0, steps, steps * np.abs(factor))
         return steps
 
     def _widening(self, bias: Array | None) -> Array:
@@ -201,8 +226,10 @@ class _LayerDerivation:
         else:
             clipped = np.clip(weight, -(beta * _EDGE), beta * _EDGE)
             codes = np.clip(np.rint(clipped / _step(beta, self.bits, True)), -high, high)
-        steps = (self._steps() * self.widening).reshape(-1)
-        if _array(self.quantizer.beta).size == 1 and (steps == steps[0]).all():
+        steps: Array = (self._steps() * self.widening).reshape(-1)
+        if self.group_size is not None:
+            steps = steps.reshape(weight.shape[0], -1)
+        elif _array(self.quantizer.beta).size == 1 and (steps == steps[0]).all():
             steps = steps[:1]
         if self.factor is not None:
             codes = codes * self._along(np.sign(self.factor))

@@ -29,7 +29,7 @@ EXACT = MOVES | frozenset((
     "Add", "Clip", "Div", "DequantizeLinear", "Max", "Min", "Mul", "Neg", "QuantizeLinear", "Relu", "Round", "Sum",
 ))
 # fmt: on
-KINDS = {"Layer": "layer", "Table": "table", "Quantize": "quantizer"}
+KINDS = {"Layer": "layer", "Table": "table", "Quantize": "quantizer", "Input": "input"}
 WHOLE = MOVES | frozenset(("ReduceSum",))
 NORMALIZATIONS = frozenset({"GroupNormalization", "InstanceNormalization", "LayerNormalization"})
 AVERAGES = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"})
@@ -42,7 +42,7 @@ class Subgraph:
     name: str
     """The name of the layer, of the quantized tensor, or of the output."""
     kind: str
-    """"layer", "table", "quantizer" or "output"."""
+    """"layer", "table", "quantizer", "input" (of a layer that quantizes it at run time) or "output"."""
     value: str
     """The name of the tensor that it computes."""
     mapped: MappedTensor | None

@@ -8,6 +8,9 @@ from typing import ClassVar
 from bayesbits.deploy.onnx.runtime import Kernel, Machine
 from bayesbits.records.serialization import Record
 
+INTEGERS = "integers"
+"""The kind of the codes and sums of a layer that quantizes its input at run time."""
+
 
 class VerificationError(AssertionError):
     """Simulation, deployed network and ONNX file do not agree; the message names the first tensor that differs.
@@ -90,7 +93,8 @@ class RuntimeTensor:
     name: str
     """The name of the layer, of the quantized tensor, or of the output."""
     kind: str
-    """"layer", "table", "quantizer" or "output"."""
+    """"layer", "table", "quantizer", "output", "input" (numbers that a layer quantizes at run time), or "integers" (the
+    codes and sums of such a layer before the runtime fuses it, which are not compared end to end)."""
     exact: bool
     """Whether it has to be equal bit by bit; otherwise float operations compute it."""
     values: int
@@ -331,9 +335,10 @@ class Verification(Record):
                 f"{sum(tensor.values for tensor in close):,} values differ, relative error at most "
                 f"{max(tensor.relative_error for tensor in close):.1e}, each fed the same values"
             )
+        whole = [tensor for tensor in tensors if tensor.kind != INTEGERS]
         lines.append(
-            f"    end to end       {sum(tensor.differing_end_to_end for tensor in tensors):,} of "
-            f"{sum(tensor.values for tensor in tensors):,} values differ"
+            f"    end to end       {sum(tensor.differing_end_to_end for tensor in whole):,} of "
+            f"{sum(tensor.values for tensor in whole):,} values differ"
         )
         lines += [
             f"      {tensor.output}: off by {tensor.relative_error_end_to_end:.1e} of the largest"
