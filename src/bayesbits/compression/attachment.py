@@ -20,12 +20,12 @@ from bayesbits.compression.width_penalty import WidthPenalty
 from bayesbits.cost import CostModel
 from bayesbits.methods import METHODS, Method, MethodQuantizer
 from bayesbits.methods.reinforce import ScoreFunction
-from bayesbits.nn import ChannelFollower, ChannelGate, GatedQuantizer, Quantizer
+from bayesbits.nn import ChannelFollower, ChannelGate, GatedQuantizer, KnownRangeQuantizer, Quantizer
 from bayesbits.nn.batch_norm import AttachedBatchNorm
 from bayesbits.nn.class_exchange import check_restorable, restore_class
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.nn.network_quantizers import NetworkQuantizers
-from bayesbits.nn.product import attached_products
+from bayesbits.nn.product import attached_matrix_products, attached_products
 from bayesbits.nn.quantized_output import QuantizedOutput
 from bayesbits.records.latency_table import LatencyTable
 from bayesbits.records.plan import FLOAT_BITS
@@ -108,6 +108,10 @@ def check_intact(model: nn.Module, attachment: Attachment) -> None:
             norm = modules.get(layer.norm)
             if not isinstance(norm, AttachedBatchNorm) or norm.parts.layer is not module:
                 raise _replaced(layer.norm)
+    multiplied = attached_matrix_products(model)
+    for product in topology.products:
+        if product.name not in multiplied:
+            raise _replaced(product.name)
     for tensor, name in topology.operand_tensors.items():
         if tensor in quantizers:
             module = modules.get(name)
@@ -156,6 +160,10 @@ def _gated_quantizer(
 ) -> GatedQuantizer:
     owners = topology.weight_tensors.get(tensor)
     layer = topology.layer(owners[0]) if owners else None
+    known = None if owners or tensor in topology.operand_tensors else topology.activation(tensor).known_range
+    if known is not None:
+        gates = METHODS[spec.method].gates or spec.gates
+        return KnownRangeQuantizer(signed=False, beta=known, bits=widths, gates=gates, learn_range=False)
     # Axis 0 of a transposed convolution holds the inputs, and a range for each of those could not be deployed.
     per_channel = spec.per_channel_weights and layer is not None and layer.kind != "conv_transpose"
     rows = layer.weight_shape[0] if layer is not None and per_channel else None

@@ -52,7 +52,8 @@ def find_search_space(spec: Spec, topology: Topology) -> SearchSpace:
         if found and not (tensor in topology.operand_tensors and found == (MAX_BITS,)):
             widths[tensor] = found
     skipped = frozenset(name for name, rule in layers.items() if rule.skip)
-    min_channels = {name: rule.min_channels for name, rule in layers.items() if rule.min_channels is not None}
+    rules = {layer.name: layers[layer.name] for layer in topology.layers}
+    min_channels = {name: rule.min_channels for name, rule in rules.items() if rule.min_channels is not None}
     return SearchSpace(widths, _prunable(spec, topology, layers) - skipped, skipped, min_channels)
 
 
@@ -60,7 +61,7 @@ def _collect(
     spec: Spec, topology: Topology, owners: Mapping[str, tuple[str, ...]]
 ) -> tuple[dict[str, Rule], dict[str, dict[str, Rule]]]:
     """For every layer its rule, and for every tensor the rule of each layer that has it ("" where none has it)."""
-    layers = {layer.name: Rule() for layer in topology.layers}
+    layers = {part.name: Rule() for part in (*topology.layers, *topology.products)}
     tensors = {tensor: {owner: Rule() for owner in names or ("",)} for tensor, names in owners.items()}
     inputs = {activation.name for activation in topology.activations if activation.network_input}
     fixed_inputs = set() if spec.input_bits == "learned" else inputs

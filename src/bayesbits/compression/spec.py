@@ -94,6 +94,7 @@ class Spec:
             cannot be folded): fixed, "learned", or None for no quantizer.
         per_channel_weights: Whether every output channel of a weight has a range of its own.
         asymmetric_activations: Whether the range of an activation with values below zero has two ends of its own.
+        activation_products: Whether the operands of products of two activations, as in attention, are quantized.
         channel_multiple: The number of kept channels of a group is rounded up to a multiple of this.
         method: How tensors are quantized: "bayesian_bits", or a method to compare with, such as "lsq", "pact" or "dq"
             (see `bayesbits.methods`). These neither prune nor have gates or asymmetric ranges, and one range for each
@@ -144,6 +145,11 @@ class Spec:
     """Whether the range of an activation with values below zero has two ends of its own, [alpha, beta] with a zero
     point, as outputs of GELU, SiLU and hard-swish and standardized images need it; otherwise it is symmetric,
     [-beta, beta]. Activations without values below zero are unsigned in both cases, and weights are symmetric."""
+    activation_products: bool = False
+    """Whether the operands of matrix products of two computed tensors are quantized, as those of attention: their
+    widths are learned, and the products are charged and counted like layers. The output of softmax has the range 0 to
+    1, masks are left alone. Otherwise these products stay in float and count at 32 bits, and a runtime can run its own
+    attention."""
     channel_multiple: int = 1
     """The number of kept channels of a group is rounded up to a multiple of this."""
     latency_table: LatencyTable | str | None = None
@@ -183,6 +189,7 @@ class Spec:
         check_flag(self, "prune")
         check_flag(self, "per_channel_weights")
         check_flag(self, "asymmetric_activations")
+        check_flag(self, "activation_products")
         if self.input_bits != "learned":
             _check_width("Spec.input_bits", self.input_bits, ' or "learned"')
         if self.residual_bits not in (None, "learned"):

@@ -48,6 +48,8 @@ class Decision:
     """By the layer's name, without the removed channels; a stored network has none for layers of dead branches."""
     grids: Mapping[str, Grid]
     """By the tensor's name; tensors without a quantizer have none."""
+    activation_products: bool
+    """Whether products of two activations have quantized operands."""
 
     def is_zero(self, layer: str) -> bool:
         """Whether a layer emits zeros alone: its weight has no bits."""
@@ -104,7 +106,8 @@ def read_decision(compressor: Compressor, channel_multiple: int = 1) -> Decision
             for name, quantizer in fixed.attachment.quantizers.items()
             if quantizer.mode != "off" and name not in topology.weight_tensors
         }
-    return Decision(fixed.detach(), args, kwargs, topology.layers, removed, weights, grids)
+    multiplied = bool(topology.products)
+    return Decision(fixed.detach(), args, kwargs, topology.layers, removed, weights, grids, multiplied)
 
 
 def stored_decision(model: nn.Module, network: IntegerNetwork) -> Decision:
@@ -122,6 +125,7 @@ def stored_decision(model: nn.Module, network: IntegerNetwork) -> Decision:
         removed=frozenset(structure.removed),
         weights={layer.name: stored_weights(network, layer) for layer in structure.layers},
         grids={grid.name: grid for grid in structure.grids},
+        activation_products=bool(structure.products),
     )
 
 

@@ -11,11 +11,13 @@ from bayesbits.deploy.modules import (
     DEQUANTIZERS,
     FLOATS,
     LAYERS,
+    PRODUCTS,
     QUANTIZERS,
     Dequantize,
     FloatTensors,
     Quantize,
     make_layer,
+    make_product,
 )
 from bayesbits.deploy.signature import bind, example_call, to_stored_dtype
 from bayesbits.records.integer_network import IntegerNetwork
@@ -33,7 +35,7 @@ class DeployedNetwork(nn.Module):
     Args:
         integer: The record of the integers that it computes with: codes, steps, biases and grids.
         graph: The graph that runs it. Its nodes are the user's inputs, torch's operations, and modules under
-            ``layers``, ``quantizers`` and ``dequantizers``; get_attr nodes read ``floats``.
+            ``layers``, ``products``, ``quantizers`` and ``dequantizers``; get_attr nodes read ``floats``.
         floats: The tensors that stay in float.
 
     Attributes:
@@ -61,6 +63,8 @@ class DeployedNetwork(nn.Module):
         root.add_module(FLOATS, floats)
         layers = {key_of(layer.name): make_layer(integer, layer) for layer in integer.layers}
         root.add_module(LAYERS, nn.ModuleDict(layers))
+        products = {key_of(product.name): make_product(integer, product) for product in integer.products}
+        root.add_module(PRODUCTS, nn.ModuleDict(products))
         root.add_module(QUANTIZERS, nn.ModuleDict({key_of(grid.name): Quantize(grid) for grid in grids}))
         root.add_module(DEQUANTIZERS, nn.ModuleDict({key_of(grid.name): Dequantize(grid) for grid in grids}))
         self.program = fx.GraphModule(root, graph, "DeployedProgram")
@@ -120,6 +124,12 @@ class DeployedNetwork(nn.Module):
             (layer.name, layer.arithmetic, "x".join(map(str, layer.weight_shape)), str(layer.bits))
             + (self._code_type(layer.input), self._code_type(layer.output), f"{layer.macs:,}")
             for layer in self.integer.layers
+        ]
+        rows += [
+            (product.name, product.arithmetic, "", "")
+            + (f"{self._code_type(product.left)} x {self._code_type(product.right)}", self._code_type(product.output))
+            + (f"{product.macs:,}",)
+            for product in self.integer.products
         ]
         table = text_table(header, rows, left=range(len(header)))
         return "\n".join([table, f"{self.parameter_count:,} parameters, {self.macs:,} MACs", *self.integer.notes])
