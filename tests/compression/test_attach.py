@@ -13,6 +13,7 @@ import bayesbits as bb
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.zoo import models
 from tests.compression.networks import FLOAT, ZOO, loss_of, make, output_of, short_mobilenetv2
+from tests.graph.attention import attention, examples
 from tests.graph.networks import OWN, TRANSFORMERS, Tied, randomize
 
 
@@ -343,3 +344,9 @@ def test_a_small_part_in_float_is_listed_without_a_warning():
     x = torch.randn(2, 3, 4)
     topology = bb.attach(Recurrent(1, 300), x).topology
     assert sum(entry.macs for entry in topology.unsupported) == 2 * 3 * 15 < 0.05 * topology.macs
+
+
+def test_the_warning_names_the_option_for_products_of_attention():
+    with pytest.warns(UserWarning, match=r"attention product.*Spec\(activation_products=True\) quantizes products"):
+        bb.attach(attention("matmul"), examples())
+    bb.attach(attention("matmul"), examples(), bb.Spec(activation_products=True))

@@ -7,7 +7,9 @@ import pytest
 
 from bayesbits.compression.search_space import SearchSpace, find_search_space
 from bayesbits.compression.spec import Spec
+from bayesbits.graph.trace import trace
 from bayesbits.records.topology import Addition, Topology
+from tests.graph.attention import attention, examples
 from tests.graph.networks import ROWS, Tied, traced
 from tests.networks import traced_once
 
@@ -203,3 +205,13 @@ def test_rules_hold_for_methods_too() -> None:
     widths = resolved("residual", rules, method="lsq").widths
     assert (widths["inner.weight"], widths["inner.input"], widths["head.weight"]) == ((4,), (4,), (32,))
     assert resolved("residual", {"*": {"max_bits": 8}}, method="dq").widths["inner.weight"] == (2, 4, 8)
+
+
+def test_rules_name_products_of_two_activations_and_their_operands() -> None:
+    topology = trace(attention(), examples(), activation_products=True)
+    rules = {"*": {"max_bits": 8}, "sdpa.scores": {"bits": 8}, "sdpa.value": {"min_bits": 4}}
+    widths = find_search_space(Spec(rules=rules), topology).widths
+    assert (widths["sdpa.query"], widths["sdpa.key"]) == ((8,), (8,))
+    assert (widths["sdpa.probabilities"], widths["sdpa.value"]) == ((2, 4, 8), (4, 8))
+    space = find_search_space(Spec(rules={"sdpa.*": {"skip": True}}), topology)
+    assert {space.widths[f"sdpa.{name}"] for name in ("query", "key", "probabilities", "value")} == {(32,)}

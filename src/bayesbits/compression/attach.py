@@ -15,6 +15,7 @@ from torch import nn
 from bayesbits.compression.attachment import Attachment, detach_from, find_attachment
 from bayesbits.compression.calibration import calibrate_weights
 from bayesbits.compression.compressor import Compressor
+from bayesbits.compression.product_check import check_products_run
 from bayesbits.compression.spec import Spec
 from bayesbits.graph.activation_products import FoundProduct
 from bayesbits.graph.layers import ATTENTION_PRODUCT, FoundLayer
@@ -22,8 +23,8 @@ from bayesbits.graph.trace import trace_layers
 from bayesbits.nn.batch_norm import BatchNormParts, attach_batch_norm
 from bayesbits.nn.class_exchange import AttachedModule
 from bayesbits.nn.layer import AttachedLayer, LayerParts, attach_layer
-from bayesbits.nn.network import NAME, attach_to_network
 from bayesbits.nn.matrix_product import OperandQuantizers
+from bayesbits.nn.network import NAME, attach_to_network
 from bayesbits.nn.product import ProductSource, attach_matrix_product, attach_product
 from bayesbits.nn.quantized_output import Output, attach_output
 from bayesbits.records.topology import MOST_NAMES, Layer, Topology
@@ -76,6 +77,7 @@ def attach(model: nn.Module, example_inputs: Any, spec: Spec | None = None) -> C
         _attach_to_modules(model, attachment, {layer.name: layer for layer in found})
         _attach_to_products(model, attachment, products)
         attach_to_network(model, attachment)
+        check_products_run(model, attachment)
         calibrate_weights(model, attachment)
     except BaseException:
         detach_from(model)

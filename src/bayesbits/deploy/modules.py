@@ -10,7 +10,8 @@ that follows is that of onnxruntime's integer kernels, operation by operation in
 The product of two activations is scaled in the same way, with the step of its second operand in the place of s_w.
 
 The graph of a deployed network refers to these modules as "layers.KEY", "products.KEY", "quantizers.KEY" and
-"dequantizers.KEY", and to its float tensors as "floats.KEY", where KEY is made from the user's name by `utils.naming.key_of`.
+"dequantizers.KEY", and to its float tensors as "floats.KEY", where KEY is made from the user's name by
+`utils.naming.key_of`.
 """
 
 from __future__ import annotations

@@ -157,9 +157,7 @@ def _products(
     operands = [operand_nodes(node) for node in nodes]
     if call.operation != ATTENTION:
         sides = (f"{name}.left", f"{name}.right")
-        known = {
-            side: 1.0 for index, side in enumerate(sides) if all(_is_softmax(both[index]) for both in operands)
-        }
+        known = {side: 1.0 for index, side in enumerate(sides) if all(_is_softmax(both[index]) for both in operands)}
         return [FoundProduct(name, call.operation, owner, call, *sides, nodes, sum(macs), known)]
     scores = sum(prod(shape(query)) * shape(key)[-2] for query, key in operands)
     parts = (("scores", "query", "key", scores), ("context", "probabilities", "value", sum(macs) - scores))
@@ -184,6 +182,6 @@ def _unique(name: str, taken: set[str]) -> str:
     number, found = 1, name
     while found in taken:
         number += 1
-        found = f"{name}#{number}"
+        found = f"{name}_{number}"
     taken.add(found)
     return found

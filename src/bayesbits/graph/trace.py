@@ -157,7 +157,9 @@ def _product_operands(program: Program, products: Sequence[FoundProduct]) -> Ite
     for product in products:
         operands = [operand_nodes(node) for node in product.nodes]
         for index, name in enumerate((product.left, product.right)):
-            given = not product.name.endswith(".context") and all(_is_network_input(program, both[index]) for both in operands)
+            given = not product.name.endswith(".context") and all(
+                _is_network_input(program, both[index]) for both in operands
+            )
             yield Activation(name, (product.name,), given, product.known_ranges.get(name))
 
 

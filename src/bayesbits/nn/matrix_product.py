@@ -34,6 +34,8 @@ from bayesbits.utils.matrix_products import (
 aten = torch.ops.aten
 
 _ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+BATCH_HEADS_POSITIONS_FEATURES = 4
+"""The number of axes that attention mostly has."""
 _ADDED = ("input", "batch1", "batch2")
 
 
@@ -99,9 +101,15 @@ def run_attached(products: tuple[MatrixProduct, ...], function: Any, args: Any, 
     given = dict(zip(_ATTENTION, args, strict=False)) | dict(kwargs)
     if not quantized:
         named = {name: given.pop(name) for name in ("scale", "enable_gqa") if name in given}
-        return aten.scaled_dot_product_attention.default(*(given.get(n, _DEFAULTS.get(n)) for n in _ATTENTION[:6]), **named)
+        return aten.scaled_dot_product_attention.default(
+            *(given.get(n, _DEFAULTS.get(n)) for n in _ATTENTION[:6]), **named
+        )
     tensors = [given["query"], given["key"], given["value"], given.get("attn_mask")]
-    return run_attention(_run, *products, attention_form(**given), *tensors)
+    result: Tensor = run_attention(_run, *products, attention_form(**given), *tensors)
+    if result.dim() != BATCH_HEADS_POSITIONS_FEATURES:
+        return result
+    # In memory the heads come behind the positions, as torch leaves them: code may view both as one axis.
+    return result.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 _DEFAULTS = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False}

@@ -33,9 +33,6 @@ FUNCTIONS: Mapping[Any, str] = {
     F.scaled_dot_product_attention: ATTENTION,
 }
 
-_BATCH_HEADS_POSITIONS_FEATURES = 4
-"""The number of axes that attention mostly has."""
-
 Call = Callable[..., Any]
 """Runs an operation of torch with its arguments: at once, or as a node of a graph."""
 
@@ -175,9 +172,4 @@ def run_attention(
         probabilities = call(aten.masked_fill.Scalar, probabilities, blocked, 0.0)
     if form.dropout > 0:
         probabilities = call(aten.dropout.default, probabilities, form.dropout, True)
-    result = context(probabilities, value)
-    if form.rank != _BATCH_HEADS_POSITIONS_FEATURES:
-        return result
-    # In memory the heads come behind the positions, as in torch: code behind it may view them as one axis.
-    rows = call(aten.clone.default, call(aten.transpose.int, result, 1, 2), memory_format=torch.contiguous_format)
-    return call(aten.transpose.int, rows, 1, 2)
+    return context(probabilities, value)

@@ -11,6 +11,7 @@ from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
 
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
 from bayesbits.deploy.onnx.fast_forms import write_fast_forms
+from bayesbits.deploy.onnx.product_nodes import write_product
 from bayesbits.deploy.onnx.standard_nodes import (
     Array,
     NodeWriter,
@@ -27,7 +28,13 @@ FUSED = frozenset(
 )
 """What the runtime makes one integer operation of, with DequantizeLinear in front of all inputs and QuantizeLinear
 behind."""
-SUFFIX = {"Layer": "numbers", "Quantize": "quantized", "Dequantize": "dequantized", "Scale": "dequantized"}
+SUFFIX = {
+    "Layer": "numbers",
+    "Product": "numbers",
+    "Quantize": "quantized",
+    "Dequantize": "dequantized",
+    "Scale": "dequantized",
+}
 
 
 def replace_custom_nodes(model: ModelProto, network: IntegerNetwork, *, compact: bool) -> None:
@@ -93,8 +100,12 @@ class _Replacement:
             return
         of, program_node = _attribute(node, "of"), _attribute(node, "node")
         output = self._output(node, of)
-        self._write(node, of, inputs[0], output)
-        if node.op_type in ("Layer", "Quantize"):
+        if node.op_type == "Product":
+            name = self._numbered("", of)
+            write_product(self.writer, self.network.product(of), (inputs[0], inputs[1]), output, name)
+        else:
+            self._write(node, of, inputs[0], output)
+        if node.op_type in ("Layer", "Product", "Quantize"):
             self.mapped.append(MappedTensor(program_node, node.op_type, of, output, self._zero_point(node, of)))
 
     def _padding_of_layer(self, node: NodeProto, constants: Mapping[str, Array]) -> tuple[int, ...]:
@@ -169,7 +180,7 @@ class _Replacement:
         """A readable name of the tensor; outputs of the network are named later."""
         name: str = node.output[0]
         if name not in self._outputs and node.op_type in SUFFIX:
-            codes = node.op_type == "Layer" and self.network.layer(of).output is not None
+            codes = self._emits(node, of) is not None
             self._names[name] = self._numbered("codes" if codes else SUFFIX[node.op_type], of)
             name = self._names[name]
         return name
@@ -180,8 +191,14 @@ class _Replacement:
         count = self._calls[suffix, of]
         return name if count == 1 else f"{name}#{count}"
 
+    def _emits(self, node: NodeProto, of: str) -> str | None:
+        """The grid whose codes a layer or product emits; None where it emits numbers, and for other nodes."""
+        if node.op_type == "Product":
+            return self.network.product(of).output
+        return self.network.layer(of).output if node.op_type == "Layer" else None
+
     def _zero_point(self, node: NodeProto, of: str) -> int | None:
-        name = self.network.layer(of).output if node.op_type == "Layer" else of
+        name = of if node.op_type == "Quantize" else self._emits(node, of)
         grid = None if name is None else self.network.grid(name)
         return grid.zero_point if grid is not None and grid.carrier == "uint8" else None
 

@@ -22,9 +22,9 @@ class MappedTensor:
     node: str
     """The node of the deployed program that computes it."""
     kind: str
-    """The kind of module that this node calls: "Layer" or "Quantize"."""
+    """The kind of module that this node calls: "Layer", "Product" or "Quantize"."""
     of: str
-    """The name of the layer or grid."""
+    """The name of the layer, product or grid."""
     value: str
     """The tensor's name in the file."""
     zero_point: int | None

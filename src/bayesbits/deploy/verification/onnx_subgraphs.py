@@ -31,6 +31,7 @@ EXACT = MOVES | frozenset((
 # fmt: on
 WHOLE = MOVES | frozenset(("ReduceSum",))
 NORMALIZATIONS = frozenset({"GroupNormalization", "InstanceNormalization", "LayerNormalization"})
+KINDS = {"Layer": "layer", "Product": "product", "Quantize": "quantizer"}
 AVERAGES = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"})
 
 
@@ -41,7 +42,7 @@ class Subgraph:
     name: str
     """The name of the layer, of the quantized tensor, or of the output."""
     kind: str
-    """"layer", "quantizer" or "output"."""
+    """"layer", "product", "quantizer" or "output"."""
     value: str
     """The name of the tensor that it computes."""
     mapped: MappedTensor | None
@@ -51,7 +52,7 @@ class Subgraph:
     nodes: tuple[NodeProto, ...]
     """The nodes, in the order of the graph."""
     integer_layers: Collection[str]
-    """The layers that compute with integers."""
+    """The layers and products that compute with integers."""
     exporter_constants: Collection[str]
     """The constants that the exporter computed."""
     code_inputs: Collection[str]
@@ -100,7 +101,8 @@ class SubgraphExtractor:
 
     def __init__(self, model: ModelProto, tensors: Sequence[MappedTensor], small: DeployedNetwork) -> None:
         self.model = model
-        self._integer_layers = {layer.name for layer in small.integer.layers if layer.arithmetic == "integer"}
+        parts = (*small.integer.layers, *small.integer.products)
+        self._integer_layers = {part.name for part in parts if part.arithmetic == "integer"}
         self._exporter_constants = exporter_constants(model, small)
         graph = model.graph
         self._producers = {name: node for node in graph.node for name in node.output}
@@ -112,10 +114,7 @@ class SubgraphExtractor:
         for value in mapped:
             self._types[value] = TensorProto.UINT8 if value in self._codes else TensorProto.FLOAT
         self._boundary = {value.name for value in graph.input} | mapped
-        self.subgraphs = [
-            self._extract(tensor.of, "layer" if tensor.kind == "Layer" else "quantizer", tensor.value, tensor)
-            for tensor in tensors
-        ]
+        self.subgraphs = [self._extract(tensor.of, KINDS[tensor.kind], tensor.value, tensor) for tensor in tensors]
         self.subgraphs += [
             self._extract(value.name, "output", value.name, None)
             for value in graph.output
@@ -169,7 +168,8 @@ class SubgraphExtractor:
 
 def exporter_constants(model: ModelProto, small: DeployedNetwork) -> set[str]:
     """Float constants of a model that the deployed network does not hold: the exporter computed them."""
-    owners = [layer.name for layer in small.integer.layers] + [grid.name for grid in small.integer.structure.grids]
+    integer = small.integer
+    owners = [part.name for part in (*integer.layers, *integer.products, *integer.structure.grids)]
     program = small.program
     held = {_sorted_bytes(tensor.detach().numpy()) for tensor in (*program.parameters(), *program.buffers())}
     found = set()
