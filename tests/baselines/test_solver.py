@@ -6,6 +6,8 @@ from torch import nn
 
 import bayesbits as bb
 from bayesbits.baselines import solve
+from tests.graph.attention import attention
+from tests.graph.attention import examples as batch
 from tests.posttraining.networks import accuracy, attached, examples, pairs
 
 BUDGETS = ("6.25% bops", "1.5% bops", "2 kBOPs", "400 bytes", "1.5% bops, 350 bytes")
@@ -108,3 +110,14 @@ def test_a_network_in_training_mode_is_refused():
 def test_measured_scores_take_a_loss_of_ones_own():
     point = solve(attached(), inputs(), "2% bops", "measured", loss=lambda y, f: (y - f).abs().mean())
     assert point.relative_bops <= 2
+
+
+@pytest.mark.parametrize("scores", ["gradient", "measured"])
+def test_operands_of_products_have_widths_too(scores):
+    compressor = bb.attach(attention(), batch(1), bb.Spec(bits=(2, 4, 8), activation_products=True))
+    point = solve(compressor, [batch(16), batch(16) + 1], "1.8% bops", scores=scores, loss="output")
+    cost = compressor.cost(point.plan)
+    assert 1.4 < cost.relative_bops <= 1.8
+    assert len({point.plan.bits[f"sdpa.{name}"] for name in ("query", "key", "probabilities", "value")}) > 1
+    bb.restore(compressor, point)
+    assert compressor.attachment.quantizers["sdpa.probabilities"].beta.item() == 1.0

@@ -14,6 +14,7 @@ from bayesbits.nn.layer import AttachedLayer
 from bayesbits.zoo import models
 from bayesbits.zoo.models import CifarResNet
 from tests.compression.networks import FLOAT, ZOO, loss_of, make, output_of, short_mobilenetv2
+from tests.graph.attention import attention, examples
 from tests.graph.networks import OWN, TRANSFORMERS, Tied, randomize
 
 
@@ -360,3 +361,9 @@ def test_networks_without_ranges_to_take_from_data_need_no_calibration() -> None
     image = bb.attach(nn.Conv2d(3, 4, 1), torch.zeros(2, 3, 4, 4), bb.Spec(activations="dynamic"))
     with pytest.raises(RuntimeError, match="are not known yet"):
         image.model(torch.zeros(2, 3, 4, 4))
+
+
+def test_the_warning_names_the_option_for_products_of_attention():
+    with pytest.warns(UserWarning, match=r"attention product.*Spec\(activation_products=True\) quantizes products"):
+        bb.attach(attention("matmul"), examples())
+    bb.attach(attention("matmul"), examples(), bb.Spec(activation_products=True))

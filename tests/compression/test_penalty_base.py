@@ -9,8 +9,10 @@ from torch import nn
 
 from bayesbits.compression.penalties import PENALTIES, make_penalty
 from bayesbits.functional.gates import sample_hard_concrete
+from bayesbits.graph.trace import trace
 from bayesbits.nn import GatedQuantizer
 from tests.compression.gated import FIRST, SECOND, Gated, close, mean, topology, two_layers
+from tests.graph.attention import attention, examples
 from tests.graph.networks import ROWS, Tied
 from tests.networks import traced_once, zoo
 
@@ -147,3 +149,13 @@ def test_half_precision_gates_are_charged_in_single_precision() -> None:
 def test_a_network_without_gates_costs_nothing_but_its_bits(kind: str) -> None:
     expected = {"expected_bops": 100.0, "expected_bytes": 4.0 * (12 + 4 + 8 + 2)}.get(kind, 0.0)
     assert make_penalty(two_layers(), {}, {}, kind, num_examples=10)().item() == expected
+
+
+def test_operands_of_a_product_pay_for_its_macs() -> None:
+    network = trace(attention(), examples(), activation_products=True)
+    largest = max(network.macs_of.values())
+    quantizer = GatedQuantizer(signed=False, bits=(4, 8))
+    penalty = make_penalty(network, {"sdpa.probabilities": quantizer}, {}, "paper")
+    with torch.no_grad():
+        quantizer.gates.logits.fill_(100.0)
+    assert penalty().item() == pytest.approx((4 + 8) * network.macs_of["sdpa.context"] / largest)

@@ -7,7 +7,9 @@ import pytest
 
 from bayesbits.compression.search_space import SearchSpace, find_search_space
 from bayesbits.compression.spec import Spec
+from bayesbits.graph.trace import trace
 from bayesbits.records.topology import Addition, Topology
+from tests.graph.attention import attention, examples
 from tests.graph.networks import ROWS, Tied, traced
 from tests.networks import traced_once
 
@@ -253,3 +255,13 @@ def test_weights_alone() -> None:
         resolved("residual", {"head.input": {"bits": 4}}, activations="float")
     grouped = resolved("residual", {"inner": {"prune": True}}, activations="float", prune=False, group_size=32)
     assert grouped.prunable == frozenset()
+
+
+def test_rules_name_products_of_two_activations_and_their_operands() -> None:
+    topology = trace(attention(), examples(), activation_products=True)
+    rules = {"*": {"max_bits": 8}, "sdpa.scores": {"bits": 8}, "sdpa.value": {"min_bits": 4}}
+    widths = find_search_space(Spec(rules=rules), topology).widths
+    assert (widths["sdpa.query"], widths["sdpa.key"]) == ((8,), (8,))
+    assert (widths["sdpa.probabilities"], widths["sdpa.value"]) == ((2, 4, 8), (4, 8))
+    space = find_search_space(Spec(rules={"sdpa.*": {"skip": True}}), topology)
+    assert {space.widths[f"sdpa.{name}"] for name in ("query", "key", "probabilities", "value")} == {(32,)}

@@ -10,6 +10,7 @@ import bayesbits as bb
 from bayesbits.compression.smallest_plan import check_reachable, fastest_plan, smallest_plan
 from bayesbits.zoo import models
 from tests.compression.gate_networks import compressors
+from tests.graph.attention import attention, examples
 from tests.latency_tables import OVERHEADS, made_up_table
 
 
@@ -132,3 +133,11 @@ def test_a_tensor_in_float_is_chosen_where_16_bits_are_slower():
     plan = fastest_plan(compressor.attachment, table)
     assert {plan.bits[activation.name] for activation in compressor.topology.activations} == {32}
     assert plan.kept == smallest_plan(compressor.attachment).kept
+
+
+def test_a_product_of_two_activations_is_named():
+    spec = bb.Spec(bits=(4, 8), activation_products=True, rules={"sdpa.scores": {"bits": 16}})
+    compressor = bb.attach(attention(), examples(1), spec)
+    assert smallest_plan(compressor.attachment).bits["sdpa.probabilities"] == 4
+    with pytest.raises(bb.BudgetError, match=r"Most of it is sdpa.scores \(\d+%: operands at 16 and 16 bits\)"):
+        check_reachable(compressor.attachment, bb.Budget(relative_bops=1))

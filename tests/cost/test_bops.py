@@ -17,8 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bayesbits.cost import CostModel
 from bayesbits.cost.bops import Convention
+from bayesbits.graph.trace import trace
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer, Topology, Unsupported
+from tests.graph.attention import attention, examples
 from tests.graph.networks import IMAGES, OWN, ROWS, Tied, traced
 from tests.networks import ZOO, dropping, random_plan, traced_once, zoo
 
@@ -379,3 +381,25 @@ def test_the_steps_of_groups_are_counted_once_and_where_there_are_codes() -> Non
     widths = {name: torch.tensor(float(bits)) for name, bits in plan.bits.items()}
     assert (grouped.weight_bytes(widths, {}) - plain.weight_bytes(widths, {})).item() == 108
     assert grouped.count(plan).bops == plain.count(plan).bops
+
+
+def test_products_of_two_activations_count_with_the_widths_of_both_operands() -> None:
+    network = trace(attention(), examples(2), activation_products=True)
+    model, macs = CostModel(network), 2 * 2 * 5 * 5 * 4
+    plan = Plan.uniform(network, 8, 8)
+    plan = replace(plan, bits={**plan.bits, "sdpa.query": 2, "sdpa.value": 4})
+    cost, whole = model.count(plan), model.count(Plan.uniform(network, 8, 8))
+    assert [(one.name, one.macs, one.left_bits, one.right_bits, one.bops) for one in cost.products] == [
+        ("sdpa.scores", macs, 2, 8, macs * 2 * 8),
+        ("sdpa.context", macs, 8, 4, macs * 8 * 4),
+    ]
+    assert (cost.macs, cost.unsupported_macs) == (network.macs, 0)
+    assert whole.bops - cost.bops == macs * (64 - 16) + macs * (64 - 32)
+    assert cost.relative_bops == pytest.approx(100 * cost.bops / (network.macs * 1024))
+    assert sum(part.share for part in (*cost.layers, *cost.products)) == pytest.approx(100)
+    assert whole.relative_bops == pytest.approx(6.25)
+    assert model.dense().relative_bops == pytest.approx(100)
+    widths = {name: torch.tensor(float(bits), requires_grad=True) for name, bits in plan.bits.items()}
+    model.relative_bops(widths, {}).backward()
+    assert widths["sdpa.query"].grad == pytest.approx(100 * macs * 8 / (network.macs * 1024))
+    assert "sdpa.context" in str(cost)

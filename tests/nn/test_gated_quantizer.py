@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from bayesbits.functional import dequantize, gated_quantize
-from bayesbits.nn import GatedQuantizer
+from bayesbits.nn import GatedQuantizer, KnownRangeQuantizer
 
 
 def set_open(quantizer: GatedQuantizer, count: int) -> None:
@@ -346,3 +346,11 @@ def test_ends_that_are_no_asymmetric_range_are_refused():
         quantizer.log_alpha.fill_(float("nan"))
     with pytest.raises(ValueError, match="a range must be"):
         quantizer.fix(8)
+
+
+def test_a_range_that_is_known_stays_where_it_is():
+    quantizer = KnownRangeQuantizer(signed=False, beta=1.0, bits=(2, 8), learn_range=False)
+    quantizer.set_range(3.0, signed=True)
+    assert (quantizer.beta.item(), quantizer.kind) == (1.0, "unsigned")
+    assert not quantizer.log_beta.requires_grad
+    assert quantizer.step().item() == pytest.approx(1 / 255)

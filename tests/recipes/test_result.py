@@ -12,6 +12,7 @@ from bayesbits.recipes.metrics import Score
 from bayesbits.recipes.process import Process
 from bayesbits.recipes.result import layer_rows, method_of, result_of_run
 from bayesbits.training.metrics import MetricsLog
+from tests.graph.attention import attention, examples
 
 RECIPE = recipes.Recipe("mine", recipes.DataConfig("digits"), recipes.ModelConfig("lenet5"), seed=3)
 SCORES = (Score("accuracy", 97.5, 98.0, "%", True),)
@@ -84,3 +85,13 @@ def test_rows_have_the_channels_of_the_float_network():
     rows = layer_rows(attached.cost(attached.plan()), attached.topology)
     assert [row["macs"] for row in rows] == [24, 12]
     assert rows[1]["channels_in"] == 6
+
+
+def test_products_of_two_activations_have_a_row_without_channels():
+    compressor = bb.attach(attention(), examples(1), bb.Spec(bits=(4, 8), activation_products=True))
+    compressor.fix(bb.Plan.uniform(compressor.topology, 4, 8))
+    rows = layer_rows(compressor.cost(), compressor.topology)
+    assert [row["name"] for row in rows] == ["qkv", "proj", "sdpa.scores", "sdpa.context"]
+    assert all(row.keys() == rows[0].keys() for row in rows)
+    assert (rows[2]["weight_bits"], rows[2]["activation_bits"], rows[2]["channels_in"]) == (8, 8, 0)
+    assert sum(row["share"] for row in rows) == pytest.approx(100)

@@ -60,6 +60,9 @@ def block_unit(compressor: Compressor, name: str, learned: list[str]) -> BlockUn
         layers_here: list[nn.Module] = [one]
         if isinstance(one, ProductOwner):
             layers_here += one.bayesbits_products.products.values()
+            multiplied = one.bayesbits_products.matrix_products.values()
+            both = [(product.parts.left, product.parts.right) for products in multiplied for product in products]
+            found += [quantizer for pair in both for quantizer in pair if quantizer is not None]
         for layer in layers_here:
             if isinstance(layer, AttachedLayer) and layer.parts.input is not None:
                 found.append(layer.parts.input)

@@ -4,6 +4,7 @@
     subject to  sum over b of x[t, b] = 1                                          for every tensor t
                 sum over a of y[l, w, a] = x[weight of l, w]                       for every layer l and width w
                 sum over w of y[l, w, a] = x[input of l, a]                        for every layer l and width a
+                (and the same for products of two activations, with their two operands)
                 sum of cost[l, w, a] y[l, w, a] + sum of cost[t, b] x[t, b] + other costs <= limit
                                                                                    for every limit of the budget
 
@@ -133,13 +134,19 @@ class WidthProgram:
 
     @cached_property
     def _pairs(self) -> list[tuple[int, int, int]]:
-        """A column for every layer, by its number, and every pair of widths of its weight and its input."""
-        layers = self.attachment.topology.layers
+        """A column for every layer or product, by its number, and every pair of widths of its two tensors."""
         return [
             (number, *pair)
-            for number, layer in enumerate(layers)
-            for pair in product(self.widths[layer.parameter], self.widths[layer.activation])
+            for number, (first, second) in enumerate(self._multiplied)
+            for pair in product(self.widths[first], self.widths[second])
         ]
+
+    @cached_property
+    def _multiplied(self) -> list[tuple[str, str]]:
+        """The weight and the input of every layer, and behind these the operands of products of two activations."""
+        topology = self.attachment.topology
+        of_layers = [(layer.parameter, layer.activation) for layer in topology.layers]
+        return of_layers + [(product.left, product.right) for product in topology.products]
 
     @cached_property
     def _structure(self) -> tuple[list[tuple[str, int]], Any, np.ndarray]:
@@ -162,8 +169,8 @@ class WidthProgram:
         for place, (number, *pair) in enumerate(self._pairs):
             pairs.setdefault(number, []).append((len(place_of) + place, (pair[0], pair[1])))
         row = len(self.widths)
-        for number, layer in enumerate(self.attachment.topology.layers):
-            for side, name in enumerate((layer.parameter, layer.activation)):
+        for number, both in enumerate(self._multiplied):
+            for side, name in enumerate(both):
                 for bits in self.widths[name]:
                     yield row, place_of[name, bits], -1.0
                     yield from ((row, place, 1.0) for place, pair in pairs[number] if pair[side] == bits)
@@ -171,25 +178,25 @@ class WidthProgram:
 
     @cached_property
     def _counted(self) -> dict[tuple[int, int, int], Cost]:
-        """For every layer and pair of widths a cost in which the layer has these widths."""
+        """For every layer or product and pair of widths a cost in which it has these widths."""
         topology, counted = self.attachment.topology, {}
+        first = {*topology.parameter_tensors, *(one.left for one in topology.products)}
         every = sorted({bits for own in self.widths.values() for bits in own})
         for weight_bits, input_bits in product(every, every):
-            wanted = {name: weight_bits if name in topology.parameter_tensors else input_bits for name in self.widths}
+            wanted = {name: weight_bits if name in first else input_bits for name in self.widths}
             bits = {name: wanted[name] if wanted[name] in own else own[0] for name, own in self.widths.items()}
             cost = self.attachment.cost_model.count(self._plan(bits), self.budget.table)
-            for number, layer in enumerate(topology.layers):
-                counted[number, bits[layer.parameter], bits[layer.activation]] = cost
+            for number, both in enumerate(self._multiplied):
+                counted[number, bits[both[0]], bits[both[1]]] = cost
         return counted
 
     def _costs(self, limit: str) -> tuple[np.ndarray, float]:
         """What every pair adds to a cost, and what is added beside the layers; the units are those of the limit."""
         name = "bops" if limit == "relative_bops" else limit
         unit = self.attachment.cost_model.dense().bops / 100 if limit == "relative_bops" else 1.0
-        row = np.array([getattr(self._counted[pair].layers[pair[0]], name) for pair in self._pairs], dtype=float)
+        row = np.array([_parts(self._counted[pair], name)[pair[0]] for pair in self._pairs], dtype=float)
         cost = next(iter(self._counted.values()))
-        rest = getattr(cost, name) - sum(getattr(part, name, 0) for part in cost.parts)
-        return row / unit, rest / unit
+        return row / unit, (getattr(cost, name) - sum(_parts(cost, name))) / unit
 
     def _table_costs(self, limit: str, columns: list[tuple[str, int]]) -> np.ndarray:
         """What every width of every tensor adds to a cost by itself: the bytes of a table of embeddings."""
@@ -197,6 +204,11 @@ class WidthProgram:
         return np.array(
             [packed_bytes(tables[name].elements, bits) if name in tables else 0 for name, bits in columns], dtype=float
         )
+
+
+def _parts(cost: Cost, name: str) -> list[float]:
+    """What every layer, then every product, then every table adds to a cost; not each of them has bytes or times."""
+    return [getattr(part, name, 0.0) for part in (*cost.layers, *cost.products, *cost.tables)]
 
 
 def _total(scores: Scores, plan: Plan) -> float:

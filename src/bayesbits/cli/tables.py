@@ -33,11 +33,11 @@ def _wide(names: Sequence[str], layers: Sequence[Mapping[str, Any]]) -> Table:
             name,
             str(layer["weight_bits"]),
             str(layer["activation_bits"]),
-            format_part(layer["kept_in"], layer["channels_in"]),
-            format_part(layer["kept_out"], layer["channels_out"]),
+            _part(layer["kept_in"], layer["channels_in"]),
+            _part(layer["kept_out"], layer["channels_out"]),
             f"{layer['macs']:,}",
             f"{layer['share']:.1f}%",
-            format_bytes(layer["weight_bytes"]),
+            _size(layer),
         )
     return table
 
@@ -49,13 +49,22 @@ def _narrow(names: Sequence[str], layers: Sequence[Mapping[str, Any]]) -> Table:
         table.add_row(
             name,
             f"{layer['weight_bits']}/{layer['activation_bits']}",
-            format_part(layer["kept_in"], layer["channels_in"], "/"),
-            format_part(layer["kept_out"], layer["channels_out"], "/"),
+            _part(layer["kept_in"], layer["channels_in"], "/"),
+            _part(layer["kept_out"], layer["channels_out"], "/"),
             format_count(layer["macs"]),
             f"{layer['share']:.1f}%",
-            format_bytes(layer["weight_bytes"]),
+            _size(layer),
         )
     return table
+
+
+def _part(kept: int, channels: int, *separator: str) -> str:
+    """How many channels are kept; nothing for a product of two activations, which has none of its own."""
+    return format_part(kept, channels, *separator) if channels else ""
+
+
+def _size(layer: Mapping[str, Any]) -> str:
+    return format_bytes(layer["weight_bytes"]) if layer["channels_out"] else ""
 
 
 def _layer_table(heads: Sequence[str]) -> Table:

@@ -7,7 +7,7 @@ weight gets its range.
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -15,14 +15,17 @@ from torch import nn
 from bayesbits.compression.attachment import Attachment, detach_from, find_attachment
 from bayesbits.compression.calibration import calibrate_weights, calibrated_quantizers
 from bayesbits.compression.compressor import Compressor
+from bayesbits.compression.product_check import check_products_run
 from bayesbits.compression.spec import Spec
-from bayesbits.graph.layers import FoundLayer
+from bayesbits.graph.activation_products import FoundProduct
+from bayesbits.graph.layers import ATTENTION_PRODUCT, FoundLayer
 from bayesbits.graph.trace import trace_layers
 from bayesbits.nn.batch_norm import BatchNormParts, attach_batch_norm
 from bayesbits.nn.class_exchange import AttachedModule
 from bayesbits.nn.layer import AttachedLayer, LayerParts, attach_layer
+from bayesbits.nn.matrix_product import OperandQuantizers
 from bayesbits.nn.network import NAME, attach_to_network
-from bayesbits.nn.product import ProductSource, attach_product
+from bayesbits.nn.product import ProductSource, attach_matrix_product, attach_product
 from bayesbits.nn.quantized_output import Output, attach_output
 from bayesbits.nn.table import TableParts, attach_table
 from bayesbits.records.topology import MOST_NAMES, Layer, Topology
@@ -68,12 +71,14 @@ def attach(model: nn.Module, example_inputs: Any, spec: Spec | None = None) -> C
     spec = Spec() if spec is None else spec
     if not isinstance(spec, Spec):
         raise TypeError(f"the spec is a {type(spec).__name__}; it is a bayesbits.Spec, such as Spec(bits=(2, 4, 8))")
-    topology, found = trace_layers(model, example_inputs)
-    _warn_of_float(topology)
+    topology, found, products = trace_layers(model, example_inputs, activation_products=spec.activation_products)
+    _warn_of_float(topology, spec)
     attachment = Attachment(topology, spec, example_inputs)
     try:
         _attach_to_modules(model, attachment, {layer.name: layer for layer in found})
+        _attach_to_products(model, attachment, products)
         attach_to_network(model, attachment)
+        check_products_run(model, attachment)
         calibrate_weights(model, attachment)
         attachment.calibrated = not calibrated_quantizers(attachment)  # some networks have no range to take from data
     except BaseException:
@@ -82,7 +87,7 @@ def attach(model: nn.Module, example_inputs: Any, spec: Spec | None = None) -> C
     return Compressor(model)
 
 
-def _warn_of_float(topology: Topology) -> None:
+def _warn_of_float(topology: Topology, spec: Spec) -> None:
     """Warn where a large part of the network is not attached to, and name the largest entries."""
     share = sum(entry.macs for entry in topology.unsupported) / topology.macs
     if share > LARGEST_FLOAT_SHARE:
@@ -92,9 +97,12 @@ def _warn_of_float(topology: Topology) -> None:
             for entry in entries
             if entry.macs
         )
+        multiplied = any(entry.what == ATTENTION_PRODUCT and entry.macs for entry in topology.unsupported)
+        asked = multiplied and not spec.activation_products
+        advice = ". Spec(activation_products=True) quantizes products of attention too" if asked else ""
         warnings.warn(
             f"{share:.1%} of the MACs stay in float and count at 32 bits: {named}; compressor.topology.unsupported "
-            "lists all of them with the reasons",
+            f"lists all of them with the reasons{advice}",
             stacklevel=3,
         )
 
@@ -136,6 +144,14 @@ def _attach_to_modules(model: nn.Module, attachment: Attachment, found: Mapping[
         if tensor in attachment.quantizers:
             output = Output(attachment.quantizers[tensor], name, attachment.calibration)
             attach_output(model.get_submodule(name), output)
+
+
+def _attach_to_products(model: nn.Module, attachment: Attachment, products: Sequence[FoundProduct]) -> None:
+    """Make products of two activations quantize their operands."""
+    for product in products:
+        left, right = (attachment.quantizers.get(tensor) for tensor in (product.left, product.right))
+        parts = OperandQuantizers(left, right, attachment.calibration)
+        attach_matrix_product(model.get_submodule(product.owner), product.name, product.call, parts)
 
 
 def _attach_to_layer(model: nn.Module, layer: Layer, attachment: Attachment, source: FoundLayer | None) -> None:

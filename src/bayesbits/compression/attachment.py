@@ -21,14 +21,14 @@ from bayesbits.cost import CostModel
 from bayesbits.cost.size import STEP_BYTES
 from bayesbits.methods import METHODS, Method, MethodQuantizer
 from bayesbits.methods.reinforce import ScoreFunction
-from bayesbits.nn import ChannelFollower, ChannelGate, GatedQuantizer, Quantizer
+from bayesbits.nn import ChannelFollower, ChannelGate, GatedQuantizer, KnownRangeQuantizer, Quantizer
 from bayesbits.nn.batch_norm import AttachedBatchNorm
 from bayesbits.nn.class_exchange import check_restorable, restore_class
 from bayesbits.nn.dynamic_quantizer import DynamicQuantizer
 from bayesbits.nn.grouping import group_count
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.nn.network_quantizers import NetworkQuantizers
-from bayesbits.nn.product import attached_products
+from bayesbits.nn.product import attached_matrix_products, attached_products
 from bayesbits.nn.quantized_output import QuantizedOutput
 from bayesbits.nn.table import AttachedTable
 from bayesbits.records.latency_table import LatencyTable
@@ -122,6 +122,10 @@ def check_intact(model: nn.Module, attachment: Attachment) -> None:
             module = modules.get(name)
             if not isinstance(module, AttachedTable) or module.bayesbits_table.quantizer is not quantizers[tensor]:
                 raise _replaced(name)
+    multiplied = attached_matrix_products(model)
+    for product in topology.products:
+        if product.name not in multiplied:
+            raise _replaced(product.name)
     for tensor, name in topology.operand_tensors.items():
         if tensor in quantizers:
             module = modules.get(name)
@@ -174,6 +178,10 @@ def _gated_quantizer(
 ) -> GatedQuantizer:
     owners = topology.weight_tensors.get(tensor)
     layer = topology.layer(owners[0]) if owners else None
+    known = None if owners or tensor in topology.operand_tensors else topology.activation(tensor).known_range
+    if known is not None:
+        gates = METHODS[spec.method].gates or spec.gates
+        return KnownRangeQuantizer(signed=False, beta=known, bits=widths, gates=gates, learn_range=False)
     # Axis 0 of a transposed convolution holds the inputs, and a range for each of those could not be deployed.
     rows = layer.weight_shape[0] if layer is not None and layer.kind != "conv_transpose" else None
     rows = topology.table_tensors[tensor].rows if tensor in topology.table_tensors else rows

@@ -220,8 +220,8 @@ def _learns(quantizer: Quantizer | None, channels: list[ChannelGate]) -> bool:
 
 
 def _mac_shares(topology: Topology) -> dict[str, float]:
-    """For every tensor the MACs that it is charged with, over those of the largest layer."""
-    macs = {layer.name: layer.macs for layer in topology.layers}
+    """For every tensor the MACs that it is charged with, over those of the largest layer or product."""
+    macs = topology.macs_of
     made_by = {layer.norm: layer.macs for layer in topology.layers} | macs
     mean, largest = sum(macs.values()) / len(macs), max(macs.values())
     users = topology.weight_tensors | {activation.name: activation.consumers for activation in topology.activations}

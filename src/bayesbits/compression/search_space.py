@@ -67,7 +67,8 @@ def find_search_space(spec: Spec, topology: Topology) -> SearchSpace:
         if found and not (tensor in topology.operand_tensors and found == (MAX_BITS,)):
             widths[tensor] = found
     skipped = frozenset(name for name, rule in layers.items() if rule.skip)
-    min_channels = {name: rule.min_channels for name, rule in layers.items() if rule.min_channels is not None}
+    rules = {layer.name: layers[layer.name] for layer in topology.layers}
+    min_channels = {name: rule.min_channels for name, rule in rules.items() if rule.min_channels is not None}
     return SearchSpace(widths, _prunable(spec, topology, layers) - skipped, skipped, min_channels, dynamic)
 
 
@@ -75,11 +76,8 @@ def _dynamic(spec: Spec, topology: Topology) -> frozenset[str]:
     """The activations that are quantized at run time: those that only linear layers read."""
     if spec.activations != "dynamic":
         return frozenset()
-    return frozenset(
-        activation.name
-        for activation in topology.activations
-        if all(topology.layer(name).kind == "linear" for name in activation.consumers)
-    )
+    linear = {layer.name for layer in topology.layers if layer.kind == "linear"}
+    return frozenset(activation.name for activation in topology.activations if linear.issuperset(activation.consumers))
 
 
 def _by_convolution(topology: Topology, tensor: str) -> bool:
@@ -103,11 +101,12 @@ def _decided(spec: Spec, topology: Topology, tensor: str) -> tuple[int, ...]:
 def _collect(
     spec: Spec, topology: Topology, owners: Mapping[str, tuple[str, ...]], decided: frozenset[str]
 ) -> tuple[dict[str, Rule], dict[str, dict[str, Rule]]]:
-    """For every layer and table its rule, and for every tensor the rule of each one that has it ("" where none has).
+    """For every layer, product and table its rule, and for every tensor the rule of each one that has it ("" where none
+    has it).
 
     Widths that a layer's rule gives do not concern its input where that is `decided` by the spec.
     """
-    layers = {layer.name: Rule() for layer in topology.layers} | {table.name: Rule() for table in topology.tables}
+    layers = {part.name: Rule() for part in (*topology.layers, *topology.products, *topology.tables)}
     tensors = {tensor: {owner: Rule() for owner in names or ("",)} for tensor, names in owners.items()}
     inputs = {activation.name for activation in topology.activations if activation.network_input}
     fixed_inputs = set() if spec.input_bits == "learned" else inputs

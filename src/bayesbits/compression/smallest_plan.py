@@ -126,6 +126,10 @@ def _largest_parts(attachment: Attachment, cost: Cost, limit: str) -> str:
         parts += [(part.weight_bytes / total, f"{part.name} ({{:.0f}}%: {part.bits} bits)") for part in cost.tables]
     other = total - sum(getattr(part, name, 0) for part in cost.parts)
     if name == "bops":
+        parts += [
+            (one.bops / total, f"{one.name} ({{:.0f}}%: operands at {one.left_bits} and {one.right_bits} bits)")
+            for one in cost.products
+        ]
         other = cost.unsupported_macs * FLOAT_BOPS
     words = "what is outside of the layers" if name == "latency_ms" else "what stays in float outside of the layers"
     parts.append((other / total, f"{words} ({{:.0f}}%)"))

@@ -103,6 +103,7 @@ class Spec:
             to 8 bits by the range that they have at run time), or "float" (only weights are quantized).
         group_size: How many neighboring inputs of an output share a range in the weights of linear layers: 16, 32, 64,
             128 or 256. None: all of them. Only with activations="float" and prune=False.
+        activation_products: Whether the operands of products of two activations, as in attention, are quantized.
         channel_multiple: The number of kept channels of a group is rounded up to a multiple of this.
         method: How tensors are quantized: "bayesian_bits", or a method to compare with, such as "lsq", "pact" or "dq"
             (see `bayesbits.methods`). These neither prune nor have gates or asymmetric ranges, and one range for each
@@ -170,6 +171,11 @@ class Spec:
     """How many neighboring inputs of an output share a range in the weights of linear layers: 16, 32, 64, 128 or 256;
     None: all of them. Such weights are stored with a step for every group, and multiplied with float activations, so
     that it needs activations="float"; and prune=False, as groups would fall apart without some of their inputs."""
+    activation_products: bool = False
+    """Whether the operands of matrix products of two computed tensors are quantized, as those of attention: their
+    widths are learned, and the products are charged and counted like layers. The output of softmax has the range 0 to
+    1, masks are left alone. Otherwise these products stay in float and count at 32 bits, and a runtime can run its own
+    attention."""
     channel_multiple: int = 1
     """The number of kept channels of a group is rounded up to a multiple of this."""
     latency_table: LatencyTable | str | None = None
@@ -220,6 +226,7 @@ class Spec:
                 "Spec.unsigned_activations is False, and Spec.asymmetric_activations True: without unsigned ranges all "
                 "are symmetric, so set both to False"
             )
+        check_flag(self, "activation_products")
         if self.input_bits != "learned":
             _check_width("Spec.input_bits", self.input_bits, ' or "learned"')
         if self.residual_bits not in (None, "learned", "auto"):

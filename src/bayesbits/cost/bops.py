@@ -9,6 +9,8 @@ and makes counts once: E[z z] = E[z]. If all gates are 0 or 1 and all widths are
 Everything that depends on the network alone is computed once. Classes that appear equally often among the inputs and
 outputs of every layer are bundled, so that a step costs a gather, a few products and sums over small matrices of layers
 by bundles.
+
+A product of two activations has MACs x the widths of both operands. Its operands keep their channels.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from bayesbits.cost.cost import Cost, LayerCost, TableCost
+from bayesbits.cost.cost import Cost, LayerCost, ProductCost, TableCost
 from bayesbits.cost.indices import cost_indices
 from bayesbits.cost.latency import LatencyModel
 from bayesbits.cost.size import BIAS_BYTES, bias_elements, packed_bytes, weight_elements
@@ -67,6 +69,8 @@ class CostModel(nn.Module):
     has_bias: Tensor
     """[layers]: whether there is a bias when the layer is deployed."""
     zero_and_one: Tensor
+    product_macs: Tensor
+    """[products]: the MACs of the products of two activations."""
 
     def __init__(self, topology: Topology, step_bytes: Mapping[str, int] | None = None) -> None:
         """`step_bytes`: what the steps of a weight take where groups of its inputs have their own, by its name."""
@@ -77,6 +81,9 @@ class CostModel(nn.Module):
         self._activations = [layer.activation for layer in topology.layers]
         self._gated = {layer.name: len(layer.out_channels) for layer in topology.layers if not layer.depthwise}
         self._float_bops = float(topology.macs * FLOAT_BOPS)
+        self._operands = [(product.left, product.right) for product in topology.products]
+        macs = torch.tensor([product.macs for product in topology.products], dtype=torch.int64)
+        self.register_buffer("product_macs", macs, persistent=False)
         self._unsupported_bops = float(sum(entry.macs for entry in topology.unsupported) * FLOAT_BOPS)
         for name, values in cost_indices(topology).items():
             self.register_buffer(name, values, persistent=False)
@@ -92,7 +99,14 @@ class CostModel(nn.Module):
         that each output channel is on, by the layer's name; the channels of a layer that is not named are on.
         """
         bops = self.layer_bops(widths, on, convention).sum() + self._unsupported_bops
+        if self._operands:
+            bops = bops + self.product_bops(widths).sum()
         return 100 * bops / self._float_bops
+
+    def product_bops(self, widths: Mapping[str, Tensor]) -> Tensor:
+        """The expected bit operations of every product of two activations."""
+        bits = [torch.stack([widths[both[side]] for both in self._operands]) for side in (0, 1)]
+        return self.product_macs * bits[0] * bits[1]
 
     def layer_bops(
         self, widths: Mapping[str, Tensor], on: Mapping[str, Tensor], convention: Convention = "exact"
@@ -144,7 +158,10 @@ class CostModel(nn.Module):
         for name, kept in plan.kept.items():
             on[name][list(kept)] = 1.0
         inputs, outputs, _ = self._channels(self._present(self._values(on, dtype)))
-        layers = self._count_layers(plan, inputs.tolist(), outputs.tolist(), self.layer_bops(widths, on).tolist())
+        bops, products = self.layer_bops(widths, on).tolist(), self._count_products(widths)
+        total = sum(bops) + sum(product.bops for product in products) + self._unsupported_bops
+        layers = self._count_layers(plan, inputs.tolist(), outputs.tolist(), bops, total)
+        products = tuple(replace(product, share=100 * product.bops / total) for product in products)
         latency = None
         if table is not None:
             layers, latency = self._count_latency(table, plan, layers, inputs, outputs)
@@ -152,8 +169,8 @@ class CostModel(nn.Module):
         other, tables = self.topology.other_parameters, _count_tables(self.topology, plan)
         parts: tuple[LayerCost | TableCost, ...] = (*layers, *tables)
         return Cost(
-            macs=sum(layer.macs for layer in layers) + unsupported,
-            bops=sum(layer.bops for layer in layers) + unsupported * FLOAT_BOPS,
+            macs=sum(part.macs for part in (*layers, *products)) + unsupported,
+            bops=sum(part.bops for part in (*layers, *products)) + unsupported * FLOAT_BOPS,
             relative_bops=self.relative_bops(widths, on).item(),
             paper_relative_bops=self.relative_bops(widths, on, "paper").item(),
             weight_bytes=sum(part.weight_bytes for part in parts) + packed_bytes(other, FLOAT_BITS),
@@ -161,7 +178,16 @@ class CostModel(nn.Module):
             layers=layers,
             latency_ms=latency,
             tables=tables,
+            products=products,
         )
+
+    def _count_products(self, widths: Mapping[str, Tensor]) -> tuple[ProductCost, ...]:
+        """The cost of every product of two activations; their shares are not known yet."""
+        counted = []
+        for product in self.topology.products:
+            left, right = (round(widths[name].item()) for name in (product.left, product.right))
+            counted.append(ProductCost(product.name, product.macs, left, right, product.macs * left * right, 0.0))
+        return tuple(counted)
 
     def dense(self) -> Cost:
         """The cost of the whole network in float."""
@@ -227,10 +253,9 @@ class CostModel(nn.Module):
         return torch.where(self.depthwise, outputs / self.outputs, pairs / (self.inputs * self.outputs))
 
     def _count_layers(
-        self, plan: Plan, inputs: list[float], outputs: list[float], bops: list[float]
+        self, plan: Plan, inputs: list[float], outputs: list[float], bops: list[float], total: float
     ) -> tuple[LayerCost, ...]:
-        """The cost of every layer, from its present channels and its bit operations."""
-        total = sum(bops) + self._unsupported_bops
+        """The cost of every layer, from its present channels, its bit operations and those of the network."""
         counted: set[str] = set()
         layers = []
         for layer, kept_in, kept_out, layer_bops in zip(

@@ -50,6 +50,24 @@ class TableCost:
 
 
 @dataclass(frozen=True)
+class ProductCost:
+    """The cost of one product of two activations."""
+
+    name: str
+    """The product's name."""
+    macs: int
+    """Its multiply-accumulates."""
+    left_bits: int
+    """The width of its first operand."""
+    right_bits: int
+    """The width of its second operand."""
+    bops: int
+    """Its bit operations: MACs x the widths of both operands."""
+    share: float
+    """Its share of the network's bit operations, in percent."""
+
+
+@dataclass(frozen=True)
 class Cost:
     """The cost of a network under a plan; `print` shows it as a table.
 
@@ -68,6 +86,7 @@ class Cost:
         layers: The cost of every layer, in running order.
         latency_ms: The milliseconds of one call that a latency table predicts; None without a table.
         tables: The cost of every table of embeddings.
+        products: The cost of every product of two activations that can be quantized, in running order.
 
     Example::
 
@@ -103,6 +122,8 @@ class Cost:
     """The milliseconds of one call that a latency table predicts; None without a table."""
     tables: tuple[TableCost, ...] = ()
     """The cost of every table of embeddings."""
+    products: tuple[ProductCost, ...] = ()
+    """The cost of every product of two activations that can be quantized, in running order."""
 
     @property
     def parts(self) -> tuple[LayerCost | TableCost, ...]:
@@ -111,8 +132,8 @@ class Cost:
 
     @property
     def unsupported_macs(self) -> int:
-        """The multiply-accumulates outside of the layers, which stay in float."""
-        return self.macs - sum(layer.macs for layer in self.layers)
+        """The multiply-accumulates outside of the layers and products, which stay in float."""
+        return self.macs - sum(part.macs for part in (*self.layers, *self.products))
 
     def __str__(self) -> str:
         head = ("layer", "MACs", "weight bits", "activation bits", "in", "out", "BOPs %", "bytes", "parameters")
@@ -126,10 +147,14 @@ class Cost:
             + (f"{table.parameters:,}",)
             for table in self.tables
         ]
+        rows += [
+            (one.name, f"{one.macs:,}", str(one.left_bits), str(one.right_bits), "", "", f"{one.share:.2f}", "", "")
+            for one in self.products
+        ]
         parts = self.parts
         other_bytes = self.weight_bytes - sum(part.weight_bytes for part in parts)
         if self.unsupported_macs or other_bytes:
-            share = 100 - sum(layer.share for layer in self.layers)
+            share = 100 - sum(part.share for part in (*self.layers, *self.products))
             rows.append(
                 ("(float)", f"{self.unsupported_macs:,}", "32", "32", "", "", f"{abs(share):.2f}", f"{other_bytes:,}")
                 + (f"{self.parameters - sum(part.parameters for part in parts):,}",)

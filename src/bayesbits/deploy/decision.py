@@ -51,6 +51,8 @@ class Decision:
     """By the tensor's name; tensors without a quantizer have none, nor have those that are quantized at run time."""
     tables: Mapping[str, TableWeights]
     """By the table's name; tables without a quantizer have none, and stay in float."""
+    activation_products: bool
+    """Whether products of two activations have quantized operands."""
     dynamic: frozenset[str] = frozenset()
     """The layers whose input is quantized at run time, by its own range."""
 
@@ -120,7 +122,8 @@ def read_decision(compressor: Compressor, channel_multiple: int = 1) -> Decision
     grids = {name: _grid(name, quantizer) for name, quantizer in quantized.items() if not quantizer.dynamic}
     own_range = {name for name, quantizer in quantized.items() if quantizer.dynamic}
     dynamic = frozenset(layer.name for layer in topology.layers if layer.activation in own_range)
-    return Decision(fixed.detach(), args, kwargs, topology.layers, removed, weights, grids, tables, dynamic)
+    multiplied = bool(topology.products)
+    return Decision(fixed.detach(), args, kwargs, topology.layers, removed, weights, grids, tables, multiplied, dynamic)
 
 
 def stored_decision(model: nn.Module, network: IntegerNetwork) -> Decision:
@@ -140,6 +143,7 @@ def stored_decision(model: nn.Module, network: IntegerNetwork) -> Decision:
         grids={grid.name: grid for grid in structure.grids},
         tables={table.name: stored_table(network, table) for table in structure.tables},
         dynamic=frozenset(layer.name for layer in structure.layers if layer.dynamic),
+        activation_products=bool(structure.products),
     )
 
 

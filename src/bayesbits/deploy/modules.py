@@ -8,8 +8,10 @@ that follows is that of onnxruntime's integer kernels, operation by operation in
     numbers out:  float32(acc) * float32(s_x s_w)
     dynamic:      float32(acc) * float32(s_x s_w) + bias, where s_x is the step that the input has at run time
 
-The graph of a deployed network refers to these modules as "layers.KEY", "tables.KEY", "quantizers.KEY" and
-"dequantizers.KEY", and to its float tensors as "floats.KEY", where KEY is made from the user's name by
+The product of two activations is scaled in the same way, with the step of its second operand in the place of s_w.
+
+The graph of a deployed network refers to these modules as "layers.KEY", "products.KEY", "tables.KEY", "quantizers.KEY"
+and "dequantizers.KEY", and to its float tensors as "floats.KEY", where KEY is made from the user's name by
 `utils.naming.key_of`.
 """
 
@@ -24,11 +26,12 @@ from torch import Tensor, nn
 
 from bayesbits.functional.dynamic import LEVELS, dynamic_codes, dynamic_ends, dynamic_grid
 from bayesbits.nn.grouping import along_groups
-from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerTable
+from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerProduct, IntegerTable
 from bayesbits.records.topology import output_axis
 from bayesbits.utils.naming import key_of
 
-LAYERS, TABLES, QUANTIZERS, DEQUANTIZERS, FLOATS = "layers", "tables", "quantizers", "dequantizers", "floats"
+LAYERS, PRODUCTS, TABLES, QUANTIZERS, DEQUANTIZERS = "layers", "products", "tables", "quantizers", "dequantizers"
+FLOATS = "floats"
 EXACT_IN_FLOAT32 = 2**24
 
 _CONVOLUTIONS: dict[tuple[str, int], Any] = {
@@ -218,6 +221,48 @@ class DynamicLayer(nn.Module):
         return f"{layer.kind} {layer.weight_shape}, {layer.bits}-bit weights, input quantized at run time"
 
 
+class FloatProduct(nn.Module):
+    """A product of two activations whose arithmetic is float."""
+
+    def __init__(self, network: IntegerNetwork, product: IntegerProduct) -> None:
+        super().__init__()
+        self.product = product
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return torch.matmul(left.float(), right.float())
+
+    def extra_repr(self) -> str:
+        return f"float: {self.product.reason}"
+
+
+class ExactProduct(nn.Module):
+    """A product of the codes of two activations: it accumulates exactly, and emits codes or numbers."""
+
+    scale: Tensor
+
+    def __init__(self, network: IntegerNetwork, product: IntegerProduct) -> None:
+        super().__init__()
+        self.product = product
+        assert product.left is not None
+        assert product.right is not None
+        scale = torch.tensor(network.grid(product.left).step) * torch.tensor(network.grid(product.right).step)
+        if product.output is not None:
+            scale = scale / torch.tensor(network.grid(product.output).step)
+        self.register_buffer("scale", scale)
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        # The number of terms is known only here; sums of products of 16 bits are exact in float64 up to 2^37 terms.
+        scaled = torch.matmul(left.double(), right.double()).float() * self.scale
+        if self.product.output is None:
+            return scaled
+        return torch.clamp(torch.round(scaled), self.product.output_low, self.product.output_high)
+
+    def extra_repr(self) -> str:
+        product = self.product
+        emits = "numbers" if product.output is None else f"codes {product.output_low}..{product.output_high}"
+        return f"{product.left} x {product.right}, emits {emits}"
+
+
 class FloatTensors(nn.Module):
     """The parameters, buffers and constants of the user's network that operations outside of layers read."""
 
@@ -266,6 +311,11 @@ def make_layer(network: IntegerNetwork, layer: IntegerLayer) -> nn.Module:
     if layer.arithmetic == "float":
         return FloatLayer(network, layer)
     return (DynamicLayer if layer.dynamic else ExactLayer)(network, layer)
+
+
+def make_product(network: IntegerNetwork, product: IntegerProduct) -> nn.Module:
+    """The module that computes a product of two activations."""
+    return (ExactProduct if product.arithmetic == "integer" else FloatProduct)(network, product)
 
 
 def _numbers(network: IntegerNetwork, layer: IntegerLayer) -> Tensor:

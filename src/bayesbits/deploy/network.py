@@ -11,6 +11,7 @@ from bayesbits.deploy.modules import (
     DEQUANTIZERS,
     FLOATS,
     LAYERS,
+    PRODUCTS,
     QUANTIZERS,
     TABLES,
     Dequantize,
@@ -18,6 +19,7 @@ from bayesbits.deploy.modules import (
     Lookup,
     Quantize,
     make_layer,
+    make_product,
 )
 from bayesbits.deploy.signature import bind, example_call, to_stored_dtype
 from bayesbits.records.integer_network import IntegerNetwork
@@ -35,7 +37,7 @@ class DeployedNetwork(nn.Module):
     Args:
         integer: The record of the integers that it computes with: codes, steps, biases and grids.
         graph: The graph that runs it. Its nodes are the user's inputs, torch's operations, and modules under
-            ``layers``, ``tables``, ``quantizers`` and ``dequantizers``; get_attr nodes read ``floats``.
+            ``layers``, ``products``, ``tables``, ``quantizers`` and ``dequantizers``; get_attr nodes read ``floats``.
         floats: The tensors that stay in float.
 
     Attributes:
@@ -65,6 +67,8 @@ class DeployedNetwork(nn.Module):
         root.add_module(LAYERS, nn.ModuleDict(layers))
         tables = {key_of(table.name): Lookup(integer, table) for table in integer.tables}
         root.add_module(TABLES, nn.ModuleDict(tables))
+        products = {key_of(product.name): make_product(integer, product) for product in integer.products}
+        root.add_module(PRODUCTS, nn.ModuleDict(products))
         root.add_module(QUANTIZERS, nn.ModuleDict({key_of(grid.name): Quantize(grid) for grid in grids}))
         root.add_module(DEQUANTIZERS, nn.ModuleDict({key_of(grid.name): Dequantize(grid) for grid in grids}))
         self.program = fx.GraphModule(root, graph, "DeployedProgram")
@@ -125,6 +129,12 @@ class DeployedNetwork(nn.Module):
             + ("dynamic8" if layer.dynamic else self._code_type(layer.input), self._code_type(layer.output))
             + (f"{layer.macs:,}",)
             for layer in self.integer.layers
+        ]
+        rows += [
+            (product.name, product.arithmetic, "", "")
+            + (f"{self._code_type(product.left)} x {self._code_type(product.right)}", self._code_type(product.output))
+            + (f"{product.macs:,}",)
+            for product in self.integer.products
         ]
         rows += [
             (table.name, "lookup", f"{table.rows}x{table.columns}", str(table.bits), "indices", "float", "0")

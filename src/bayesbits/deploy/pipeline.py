@@ -15,6 +15,7 @@ from bayesbits.deploy.decision import Decision, read_decision, stored_decision
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.rewrite.choose_arithmetic import choose_arithmetic
 from bayesbits.deploy.rewrite.export_float_network import export_float_network
+from bayesbits.deploy.rewrite.expose_products import expose_products
 from bayesbits.deploy.rewrite.fold_batch_norm import fold_batch_norm
 from bayesbits.deploy.rewrite.fuse_quantizers import fuse_quantizers
 from bayesbits.deploy.rewrite.insert_quantizers import insert_quantizers
@@ -30,6 +31,7 @@ PASSES: tuple[Callable[[RewrittenProgram], None], ...] = (
     fold_batch_norm,  # a layer and its batch norm become one module call
     remove_channels,  # removed channels leave every tensor between the layers
     remove_dead_branches,  # additions of zeros go, with the layers in front of them
+    expose_products,  # products of two activations become module calls, and attention two of them
     choose_arithmetic,  # which layers compute in integers, and why the others do not
     insert_quantizers,  # where they were in training
     fuse_quantizers,  # into the layers in front of them, which then emit codes

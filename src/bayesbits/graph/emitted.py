@@ -22,7 +22,11 @@ INTEGER_KINDS = ("conv", "linear")
 
 
 def find_emitted(
-    program: Program, layers: Sequence[FoundLayer], outputs: Collection[str], operands: Mapping[str, fx.Node]
+    program: Program,
+    layers: Sequence[FoundLayer],
+    outputs: Collection[str],
+    operands: Mapping[str, fx.Node],
+    multiplied: Mapping[fx.Node, fx.Node],
 ) -> dict[str, fx.Node]:
     """The tensors, named "module.output", that are to be quantized so that the layers in front of them emit codes.
 
@@ -32,8 +36,9 @@ def find_emitted(
         outputs: The layers whose output reaches the network's output without another layer between; they keep their
             precision.
         operands: The operands of residual additions by name, which have quantizers already.
+        multiplied: The operands of products of two activations, which have quantizers as well, with their readers.
     """
-    search = _Search(program, layers, operands)
+    search = _Search(program, layers, operands, multiplied)
     emitted = {}
     for layer in layers:
         if layer.kind in INTEGER_KINDS and layer.name not in outputs and len(layer.calls) == 1:
@@ -85,11 +90,17 @@ def _moved_from(node: fx.Node, stops: Collection[fx.Node] = ()) -> fx.Node:
 
 
 class _Search:
-    def __init__(self, program: Program, layers: Sequence[FoundLayer], operands: Mapping[str, fx.Node]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        layers: Sequence[FoundLayer],
+        operands: Mapping[str, fx.Node],
+        multiplied: Mapping[fx.Node, fx.Node],
+    ) -> None:
         self.program = program
         self.layer_outputs = {self.output_of(layer) for layer in layers if len(layer.calls) == 1}
         self.quantized = set(operands.values())
-        self.readers: dict[fx.Node, set[fx.Node]] = {}
+        self.readers = {node: {reader} for node, reader in multiplied.items()}
         for call in (call for layer in layers for call in layer.calls):
             inside = layer_input(program, call)
             self.readers.setdefault(inside, set()).update(user for user in inside.users if _leads_to(user, call))

@@ -37,6 +37,7 @@ RECURRENT = {
     "rnn_tanh_cell": "RNN",
     "rnn_relu_cell": "RNN",
 }
+ATTENTION_PRODUCT = "attention product"
 PRODUCTS = ("scaled_dot_product_attention", "matmul", "mm", "bmm", "baddbmm", "addmm", "einsum")
 
 
@@ -326,7 +327,7 @@ def _describe(program: Program, node: fx.Node) -> tuple[str, str]:
     if weights:
         return "functional weights", f"{weights[0]} is multiplied by {name}, which is not attached to"
     if name in PRODUCTS:
-        return "attention product", f"{name} multiplies two computed tensors, no weight"
+        return ATTENTION_PRODUCT, f"{name} multiplies two computed tensors, no weight"
     return f"functional {name}", f"{name} multiplies with something that is no layer's own weight"
 
 
@@ -344,7 +345,7 @@ def _node_macs(node: fx.Node) -> int:
     if torch.Tag.pointwise in node.target.tags:
         return 0
     if operation(node) == "scaled_dot_product_attention":  # torch counts it on some devices only
-        query, key, value = (shape(used) for used in node.all_input_nodes[:3])
+        query, key, value = (shape(used) for used in node.args[:3] if isinstance(used, fx.Node))
         return attention_macs(query, key, value)
     if operation(node) in RECURRENT:
         data, *others = (used for used in node.all_input_nodes if isinstance(used.meta["val"], Tensor))

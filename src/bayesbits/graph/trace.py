@@ -7,12 +7,13 @@ the reason. Where torch.export cannot take the network, it is read by a plain ru
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, fx, nn
 
+from bayesbits.graph.activation_products import FoundProduct, find_activation_products, operand_nodes, read_nodes
 from bayesbits.graph.channel_rules import MOVES, PADS, SAME
 from bayesbits.graph.channels import Channels, follow_channels
 from bayesbits.graph.emitted import find_emitted, find_shared_ranges
@@ -21,13 +22,18 @@ from bayesbits.graph.hook_trace import trace_with_hooks
 from bayesbits.graph.layers import FoundLayer, find_layers, find_unsupported, layer_input, layer_kind, other_parameters
 from bayesbits.graph.residual import find_additions
 from bayesbits.graph.tables import FoundTable, find_tables
-from bayesbits.records.topology import Activation, Layer, Topology, Unsupported
+from bayesbits.records.topology import Activation, Layer, Product, Topology, Unsupported
 from bayesbits.utils.batches import split_inputs
 
 UNTRACED = "Its layers can be quantized, but no channels can be removed, and it cannot be deployed"
 
 
-def trace(model: nn.Module, example_inputs: Tensor | Sequence[Any] | Mapping[str, Any]) -> Topology:
+def trace(
+    model: nn.Module,
+    example_inputs: Tensor | Sequence[Any] | Mapping[str, Any],
+    *,
+    activation_products: bool = False,
+) -> Topology:
     """Read the topology of a network: its layers, their MACs and tensors, and which channels can be removed.
 
     The network is only read: its parameters, buffers, training flags and the random state stay as they are. Where
@@ -37,6 +43,8 @@ def trace(model: nn.Module, example_inputs: Tensor | Sequence[Any] | Mapping[str
         model: The network.
         example_inputs: The inputs of one call: a tensor, a tuple or list of positional inputs, or a dict of keyword
             inputs. MACs are counted for their sizes, batch included.
+        activation_products: Whether products of two computed tensors, as in attention, are read as products whose
+            operands can be quantized; otherwise they are unsupported, and count at 32 bits.
 
     Returns:
         The topology; `print` shows it as a table.
@@ -57,23 +65,30 @@ def trace(model: nn.Module, example_inputs: Tensor | Sequence[Any] | Mapping[str
         >>> [group.name for group in topology.removable_groups]
         ['0']
     """
-    return trace_layers(model, example_inputs)[0]
+    return trace_layers(model, example_inputs, activation_products=activation_products)[0]
 
 
 def trace_layers(
-    model: nn.Module, example_inputs: Tensor | Sequence[Any] | Mapping[str, Any]
-) -> tuple[Topology, tuple[FoundLayer, ...]]:
-    """The topology of a network, and its layers with their nodes, which are none without torch.export; see `trace`."""
+    model: nn.Module,
+    example_inputs: Tensor | Sequence[Any] | Mapping[str, Any],
+    *,
+    activation_products: bool = False,
+) -> tuple[Topology, tuple[FoundLayer, ...], tuple[FoundProduct, ...]]:
+    """The topology of a network, and its layers and products with their nodes; see `trace`.
+
+    Without torch.export there are no nodes, and neither layers nor products are returned.
+    """
     args, kwargs = split_inputs(example_inputs)
     found: tuple[FoundLayer, ...] = ()
+    products: tuple[FoundProduct, ...] = ()
     try:
         program = export(model, args, kwargs)
     except Exception as error:  # torch.export raises many kinds of errors; a wrong input shows again in the plain run
         topology = trace_with_hooks(model, args, kwargs, error)
         warnings.warn(f"{type(model).__name__}: {topology.unsupported[0].reason}. {UNTRACED}", stacklevel=3)
     else:
-        reading = read(program)
-        topology, found = reading.topology, reading.layers
+        reading = read(program, activation_products=activation_products)
+        topology, found, products = reading.topology, reading.layers, reading.products
     if not topology.layers:
         found_besides = [f"{entry.name or 'the network'} ({entry.what})" for entry in topology.unsupported]
         others = ", ".join([*(f"{table.name} (embedding)" for table in topology.tables), *found_besides])
@@ -81,7 +96,7 @@ def trace_layers(
             f"no weighted layer of {type(model).__name__} runs for these inputs, so there is nothing to quantize; "
             f"convolutions and products with a matrix of parameters count. Found besides: {others or 'nothing'}"
         )
-    return topology, found
+    return topology, found, products
 
 
 @dataclass(frozen=True)
@@ -90,24 +105,27 @@ class Reading:
 
     topology: Topology
     layers: tuple[FoundLayer, ...]
+    products: tuple[FoundProduct, ...]
     operands: Mapping[str, fx.Node]
     """The node of every tensor in `Topology.operand_tensors`, by the tensor's name."""
     channels: Channels
     tables: tuple[FoundTable, ...]
 
 
-def read(program: Program) -> Reading:
-    """Read an exported network."""
+def read(program: Program, *, activation_products: bool = False) -> Reading:
+    """Read an exported network; products of two activations are unsupported unless they are asked for."""
     found = find_layers(program)
     not_layers = find_unsupported(program, found)
     tables, unsupported = find_tables(program, not_layers)
+    products = find_activation_products(program, found, unsupported) if activation_products else ()
+    multiplied = {node for product in products for node in product.nodes}
     weighted = {call for layer in found for call in layer.calls} | {
         node for node, entry in unsupported.items() if entry.macs
     }
     outputs = _output_layers(program, found, weighted)
     channels = follow_channels(program, found, not_layers, outputs)
     additions, missing, operands = find_additions(program, weighted, not_layers)
-    emitted = find_emitted(program, found, outputs, operands)
+    emitted = find_emitted(program, found, outputs, operands, _only_operands(multiplied))
     activations, reads = _activations(program, found)
     tensors = {
         name: {layer_input(program, call) for layer in found if reads[layer.name] == name for call in layer.calls}
@@ -118,18 +136,46 @@ def read(program: Program) -> Reading:
     counted += [name for entry in tables for name in entry.table.modules]
     topology = Topology(
         layers=layers,
-        activations=activations,
+        activations=(*activations, *_product_operands(program, products)),
         additions=additions,
         emitted=tuple(name.removesuffix(".output") for name in emitted),
         shared_ranges=find_shared_ranges(emitted, operands | emitted, tensors),
         groups=channels.groups,
-        unsupported=(*unsupported.values(), *missing, *_unused_layers(program, found, unsupported)),
+        unsupported=(
+            *(entry for node, entry in unsupported.items() if node not in multiplied),
+            *missing,
+            *_unused_layers(program, found, unsupported),
+        ),
         output_layers=outputs,
         other_parameters=other_parameters(program.model, found, counted, _read_parameters(program)),
         traced=True,
+        products=tuple(
+            Product(one.name, one.operation, one.left, one.right, len(one.nodes), one.macs) for one in products
+        ),
         tables=tuple(entry.table for entry in tables),
     )
-    return Reading(topology, found, operands | emitted, channels, tables)
+    return Reading(topology, found, products, operands | emitted, channels, tables)
+
+
+def _product_operands(program: Program, products: Sequence[FoundProduct]) -> Iterator[Activation]:
+    """The operands of products; the second product of an attention reads what the first one makes."""
+    for product in products:
+        operands = [operand_nodes(node) for node in product.nodes]
+        for index, name in enumerate((product.left, product.right)):
+            given = not product.name.endswith(".context") and all(
+                _is_network_input(program, both[index]) for both in operands
+            )
+            yield Activation(name, (product.name,), given, product.known_ranges.get(name))
+
+
+def _only_operands(products: Collection[fx.Node]) -> dict[fx.Node, fx.Node]:
+    """The tensors that are read as one operand of one product alone, with that product."""
+    return {
+        used: node
+        for node in products
+        for used in read_nodes(node)
+        if list(used.users) == [node] and read_nodes(node).count(used) == 1
+    }
 
 
 def _read_parameters(program: Program) -> set[str]:

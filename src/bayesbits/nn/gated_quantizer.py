@@ -161,6 +161,19 @@ class GatedQuantizer(Quantizer):
             missing.remove(key)
 
 
+class KnownRangeQuantizer(GatedQuantizer):
+    """A quantizer whose range is known without data, as that of the output of softmax, and stays where it is."""
+
+    def set_range(
+        self,
+        beta: float | Sequence[float] | Tensor,
+        *,
+        signed: bool | None = None,
+        alpha: float | Tensor | None = None,
+    ) -> None:
+        """Keep the range, whatever values were seen."""
+
+
 def _exponential(logarithm: Tensor) -> Tensor:
     return logarithm.float().clamp(-_LARGEST_LOGARITHM, _LARGEST_LOGARITHM).exp()
 

@@ -101,9 +101,9 @@ class AttachedLayer(nn.Module):
         parts = self.parts
         parts.calibration.check()
         if parts.input is not None:
-            x = parts.input(x, dtype=_autocast_dtype(x))
+            x = parts.input(x, dtype=autocast_dtype(x))
         # Where the weight is multiplied by gates next, it keeps its precision until then.
-        dtype = _autocast_dtype(weight) if parts.gate is None else None
+        dtype = autocast_dtype(weight) if parts.gate is None else None
         weight = weight if parts.weight is None else self._rounded(weight, dtype)
         if bias is not None and parts.rounds_bias and (step := self.bias_step()) is not None:
             bias = round_bias(bias, step)
@@ -290,8 +290,8 @@ def attach_layer(module: nn.Module, parts: LayerParts) -> AttachedLayer:
     return module
 
 
-def _autocast_dtype(x: Tensor) -> torch.dtype | None:
+def autocast_dtype(x: Tensor) -> torch.dtype | None:
     """The dtype that autocast would cast x to in front of a layer: quantizers write it at once, instead of twice."""
     if x.dtype != torch.float32 or x.is_meta or not torch.is_autocast_enabled(x.device.type):
         return None
-    return torch.get_autocast_dtype(x.device.type)
+    return torch.getautocast_dtype(x.device.type)

@@ -25,6 +25,9 @@ from torch.overrides import TorchFunctionMode
 
 from bayesbits.nn.class_exchange import AttachedModule, exchange_class
 from bayesbits.nn.layer import AttachedLayer, LayerParts
+from bayesbits.nn.matrix_product import MatrixProduct, OperandQuantizers, run_attached
+from bayesbits.utils.matrix_products import FUNCTIONS as MATRIX_FUNCTIONS
+from bayesbits.utils.matrix_products import MatrixProductCall
 from bayesbits.utils.products import FUNCTIONS, SIGNATURES, Bound, ProductCall, bind, call
 from bayesbits.utils.tensor_expression import TensorExpression
 from bayesbits.utils.torch_private import BatchNorm
@@ -109,6 +112,8 @@ class OwnedProducts:
     """What is attached to a module whose code computes products."""
 
     products: dict[ProductCall, AttachedProduct] = field(default_factory=dict)
+    matrix_products: dict[MatrixProductCall, tuple[MatrixProduct, ...]] = field(default_factory=dict)
+    """The products of two activations; a call of attention has two of them."""
     forward: Callable[..., Any] | None = None
     """The `forward` that was set on the module itself and not on its class."""
 
@@ -123,7 +128,7 @@ class ProductOwner(AttachedModule):
         @functools.wraps(original.forward)
         def forward(self: Any, *arguments: Any, **keywords: Any) -> Any:
             owned: OwnedProducts = self.bayesbits_products
-            with _Watch(owned.products):
+            with _Watch(owned.products, owned.matrix_products):
                 if owned.forward is None:
                     return original.forward(self, *arguments, **keywords)
                 return owned.forward(*arguments, **keywords)
@@ -158,10 +163,15 @@ _ATTENTION = _body(F.multi_head_attention_forward)
 class _Watch(TorchFunctionMode):
     """Inside it, the calls of functions that are attached products are computed by those."""
 
-    def __init__(self, products: Mapping[ProductCall, AttachedProduct]) -> None:
+    def __init__(
+        self,
+        products: Mapping[ProductCall, AttachedProduct],
+        matrix_products: Mapping[MatrixProductCall, tuple[MatrixProduct, ...]],
+    ) -> None:
         super().__init__()
-        self.products = products
+        self.products, self.matrix_products = products, matrix_products
         self.seen: dict[tuple[str, tuple[int, ...]], int] = {}
+        self.multiplied: dict[str, int] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {} if kwargs is None else kwargs
@@ -170,8 +180,9 @@ class _Watch(TorchFunctionMode):
                 return _ATTENTION(*args, **kwargs)
         if func is Tensor.unflatten:  # a method that the compiler cannot trace from here
             func = torch.unflatten
+        multiplied = self._matrix_products(func) if self.matrix_products else ()
         if func not in FUNCTIONS:
-            return func(*args, **kwargs)
+            return run_attached(multiplied, func, args, kwargs) if multiplied else func(*args, **kwargs)
         bound = bind(func, args, kwargs)
         data, weight = bound[:2]
         if not isinstance(weight, Tensor):
@@ -180,25 +191,54 @@ class _Watch(TorchFunctionMode):
         number = self.seen.get((operation, shape), 0)
         self.seen[operation, shape] = number + 1
         product = self.products.get(ProductCall(operation, shape, number))
+        if multiplied:
+            return run_attached(multiplied, func, args, kwargs)
         return func(*args, **kwargs) if product is None else product(data, func, bound)
+
+    def _matrix_products(self, func: Any) -> tuple[MatrixProduct, ...]:
+        """The products of two activations that a call is; none where it is none of them."""
+        operation = MATRIX_FUNCTIONS.get(func)
+        if operation is None:
+            return ()
+        number = self.multiplied.get(operation, 0)
+        self.multiplied[operation] = number + 1
+        return self.matrix_products.get(MatrixProductCall(operation, number), ())
 
 
 def attach_product(owner: nn.Module, name: str, source: ProductSource, parts: LayerParts) -> AttachedProduct:
     """Attach parts to a product that a module's code computes, in place; returns the product."""
+    product = AttachedProduct(name, source, parts)
+    _owned(owner).products[source.call] = product
+    return product
+
+
+def attach_matrix_product(owner: nn.Module, name: str, call: MatrixProductCall, parts: OperandQuantizers) -> None:
+    """Attach quantizers to a product of two activations, in place; the first product of a call comes first."""
+    owned = _owned(owner)
+    owned.matrix_products[call] = (*owned.matrix_products.get(call, ()), MatrixProduct(name, parts))
+
+
+def _owned(owner: nn.Module) -> OwnedProducts:
+    """The products of a module, which becomes their owner where it was none."""
     if not isinstance(owner, ProductOwner):
         forward = owner.__dict__.pop("forward", None)
         owner.bayesbits_products = OwnedProducts(forward=forward)  # type: ignore[assignment]
         exchange_class(owner, ProductOwner)
     assert isinstance(owner, ProductOwner)
-    product = AttachedProduct(name, source, parts)
-    owner.bayesbits_products.products[source.call] = product
-    return product
+    return owner.bayesbits_products
 
 
 def attached_products(model: nn.Module) -> dict[str, AttachedProduct]:
     """All attached products of a network, by the names of their layers."""
     owners = (module for module in model.modules() if isinstance(module, ProductOwner))
     return {product.name: product for owner in owners for product in owner.bayesbits_products.products.values()}
+
+
+def attached_matrix_products(model: nn.Module) -> dict[str, MatrixProduct]:
+    """All attached products of two activations, by their names."""
+    owners = (module for module in model.modules() if isinstance(module, ProductOwner))
+    calls = (products for owner in owners for products in owner.bayesbits_products.matrix_products.values())
+    return {product.name: product for products in calls for product in products}
 
 
 def find_layer(model: nn.Module, name: str) -> nn.Module:

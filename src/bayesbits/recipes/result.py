@@ -150,7 +150,16 @@ def method_of(spec: Spec) -> str:
 
 
 def layer_rows(cost: Cost, topology: Topology) -> list[dict[str, Any]]:
-    """The cost of every layer, with the numbers of channels of the float network."""
+    """The cost of every layer, with the numbers of channels of the float network, and of every product of activations.
+
+    A product has the widths of its operands in the place of those of a weight and an input, and no channels.
+    """
+    none = {"kept_in": 0, "kept_out": 0, "weight_bytes": 0, "parameters": 0, "channels_in": 0, "channels_out": 0}
+    products = [
+        {"name": entry.name, "macs": entry.macs, "weight_bits": entry.left_bits, "activation_bits": entry.right_bits}
+        | {"bops": entry.bops, "share": entry.share, "latency_ms": None, **none}
+        for entry in cost.products
+    ]
     return [
         asdict(entry)
         | {
@@ -158,7 +167,7 @@ def layer_rows(cost: Cost, topology: Topology) -> list[dict[str, Any]]:
             "channels_out": len(topology.layer(entry.name).out_channels),
         }
         for entry in cost.layers
-    ]
+    ] + products
 
 
 def result_of_run(

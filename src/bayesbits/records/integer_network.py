@@ -126,6 +126,30 @@ class IntegerTable:
 
 
 @dataclass(frozen=True)
+class IntegerProduct:
+    """One matrix product of two activations."""
+
+    name: str
+    """The product's name in the topology of the user's network."""
+    arithmetic: str
+    """"integer": codes in, exact accumulation; "float": numbers in, numbers out."""
+    reason: str | None
+    """Why the arithmetic is float; None where it is integer."""
+    left: str | None
+    """The grid of the first operand; None where that is float."""
+    right: str | None
+    """The grid of the second operand; None where that is float."""
+    output: str | None
+    """The grid whose codes the product emits; None where it emits numbers."""
+    output_low: int
+    """The smallest code that it emits; 0 without `output`."""
+    output_high: int
+    """The largest code that it emits."""
+    macs: int
+    """Multiply-accumulates for the inputs that the network was attached with, all calls together."""
+
+
+@dataclass(frozen=True)
 class Argument:
     """One argument of the network's call."""
 
@@ -175,6 +199,8 @@ class Structure(Record):
     """The tables of embeddings that are quantized."""
     version: int = VERSION
     """The version of the JSON form."""
+    products: tuple[IntegerProduct, ...] = ()
+    """The products of two activations with quantized operands, in running order."""
 
     @property
     def dynamic_batch(self) -> bool:
@@ -224,6 +250,11 @@ class IntegerNetwork:
         return self.structure.tables
 
     @property
+    def products(self) -> tuple[IntegerProduct, ...]:
+        """The products of two activations with quantized operands, in running order."""
+        return self.structure.products
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know: layers and tensors that stay in float, and why."""
         return self.structure.notes
@@ -235,6 +266,10 @@ class IntegerNetwork:
     def table(self, name: str) -> IntegerTable:
         """The table of this name; a KeyError that says which names there are."""
         return find_by_name({table.name: table for table in self.tables}, name, "table")
+
+    def product(self, name: str) -> IntegerProduct:
+        """The product of this name; a KeyError that says which names there are."""
+        return find_by_name({product.name: product for product in self.products}, name, "product")
 
     def grid(self, name: str) -> Grid:
         """The grid of the tensor of this name; a KeyError that says which names there are."""
@@ -264,7 +299,7 @@ class IntegerNetwork:
     @property
     def macs(self) -> int:
         """The multiply-accumulates for the inputs that the network was attached with."""
-        return sum(layer.macs for layer in self.layers) + self.structure.other_macs
+        return sum(part.macs for part in (*self.layers, *self.products)) + self.structure.other_macs
 
     @cached_property
     def _layers(self) -> dict[str, IntegerLayer]:

@@ -68,14 +68,34 @@ class Layer:
 
 @dataclass(frozen=True)
 class Activation:
-    """A tensor that feeds weighted layers; it gets one quantizer, shared by all of its consumers."""
+    """A tensor that feeds weighted layers or a product; it gets one quantizer, shared by all of its consumers."""
 
     name: str
-    """The first consumer's name with ".input" behind it."""
+    """The first consumer's name with ".input" behind it; for an operand of a product the name of that."""
     consumers: tuple[str, ...]
-    """The layers that read it. Tensors that one layer reads in several calls are one Activation."""
+    """The layers that read it, or the product. Tensors that one layer reads in several calls are one Activation."""
     network_input: bool
     """Whether it is a float input of the network, which may have been moved or reshaped, and not a computed tensor."""
+    known_range: float | None = None
+    """The end of the range where it is known without data: 1 for the output of softmax, which has no values below 0."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """A matrix product of two computed tensors, as in attention; each operand has a quantizer of its own."""
+
+    name: str
+    """The path of the module whose code computes it, and what it is, such as "encoder.0.attention.scores"."""
+    operation: str
+    """The function that computes it, such as "matmul" or "scaled_dot_product_attention"."""
+    left: str
+    """The name of the Activation that is the first operand."""
+    right: str
+    """The name of the Activation that is the second operand."""
+    calls: int
+    """The number of times that it runs in one forward pass."""
+    macs: int
+    """The multiply-accumulates of all of its calls for the example inputs, batch included."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +181,8 @@ class Topology(Record):
 
     Args:
         layers: The convolutions and linear layers, in the order in which they first run.
-        activations: The tensors that they read. Each gets one quantizer, which its consumers share.
+        activations: The tensors that they read, and behind those the operands of products. Each gets one quantizer,
+            which its consumers share.
         additions: The residual additions, in running order.
         emitted: The modules at whose outputs a quantizer lets a layer emit codes, although a float operation follows.
         shared_ranges: Families of tensors that calibration gives one range, because they hold the same values.
@@ -174,6 +195,7 @@ class Topology(Record):
             can be removed.
         tables: The tables of embeddings that can be quantized.
         version: The version of the JSON form.
+        products: The products of two computed tensors, where they were asked for; otherwise they are unsupported.
 
     Example::
 
@@ -199,7 +221,7 @@ class Topology(Record):
     layers: tuple[Layer, ...]
     """The weighted layers, in the order in which they first run."""
     activations: tuple[Activation, ...]
-    """The tensors that the layers read, in the order of their first consumers."""
+    """The tensors that the layers read, in the order of their first consumers, and then the operands of products."""
     additions: tuple[Addition, ...]
     """The residual additions, in the order in which they run."""
     emitted: tuple[str, ...]
@@ -221,6 +243,8 @@ class Topology(Record):
     """The tables of embeddings that can be quantized, in the order in which they are first looked up."""
     version: int = VERSION
     """The version of the JSON form."""
+    products: tuple[Product, ...] = ()
+    """The products of two computed tensors, in running order, where they were asked for."""
 
     def layer(self, name: str) -> Layer:
         """The layer of this name; otherwise a KeyError that lists the names."""
@@ -251,7 +275,8 @@ class Topology(Record):
     @property
     def macs(self) -> int:
         """The multiply-accumulates of the network, those of unsupported parts included."""
-        return sum(layer.macs for layer in self.layers) + sum(entry.macs for entry in self.unsupported)
+        parts = (*self.layers, *self.products, *self.unsupported)
+        return sum(part.macs for part in parts)
 
     @cached_property
     def weight_tensors(self) -> dict[str, tuple[str, ...]]:
@@ -270,6 +295,16 @@ class Topology(Record):
     def parameter_tensors(self) -> frozenset[str]:
         """The tensors that are stored and not computed: the weights of layers, and tables."""
         return frozenset((*self.weight_tensors, *self.table_tensors))
+
+    @cached_property
+    def macs_of(self) -> dict[str, int]:
+        """The multiply-accumulates of every layer and product, by its name."""
+        return {part.name: part.macs for part in (*self.layers, *self.products)}
+
+    @cached_property
+    def product_tensors(self) -> dict[str, Product]:
+        """The operands of products, by their names, with the product of each."""
+        return {tensor: product for product in self.products for tensor in (product.left, product.right)}
 
     @cached_property
     def operand_tensors(self) -> dict[str, str]:
@@ -302,7 +337,11 @@ class Topology(Record):
         head = ("layer", "kind", "weight", "MACs", "removable", "channels feed")
         lines = [text_table(head, map(self._cells, self.layers), left=(0, 1, 2, 5))]
         macs = sum(entry.macs for entry in self.unsupported)
-        lines.append(f"{self.macs - macs:,} MACs in {len(self.layers)} layers")
+        of_layers = sum(layer.macs for layer in self.layers)
+        lines.append(f"{of_layers:,} MACs in {len(self.layers)} layers")
+        if self.products:
+            lines.append(f"{self.macs - of_layers - macs:,} MACs in {len(self.products)} products of two activations:")
+        lines += [f"  {product.name}: {product.left} x {product.right}, {product.macs:,}" for product in self.products]
         lines += [f"{table.name}: a table of {table.rows:,} x {table.columns:,} weights" for table in self.tables]
         if self.unsupported:
             lines.append(f"not supported, {macs:,} MACs at 32 bits:")

@@ -102,6 +102,7 @@ def layers(run: Run) -> list[list[Cell]]:
                 Cell("" if error is None else f"{error:.1f}", 1e9 if error is None else error),
             ]
         )
+    rows += _products(run.cost, len(rows))
     return rows + [_table_row(place, table) for place, table in enumerate(run.cost.tables, start=len(rows) + 1)]
 
 
@@ -117,6 +118,25 @@ def _table_row(place: int, table: TableCost) -> list[Cell]:
         Cell("0.0%", 0.0),
         Cell(f"{table.weight_bytes:,}", table.weight_bytes),
         Cell("", 1e9),
+    ]
+
+
+def _products(cost: Cost, before: int) -> list[list[Cell]]:
+    """The rows of products of two activations: the widths of both operands, and neither channels nor bytes."""
+    return [
+        [
+            Cell(str(place), place),
+            Cell(entry.name, entry.name),
+            Cell(_bits(entry.left_bits), entry.left_bits),
+            Cell(_bits(entry.right_bits), entry.right_bits),
+            Cell("", 0),
+            Cell("", 0),
+            Cell(f"{entry.macs:,}", entry.macs),
+            Cell(f"{entry.share:.1f}%", entry.share),
+            Cell("", 0),
+            Cell("", 1e9),
+        ]
+        for place, entry in enumerate(cost.products, start=before + 1)
     ]
 
 
@@ -136,7 +156,7 @@ def remainder(run: Run) -> Row | None:
 
 
 def _remaining_share(cost: Cost) -> float:
-    return abs(100 - sum(entry.share for entry in cost.layers))  # rounding must not give -0.0
+    return abs(100 - sum(entry.share for entry in (*cost.layers, *cost.products)))  # rounding must not give -0.0
 
 
 def fixed_channels(topology: Topology) -> list[Row]:

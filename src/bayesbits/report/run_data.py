@@ -191,7 +191,7 @@ def _verification(path: Path, topology: Topology | None) -> Verification:
     """A verification in which every layer is one of this network."""
     verification = Verification.load(path)
     if topology is not None:
-        unknown = sorted({one.layer for one in verification.kernels} - {layer.name for layer in topology.layers})
+        unknown = sorted({one.layer for one in verification.kernels} - set(topology.macs_of))
         if unknown:
             raise ValueError(f"it is about another network: it has a layer {unknown[0]!r}")
     return verification

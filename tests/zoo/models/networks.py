@@ -9,6 +9,7 @@ from bayesbits.zoo import models
 
 IMAGE_SHAPE = {
     "lenet5": (1, 28, 28),
+    "vit": (1, 28, 28),
     "vgg7": (3, 32, 32),
     "resnet18": (3, 224, 224),
     "resnet50": (3, 224, 224),

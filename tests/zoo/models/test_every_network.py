@@ -41,6 +41,7 @@ def test_every_network_maps_images_to_logits(name: str) -> None:
     ("name", "options", "size"),
     [
         ("lenet5", {}, 28),
+        ("vit", {}, 28),
         ("vgg7", {}, 32),
         ("resnet18", {"stem": "cifar", "num_classes": 10}, 32),
         ("resnet50", {"num_classes": 10}, 32),

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 
-from bayesbits.deploy.modules import LAYERS, QUANTIZERS, TABLES
+from bayesbits.deploy.modules import LAYERS, PRODUCTS, QUANTIZERS, TABLES
 from bayesbits.graph.channel_rules import MOVES, PADS, SAME
 from bayesbits.graph.exported_program import operation
-from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
+from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerProduct
 from bayesbits.utils.batches import at_least_two_examples
 from bayesbits.utils.naming import name_of
 from bayesbits.utils.torch_private import keep_onnx_translations
@@ -85,6 +85,8 @@ class CustomNodeInterpreter(fx.Interpreter):
     def _custom(self, node: fx.Node) -> Tensor:
         kind, _, key = str(node.target).partition(".")
         name = name_of(key)
+        if kind == PRODUCTS:
+            return self._product(node, self.network.product(name))
         source = node.args[0]
         assert isinstance(source, fx.Node)
         x: Tensor = self.env[source]
@@ -112,14 +114,32 @@ class CustomNodeInterpreter(fx.Interpreter):
         more = {"source": source.name} if layer.dynamic else {}
         return custom_node(node, "Layer", layer.name, x, dtype, output_shape(layer, x), **more)
 
+    def _product(self, node: fx.Node, product: IntegerProduct) -> Tensor:
+        operands: list[Tensor] = []
+        for source, grid in zip(node.args, (product.left, product.right), strict=True):
+            assert isinstance(source, fx.Node)
+            x: Tensor = self.env[source]
+            if product.arithmetic == "integer" and source not in self._uint8:
+                assert grid is not None
+                x = custom_node(node, "ToUint8", grid, x, torch.uint8, x.shape)
+            operands.append(x)
+        if product.output is not None:
+            self._uint8[node] = self.network.grid(product.output)
+        dtype = torch.float32 if product.output is None else torch.uint8
+        left, right = (x.shape for x in operands)
+        shape = [*torch.broadcast_shapes(left[:-2], right[:-2]), left[-2], right[-1]]
+        return custom_node(node, "Product", product.name, tuple(operands), dtype, shape)
+
 
 def custom_node(
-    node: fx.Node, kind: str, name: str, x: Tensor, dtype: torch.dtype, shape: Sequence[Any], **more: str
-) -> Tensor:
-    """A node of the domain "bayesbits" that names a layer, table or grid of the network and a node of the program."""
+    node: fx.Node, kind: str, name: str, x: Tensor | tuple[Tensor, ...], dtype: torch.dtype, shape: Sequence[Any],
+    **more: str,
+) -> Tensor:  # fmt: skip
+    """A node of the domain "bayesbits" that names a part or grid of the network and a node of the program."""
+    inputs = x if isinstance(x, tuple) else (x,)
     attributes: dict[str, Any] = {"of": name, "node": node.name, **more}
     result: Tensor = torch.onnx.ops.symbolic(
-        f"{DOMAIN}::{kind}", (x,), attributes, dtype=dtype, shape=list(shape), version=1
+        f"{DOMAIN}::{kind}", inputs, attributes, dtype=dtype, shape=list(shape), version=1
     )
     return result
 

@@ -11,6 +11,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
 from bayesbits.deploy.onnx.fast_forms import RUNTIME_DOMAIN, write_fast_forms
+from bayesbits.deploy.onnx.product_nodes import write_product
 from bayesbits.deploy.onnx.standard_nodes import (
     Array,
     NodeWriter,
@@ -33,6 +34,7 @@ FUSED = frozenset(
 behind."""
 SUFFIX = {
     "Layer": "numbers",
+    "Product": "numbers",
     "Table": "rows",
     "Quantize": "quantized",
     "Dequantize": "dequantized",
@@ -112,8 +114,12 @@ class _Replacement:
         output = self._output(node, of)
         if node.op_type == "Layer" and self.network.layer(of).dynamic:
             self._map_input(node, of, inputs[0])
-        self._write(node, of, inputs[0], output)
-        if node.op_type in ("Layer", "Table", "Quantize"):
+        if node.op_type == "Product":
+            name = self._numbered("", of)
+            write_product(self.writer, self.network.product(of), (inputs[0], inputs[1]), output, name)
+        else:
+            self._write(node, of, inputs[0], output)
+        if node.op_type in ("Layer", "Product", "Table", "Quantize"):
             self.mapped.append(MappedTensor(program_node, node.op_type, of, output, self._zero_point(node, of)))
 
     def _map_input(self, node: NodeProto, of: str, x: str) -> None:
@@ -215,7 +221,7 @@ class _Replacement:
         """A readable name of the tensor; outputs of the network are named later."""
         name: str = node.output[0]
         if name not in self._outputs and node.op_type in SUFFIX:
-            codes = node.op_type == "Layer" and self.network.layer(of).output is not None
+            codes = self._emits(node, of) is not None
             self._names[name] = self._numbered("codes" if codes else SUFFIX[node.op_type], of)
             name = self._names[name]
         return name
@@ -226,10 +232,14 @@ class _Replacement:
         count = self._calls[suffix, of]
         return name if count == 1 else f"{name}#{count}"
 
+    def _emits(self, node: NodeProto, of: str) -> str | None:
+        """The grid whose codes a layer or product emits; None where it emits numbers, and for other nodes."""
+        if node.op_type == "Product":
+            return self.network.product(of).output
+        return self.network.layer(of).output if node.op_type == "Layer" else None
+
     def _zero_point(self, node: NodeProto, of: str) -> int | None:
-        if node.op_type == "Table":
-            return None
-        name = self.network.layer(of).output if node.op_type == "Layer" else of
+        name = of if node.op_type == "Quantize" else self._emits(node, of)
         grid = None if name is None else self.network.grid(name)
         return grid.zero_point if grid is not None and grid.carrier == "uint8" else None
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesbits.records.integer_network import IntegerLayer, IntegerNetwork
+from bayesbits.records.integer_network import IntegerLayer, IntegerNetwork, IntegerProduct
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -61,7 +61,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Kernel:
-    """The kernel that a layer became in the runtime's optimized graph."""
+    """The kernel that a layer or product became in the runtime's optimized graph."""
 
     layer: str
     operation: str
@@ -164,7 +164,7 @@ def check_loads(content: bytes) -> None:
 
 
 def kernels(model: ModelProto, network: IntegerNetwork) -> tuple[Kernel, ...]:
-    """The kernel that every layer of a model became in the runtime.
+    """The kernel that every layer of a model became in the runtime, and every product of two activations.
 
     The runtime keeps the name of the node that it fuses others into, and may append a mark to it; calls of a layer
     after the first have a number there. Where the calls of a layer became different kernels, one that is no integer
@@ -173,7 +173,7 @@ def kernels(model: ModelProto, network: IntegerNetwork) -> tuple[Kernel, ...]:
     operations: dict[str, set[str]] = {}
     for node in _optimized(model).graph.node:
         operations.setdefault(layer_of(node.name), set()).add(node.op_type)
-    return tuple(_kernel(layer, operations.get(layer.name, set())) for layer in network.layers)
+    return tuple(_kernel(part, operations.get(part.name, set())) for part in (*network.layers, *network.products))
 
 
 def operation_counts(model: ModelProto | str | Path) -> dict[str, int]:
@@ -213,14 +213,14 @@ def _optimized(model: ModelProto | str | Path) -> ModelProto:
         return onnx.load(str(path))
 
 
-def _kernel(layer: IntegerLayer, operations: set[str]) -> Kernel:
+def _kernel(layer: IntegerLayer | IntegerProduct, operations: set[str]) -> Kernel:
     others = sorted(operations - INTEGER_KERNELS)
     if operations and not others:
         return Kernel(layer.name, sorted(operations)[0], True, None)
     operation = others[0] if others else "not found"
     if layer.arithmetic == "float":
         reason = layer.reason
-    elif layer.kind == "conv_transpose":
+    elif isinstance(layer, IntegerLayer) and layer.kind == "conv_transpose":
         reason = f"{NAME} has no integer kernel for transposed convolutions; whole numbers in float, exact"
     else:
         reason = f"{NAME} did not fuse it"

@@ -97,7 +97,7 @@ class NodeWriter:
     def dequantize(self, grid: Grid, x: str, output: str, *, at_once: bool) -> None:
         """Uint8 codes to numbers; at once by DequantizeLinear, or in steps that the runtime fuses with nothing."""
         if at_once:
-            self.add("DequantizeLinear", [x, *self._grid(grid)], output)
+            self.add("DequantizeLinear", [x, *self.grid_constants(grid)], output)
         else:
             self.scale(grid, self.to_float_codes(grid, x, f"{output}/codes"), output)
 
@@ -186,7 +186,7 @@ class NodeWriter:
         more_out = more_in if depthwise else self.more_channels.get(layer.name, 0)
         x = self._padded_input(layer, x, name, more_in) if more_in else x
         weight = self._padded(layer, "weight", self._weight(layer), name, [more_out, 0 if depthwise else more_in])
-        operands = [self.add("DequantizeLinear", [x, *self._grid(self._input(layer))], f"{name}/input")]
+        operands = [self.add("DequantizeLinear", [x, *self.grid_constants(self._input(layer))], f"{name}/input")]
         operands.append(self._dequantized(layer, "weight", weight, name, self._steps(layer), more_out))
         if layer.bias:
             bias = self.constant(f"{layer.name}.bias", self._tensor(layer, "bias"))
@@ -215,7 +215,7 @@ class NodeWriter:
             return self.padded[x]
         ends = [0, more] + [0] * (len(layer.weight_shape) - 2)
         amounts = self.constant(f"{layer.name}.input.channels", np.array([0] * len(ends) + ends))
-        return self.add("Pad", [x, amounts, self._grid(self._input(layer))[1]], f"{name}/input/padded")
+        return self.add("Pad", [x, amounts, self.grid_constants(self._input(layer))[1]], f"{name}/input/padded")
 
     def _padded(
         self, layer: IntegerLayer, what: str, constant: str, name: str, more: Sequence[int], value: str = ""
@@ -240,7 +240,7 @@ class NodeWriter:
 
     def _integer_sum(self, layer: IntegerLayer, x: str, weight: str, output: str, name: str) -> None:
         """A layer that emits numbers: the integer sum of products, converted to float and scaled."""
-        operands = [x, weight, self._grid(self._input(layer))[1]]
+        operands = [x, weight, self.grid_constants(self._input(layer))[1]]
         if layer.kind == "conv":
             total = self.add("ConvInteger", operands, f"{name}/sum", name=name, **window(layer))
         else:
@@ -319,13 +319,14 @@ class NodeWriter:
         """Numbers to uint8 codes inside bounds; without a Clip where the bounds are those of uint8."""
         low, high = low + grid.zero_point, high + grid.zero_point
         if (low, high) == (0, 255):
-            self.add("QuantizeLinear", [x, *self._grid(grid)], output)
+            self.add("QuantizeLinear", [x, *self.grid_constants(grid)], output)
             return
-        codes = self.add("QuantizeLinear", [x, *self._grid(grid)], f"{output}/unclipped")
+        codes = self.add("QuantizeLinear", [x, *self.grid_constants(grid)], f"{output}/unclipped")
         bounds = [self.constant(f"{owner}.{end}", np.uint8(code)) for end, code in (("low", low), ("high", high))]
         self.add("Clip", [codes, *bounds], output)
 
-    def _grid(self, grid: Grid) -> list[str]:
+    def grid_constants(self, grid: Grid) -> list[str]:
+        """The constants of a grid: its step and its zero point."""
         return [
             self.constant(f"{grid.name}.step", np.float32(grid.step)),
             self.constant(f"{grid.name}.zero_point", np.uint8(grid.zero_point)),
@@ -353,7 +354,9 @@ class NodeWriter:
         zeros = np.zeros(steps.shape, np.int8 if what == "weight" else np.int32)
         zero = self.constant(f"{layer.name}.{what}.zero_point", zeros)
         if more and steps.ndim:
-            one = self.constant("one", np.float32(1)) if what == "weight" else self._grid(self._input(layer))[0]
+            one = (
+                self.constant("one", np.float32(1)) if what == "weight" else self.grid_constants(self._input(layer))[0]
+            )
             step = self._padded(layer, f"{what}.step", step, name, [more], one)
             zero = self._padded(layer, f"{what}.zero_point", zero, name, [more])
         return self.add("DequantizeLinear", [codes, step, zero], f"{name}/{what}", axis=0)

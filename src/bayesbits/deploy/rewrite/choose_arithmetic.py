@@ -9,7 +9,7 @@ from bayesbits.deploy.rewrite.program import RewrittenProgram
 from bayesbits.functional.grid import INTEGER_BITS
 from bayesbits.records.integer_network import Grid
 from bayesbits.records.plan import FLOAT_BITS
-from bayesbits.records.topology import Layer
+from bayesbits.records.topology import Layer, Product
 
 LARGEST_BIAS = 2**31 - 1
 
@@ -21,6 +21,8 @@ def choose_arithmetic(program: RewrittenProgram) -> None:
         entry.dynamic = entry.layer.name in decision.dynamic
         weights = decision.weights[entry.layer.name]
         entry.float_reason = float_reason(entry.layer, weights, decision.grids, dynamic=entry.dynamic)
+    for one in program.products:
+        one.float_reason = product_float_reason(one.product, decision.grids)
 
 
 def float_reason(
@@ -36,4 +38,13 @@ def float_reason(
         return f"its input has {FLOAT_BITS if grid is None else grid.bits} bits"
     if weights.bias is not None and bool((weights.bias_codes(grid).abs() > LARGEST_BIAS).any()):
         return "its bias does not fit into 32 bits at the step of its input and weight"
+    return None
+
+
+def product_float_reason(product: Product, grids: Mapping[str, Grid]) -> str | None:
+    """Why a product of two activations cannot compute in integers; None where it can."""
+    for side, name in (("first", product.left), ("second", product.right)):
+        grid = grids.get(name)
+        if grid is None or grid.bits > INTEGER_BITS:
+            return f"its {side} operand has {FLOAT_BITS if grid is None else grid.bits} bits"
     return None

@@ -40,7 +40,7 @@ def export_float_network(decision: Decision) -> RewrittenProgram:
         examples=flat.examples(),
         batched=has_dynamic_batch(exported),
         twin=twin,
-        reading=read(twin),
+        reading=read(twin, activation_products=decision.activation_products),
         node_of=copies.node_of,
     )
     decision.check_layers(program.reading.topology)

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from bayesbits.deploy.modules import DEQUANTIZERS, QUANTIZERS, target_of
-from bayesbits.deploy.rewrite.program import EmittedCodes, LayerNode, RewrittenProgram
+from bayesbits.deploy.rewrite.program import EmittedCodes, LayerNode, ProductNode, RewrittenProgram
 from bayesbits.graph.exported_program import operation
 from bayesbits.graph.operations import AVERAGES, CLIPS, clip_bounds, moves_values, pads_zeros
 from bayesbits.records.integer_network import Grid
@@ -26,10 +26,10 @@ def fuse_quantizers(program: RewrittenProgram) -> None:
     by_target = {
         target_of(QUANTIZERS, name): grid for name, grid in program.decision.grids.items() if grid.carrier == "uint8"
     }  # integer kernels emit no wider codes
-    emitters = {
+    emitters: dict[fx.Node, LayerNode | ProductNode] = {
         entry.calls[0]: entry
-        for entry in program.layers
-        if entry.float_reason is None and not entry.dynamic and len(entry.calls) == 1
+        for entry in (*program.layers, *program.products)
+        if entry.float_reason is None and len(entry.calls) == 1 and not getattr(entry, "dynamic", False)
     }
     dequantizers = {target_of(DEQUANTIZERS, name): grid for name, grid in program.decision.grids.items()}
     for node in list(program.graph.nodes):
@@ -51,10 +51,12 @@ def fuse_quantizers(program: RewrittenProgram) -> None:
 class _Fusion:
     """The search from one quantizer upstream for the layers that feed it."""
 
-    def __init__(self, grid: Grid, emitters: Mapping[fx.Node, LayerNode], dequantizers: Mapping[str, Grid]) -> None:
+    def __init__(
+        self, grid: Grid, emitters: Mapping[fx.Node, LayerNode | ProductNode], dequantizers: Mapping[str, Grid]
+    ) -> None:
         self.grid, self.emitters, self.dequantizers = grid, emitters, dequantizers
         self.emits: dict[fx.Node, EmittedCodes] = {}
-        """The calls of the layers that were reached, with the codes that they would emit."""
+        """The calls of the layers and products that were reached, with the codes that they would emit."""
         self.clips: list[fx.Node] = []
         """The clipping operations that were passed; they become bounds of the codes."""
         self.dequantized: list[tuple[fx.Node, fx.Node]] = []

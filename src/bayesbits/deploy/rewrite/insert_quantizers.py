@@ -1,12 +1,14 @@
-"""Quantizers are inserted into the graph where they were in training: on residual operands and inputs of layers."""
+"""Quantizers are inserted where they were in training: on residual operands, inputs of layers, operands of products."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import fx
 
 from bayesbits.deploy.modules import DEQUANTIZERS, QUANTIZERS, target_of
-from bayesbits.deploy.rewrite.program import LayerNode, RewrittenProgram
+from bayesbits.deploy.rewrite.program import LayerNode, ProductNode, RewrittenProgram
 from bayesbits.functional.grid import EDGE, has_grid
 from bayesbits.graph.layers import layer_input
 from bayesbits.records.integer_network import Grid
@@ -16,7 +18,7 @@ aten = torch.ops.aten
 
 
 def insert_quantizers(program: RewrittenProgram) -> None:
-    """Quantize the operands of residual additions and the inputs of layers, in that order."""
+    """Quantize the operands of residual additions, the inputs of layers and the operands of products, in that order."""
     insertion, grids = _QuantizerInsertion(program), program.decision.grids
     for name, twin in program.reading.operands.items():
         if name in grids:
@@ -27,6 +29,8 @@ def insert_quantizers(program: RewrittenProgram) -> None:
         if grid is not None:
             for call, twin in zip(entry.calls, twins[entry.layer.name], strict=True):
                 insertion.quantize_input(grid, entry, call, layer_input(program.twin, twin))
+    for product in program.products:
+        insertion.quantize_factors(product, [grids.get(name) for name in (product.product.left, product.product.right)])
 
 
 class _QuantizerInsertion:
@@ -60,6 +64,16 @@ class _QuantizerInsertion:
         source = reader.args[0]
         assert isinstance(source, fx.Node)
         reader.replace_input_with(source, self._quantized(grid, source, as_codes=entry.float_reason is None))
+
+    def quantize_factors(self, entry: ProductNode, grids: Sequence[Grid | None]) -> None:
+        """Quantize both operands of a product of two activations, which may be one tensor, each on its own grid."""
+        as_codes = entry.float_reason is None
+        for call in entry.calls:
+            operands = []
+            for used, grid in zip(call.args, grids, strict=True):
+                assert isinstance(used, fx.Node)
+                operands.append(used if grid is None else self._quantized(grid, used, as_codes=as_codes))
+            call.args = tuple(operands)
 
     def _lies_in(self, node: fx.Node, calls: set[str]) -> bool:
         twin = self._twin.get(node)

@@ -16,7 +16,7 @@ from bayesbits.deploy.modules import FloatTensors
 from bayesbits.graph.exported_program import Program
 from bayesbits.graph.trace import Reading
 from bayesbits.records.integer_network import Argument, IntegerNetwork
-from bayesbits.records.topology import Layer
+from bayesbits.records.topology import Layer, Product
 from bayesbits.utils.pytree import Tree
 
 
@@ -56,6 +56,19 @@ class LayerNode:
 
 
 @dataclass
+class ProductNode:
+    """A product of two activations in the graph, of which at least one is quantized."""
+
+    product: Product
+    calls: list[fx.Node] = field(default_factory=list)
+    """One node of the graph for each time that it runs; its arguments are the two operands."""
+    float_reason: str | None = None
+    """Why it computes in float; None where it computes in integers. Written by `choose_arithmetic`."""
+    emits: EmittedCodes | None = None
+    """The codes that it emits; None where it emits numbers. Written by `fuse_quantizers`."""
+
+
+@dataclass
 class RewrittenProgram:
     """The exported float network while the passes rewrite it."""
 
@@ -77,6 +90,8 @@ class RewrittenProgram:
     """For every node of the twin the node of the graph that computes the same tensor."""
     layers: list[LayerNode] = field(default_factory=list)
     """The layers in running order. Written by `fold_batch_norm`."""
+    products: list[ProductNode] = field(default_factory=list)
+    """The products of two activations in running order. Written by `expose_products`."""
     record: IntegerNetwork | None = None
     """The final integers. Written by `write_record`."""
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
 from bayesbits.cost.macs import layer_macs
 from bayesbits.deploy.layer_weights import LayerWeights
-from bayesbits.deploy.rewrite.program import LayerNode, RewrittenProgram
+from bayesbits.deploy.rewrite.program import LayerNode, ProductNode, RewrittenProgram
 from bayesbits.deploy.signature import name_tensors
 from bayesbits.graph.exported_program import shape
 from bayesbits.graph.layers import data_of
-from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerTable, Structure
+from bayesbits.records.integer_network import (
+    Grid,
+    IntegerLayer,
+    IntegerNetwork,
+    IntegerProduct,
+    IntegerTable,
+    Structure,
+)
 
 
 def write_record(program: RewrittenProgram) -> None:
@@ -42,7 +51,7 @@ def write_record(program: RewrittenProgram) -> None:
         batched=program.batched,
         outputs=outputs,
         removed=tuple(sorted(decision.removed)),
-        other_macs=sum(entry.macs for entry in topology.unsupported),
+        other_macs=_other_macs(program),
         other_parameters=topology.other_parameters
         + sum(table.elements for table in topology.tables if table.name not in decision.tables),
         notes=_notes(program),
@@ -50,8 +59,16 @@ def write_record(program: RewrittenProgram) -> None:
             IntegerTable(table.name, table.parameter, decision.tables[table.name].bits, table.rows, table.columns)
             for table in tables
         ),
+        products=tuple(_product(entry, decision.grids) for entry in program.products),
     )
     program.record = IntegerNetwork(structure, tensors)
+
+
+def _other_macs(program: RewrittenProgram) -> int:
+    """The MACs of what is unsupported, and of products none of whose operands is quantized."""
+    topology, quantized = program.reading.topology, {entry.product.name for entry in program.products}
+    unquantized = sum(product.macs for product in topology.products if product.name not in quantized)
+    return sum(entry.macs for entry in topology.unsupported) + unquantized
 
 
 def _layer(program: RewrittenProgram, entry: LayerNode, weights: LayerWeights, grid: Grid | None) -> IntegerLayer:
@@ -77,6 +94,24 @@ def _layer(program: RewrittenProgram, entry: LayerNode, weights: LayerWeights, g
         macs=_macs(program, entry, weights),
         group_size=weights.group_size if weights.codes is not None else None,
         dynamic=entry.dynamic,
+    )
+
+
+def _product(entry: ProductNode, grids: Mapping[str, Grid]) -> IntegerProduct:
+    product, emits = entry.product, entry.emits
+    left, right = (
+        name if name in grids and grids[name].carrier is not None else None for name in (product.left, product.right)
+    )
+    return IntegerProduct(
+        name=product.name,
+        arithmetic="integer" if entry.float_reason is None else "float",
+        reason=entry.float_reason,
+        left=left,
+        right=right,
+        output=None if emits is None else emits.grid,
+        output_low=0 if emits is None else emits.low,
+        output_high=0 if emits is None else emits.high,
+        macs=product.macs,
     )
 
 
@@ -119,6 +154,11 @@ def _notes(program: RewrittenProgram) -> tuple[str, ...]:
     notes = [
         f"{entry.layer.name} computes in float: {entry.float_reason}"
         for entry in program.layers
+        if entry.float_reason is not None
+    ]
+    notes += [
+        f"{entry.product.name} computes in float: {entry.float_reason}"
+        for entry in program.products
         if entry.float_reason is not None
     ]
     widened = [count for entry in program.layers if (count := program.decision.weights[entry.layer.name].widened)]

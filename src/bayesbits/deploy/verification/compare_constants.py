@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bayesbits.compression.compressor import Compressor
-from bayesbits.deploy.modules import DEQUANTIZERS, FLOATS, LAYERS, QUANTIZERS, target_of
+from bayesbits.deploy.modules import DEQUANTIZERS, FLOATS, LAYERS, PRODUCTS, QUANTIZERS, target_of
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.verification.derived_constants import LayerConstants
 from bayesbits.deploy.verification.differences import LAYER_ROUNDOFF, ArrayComparison
@@ -25,9 +25,9 @@ from bayesbits.nn.batch_norm import AttachedBatchNorm
 from bayesbits.nn.folding import fold_factor, folded_bias, round_bias
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.nn.product import find_layer
-from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
+from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerProduct
 from bayesbits.records.plan import Plan
-from bayesbits.records.topology import Layer, output_axis
+from bayesbits.records.topology import Layer, Topology, output_axis
 from bayesbits.utils.naming import key_of
 from bayesbits.utils.torch_private import BatchNorm
 
@@ -35,6 +35,8 @@ Array = NDArray[Any]
 
 FOLDING_ROUNDOFF = 2.0**-20
 """The relative error of folding a batch norm into a weight and out again in float32."""
+INTEGER_BITS, LARGEST_CODED_BITS = 8, 16
+"""The widest operands of integer products, and the widest tensors with codes."""
 SMALLEST = torch.finfo(torch.float32).tiny
 """Below the smallest normal number float32 has fewer digits, and at last none."""
 _WHOSE = "is this the compressor that was deployed?"
@@ -115,6 +117,8 @@ def check_deployed_constants(
         _check_layer(layer, derived, traced)
         weights += _check_weight(network, layer, derived, traced, removed)
         biases += _check_bias(network, layer, derived, traced, removed)
+    for product in network.products:
+        _check_product(product, topology, grids)
     _check_modules(small)
     _check_float_tensors(small, fixed.model)
     return ConstantCounts(weights, biases, len(network.structure.grids))
@@ -134,6 +138,17 @@ def _check_layer(layer: IntegerLayer, derived: LayerConstants, traced: Layer) ->
     _check_field(layer.name, "quantization at run time", layer.dynamic, derived.dynamic)
     if layer.input is not None:
         _check_field(layer.name, "input", layer.input, traced.activation)
+
+
+def _check_product(product: IntegerProduct, topology: Topology, grids: Mapping[str, Grid]) -> None:
+    traced = next((one for one in topology.products if one.name == product.name), None)
+    if traced is None:
+        raise VerificationError(f"{product.name}: the network of this compressor has no such product; {_WHOSE}")
+    read = [grids.get(name) for name in (traced.left, traced.right)]
+    coded = [grid.name if grid is not None and grid.bits <= LARGEST_CODED_BITS else None for grid in read]
+    _check_field(product.name, "operands", [product.left, product.right], coded)
+    narrow = all(grid is not None and grid.bits <= INTEGER_BITS for grid in read)
+    _check_field(product.name, "arithmetic", product.arithmetic, "integer" if narrow else "float")
 
 
 def _check_weight(
@@ -201,6 +216,14 @@ def _check_modules(small: DeployedNetwork) -> None:
         bias = network.bias(layer.name)
         if bias is not None:
             _DEPLOYED.check_equal(layer.name, "bias", _array(module.bias), bias.numpy())
+    for product in network.products:
+        module = modules[target_of(PRODUCTS, product.name)]
+        _check_field(product.name, "record of its module", module.product, product)
+        if product.left is not None and product.right is not None and product.arithmetic == "integer":
+            scale = np.float32(network.grid(product.left).step) * np.float32(network.grid(product.right).step)
+            if product.output is not None:
+                scale = scale / np.float32(network.grid(product.output).step)
+            _DEPLOYED.check_equal(product.name, "scale", _array(module.scale).reshape(-1), np.array([scale]))
     for grid in network.structure.grids:
         for folder in (QUANTIZERS, DEQUANTIZERS):
             module = modules.get(target_of(folder, grid.name))

@@ -20,7 +20,7 @@ from bayesbits.deploy.onnx.tensor_names import MappedTensor, read_tensor_map
 from bayesbits.deploy.verification.block_weights import unpack_blocks
 from bayesbits.deploy.verification.differences import ArrayComparison
 from bayesbits.deploy.verification.result import ConstantCounts, VerificationError
-from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerTable
+from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerProduct, IntegerTable
 
 Array = NDArray[Any]
 
@@ -58,6 +58,11 @@ def check_onnx_constants(model: ModelProto, network: IntegerNetwork) -> Constant
                 raise VerificationError(f"{table.name}: the ONNX file has no constant {table.name}.{what}")
             _check_equal(table.name, what, numpy_helper.to_array(constant), expected)
             weights += expected.size if what == "weight" else 0
+    for product in network.products:
+        for what, expected in _product_constants(product, network):
+            tensor = stored.get(f"{product.name}.{what}")
+            if tensor is not None:
+                _check_equal(product.name, what, numpy_helper.to_array(tensor), expected)
     for grid in network.structure.grids:
         for what, expected in _grid_constants(grid):
             tensor = stored.get(f"{grid.name}.{what}")
@@ -100,6 +105,20 @@ def _table_constants(table: IntegerTable, network: IntegerNetwork) -> dict[str, 
     return {"weight": network.codes(table.name).numpy(), "weight.step": network.steps(table.name).numpy()}
 
 
+def _product_constants(product: IntegerProduct, network: IntegerNetwork) -> Iterator[tuple[str, Array]]:
+    """The constants that a product of two activations may have in the file."""
+    if product.arithmetic == "float":
+        return
+    assert product.left is not None
+    assert product.right is not None
+    steps = [np.float32(network.grid(name).step) for name in (product.left, product.right)]
+    yield "scale", np.asarray(steps[0] * steps[1])
+    if product.output is not None:
+        shift = network.grid(product.output).zero_point
+        yield "codes.low", np.asarray(product.output_low + shift)
+        yield "codes.high", np.asarray(product.output_high + shift)
+
+
 def _grid_constants(grid: Grid) -> Iterator[tuple[str, Array]]:
     """The constants that a grid may have in the file."""
     shift = grid.zero_point if grid.carrier == "uint8" else 0
@@ -122,6 +141,7 @@ def _check_constants_read(model: ModelProto, network: IntegerNetwork) -> None:
     tensors = read_tensor_map(model)
     values = {tensor.value for tensor in tensors}
     layers = {layer.name: layer for layer in network.layers}
+    products = {product.name: product for product in network.products}
     grids = {grid.name: grid for grid in network.structure.grids}
     tables = {table.name: table for table in network.tables}
     for tensor in tensors:
@@ -133,6 +153,9 @@ def _check_constants_read(model: ModelProto, network: IntegerNetwork) -> None:
         elif tensor.kind == "Table" and tensor.of in tables:
             expected = {f"{tensor.of}.{what}" for what in _table_constants(tables[tensor.of], network)}
             _check_same_constants(tensor, set(_read_by_table(tensor.value, producers)), expected)
+        elif tensor.kind == "Product" and tensor.of in products:
+            read = set(_read_by_product(tensor.value, tensor.of, producers))
+            _check_same_constants(tensor, read, _constants_of_product(products[tensor.of], network))
         elif tensor.kind == "Quantize" and tensor.of in grids:
             read = set(_read_by_quantizer(tensor.value, producers))
             _check_same_constants(tensor, read, _constants_of_quantizer(grids[tensor.of]))
@@ -182,6 +205,17 @@ def _read_by_table(value: str, producers: Mapping[str, NodeProto]) -> Iterator[s
             waiting += node.input[:1] if node.op_type == "Gather" else node.input
 
 
+def _read_by_product(value: str, product: str, producers: Mapping[str, NodeProto]) -> Iterator[str]:
+    """The constants that are read from where two operands are multiplied on."""
+    node = producers.get(value)
+    while node is not None:
+        if layer_of(node.name) == product:
+            yield from (name for name in node.input if name not in producers)
+            return
+        yield from node.input[1:]
+        node = producers.get(node.input[0])
+
+
 def _read_by_quantizer(value: str, producers: Mapping[str, NodeProto]) -> Iterator[str]:
     """The constants that are read between the numbers that are quantized and their codes."""
     node = producers.get(value)
@@ -214,6 +248,18 @@ def _constants_of_layer(layer: IntegerLayer, network: IntegerNetwork) -> set[str
             parts |= {"codes.low", "codes.high"}
         grids |= {f"{grid.name}.{what}" for grid in (inputs, outputs) for what in ("step", "zero_point")}
     return {f"{layer.name}.{part}" for part in parts} | grids
+
+
+def _constants_of_product(product: IntegerProduct, network: IntegerNetwork) -> set[str]:
+    if product.arithmetic == "float":
+        return set()
+    operands = [name for name in (product.left, product.right) if name is not None]
+    if product.output is None:
+        return {f"{product.name}.scale", *(f"{name}.zero_point" for name in operands)}
+    output = network.grid(product.output)
+    bounds = (product.output_low + output.zero_point, product.output_high + output.zero_point)
+    ends = set() if bounds == _UINT8_BOUNDS else {f"{product.name}.codes.low", f"{product.name}.codes.high"}
+    return ends | {f"{name}.{what}" for name in (*operands, output.name) for what in ("step", "zero_point")}
 
 
 def _constants_of_quantizer(grid: Grid) -> set[str]:

@@ -36,6 +36,7 @@ from bayesbits.deploy.verification.deployed_program import (
     layer_inputs,
     only_as_codes,
     operand_codes,
+    product_inputs,
     run_deployed,
 )
 from bayesbits.deploy.verification.derived_constants import LayerConstants
@@ -64,7 +65,8 @@ class SimulationComparison:
         self.small, self.grids = small, grids
         self.simulation = Simulation(compressor, plan)
         self.exact = Float64Simulation(compressor, plan, constants, tables)
-        self.code_nodes = {**layer_inputs(small, compressor.topology), **operand_codes(small)}
+        inputs = layer_inputs(small, compressor.topology)
+        self.code_nodes = {**inputs, **operand_codes(small), **product_inputs(small)}
         self.nodes = {node.node for nodes in self.code_nodes.values() for node in nodes}
         """The nodes of the deployed program whose values are compared."""
         self.inputs = 0
@@ -111,7 +113,8 @@ class SimulationComparison:
 
         This compares the bounds, which the values of a batch need not reach.
         """
-        emitting = [layer.name for layer in self.small.integer.layers if layer.output is not None]
+        integer = self.small.integer
+        emitting = [part.name for part in (*integer.layers, *integer.products) if part.output is not None]
         for bound, value in (("low", -BEYOND_ALL_RANGES), ("high", BEYOND_ALL_RANGES)):
             values, _ = run_deployed(self.small, self.small.bind(batch.args, batch.kwargs), self.nodes, bound)
             codes = self._codes(values)

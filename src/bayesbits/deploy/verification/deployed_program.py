@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from bayesbits.deploy.modules import DEQUANTIZERS, LAYERS, QUANTIZERS
+from bayesbits.deploy.modules import DEQUANTIZERS, LAYERS, PRODUCTS, QUANTIZERS
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.verification.float64_mode import Float64Mode
 from bayesbits.graph.exported_program import operation
@@ -29,7 +29,7 @@ class CodesNode:
     scaled: bool
     """Whether it holds code times step instead of the code."""
     from_integer_layer: bool
-    """Whether integer layers emit these codes, and no other operation computes them."""
+    """Whether integer layers or products emit these codes, and no other operation computes them."""
     dynamic: bool = False
     """Whether it holds the numbers that a layer quantizes at run time, instead of codes."""
 
@@ -47,10 +47,12 @@ class _Recorder(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
-        if self._bound is not None and (module_of(n) or ("", ""))[0] == LAYERS:
-            layer: Any = self.submodules[str(n.target)].layer
-            if layer.output is not None:
-                result = torch.full_like(result, layer.output_low if self._bound == "low" else layer.output_high)
+        kind = (module_of(n) or ("", ""))[0]
+        if self._bound is not None and kind in (LAYERS, PRODUCTS):
+            module: Any = self.submodules[str(n.target)]
+            emits = module.layer if kind == LAYERS else module.product
+            if emits.output is not None:
+                result = torch.full_like(result, emits.output_low if self._bound == "low" else emits.output_high)
         if n.name in self._wanted:
             self.values[n.name] = result
         return result
@@ -115,7 +117,10 @@ def _exact_dynamic_layers(
 
 
 def module_of(node: fx.Node) -> tuple[str, str] | None:
-    """The module that a node calls: "layers", "quantizers" or "dequantizers", and its name; None for operations."""
+    """The module that a node calls: "layers", "products", "quantizers" or "dequantizers", and its name.
+
+    None for operations.
+    """
     if node.op != "call_module":
         return None
     group, _, key = str(node.target).partition(".")
@@ -143,6 +148,22 @@ def layer_inputs(small: DeployedNetwork, topology: Topology) -> dict[str, list[C
     return found
 
 
+def product_inputs(small: DeployedNetwork) -> dict[str, list[CodesNode]]:
+    """For every quantized operand of a product of two activations its nodes, one for each call."""
+    found: dict[str, list[CodesNode]] = {}
+    for node in small.program.graph.nodes:
+        module = module_of(node)
+        if module is None or module[0] != PRODUCTS:
+            continue
+        product = small.integer.product(module[1])
+        for source, grid in zip(node.args, (product.left, product.right), strict=True):
+            if grid is not None:
+                emitted = _from_integer_layer(source, grid, small)
+                codes = CodesNode(grid, source.name, product.arithmetic == "float", emitted)
+                found.setdefault(grid, []).append(codes)
+    return found
+
+
 def operand_codes(small: DeployedNetwork) -> dict[str, list[CodesNode]]:
     """For every quantized operand of an addition the nodes of its codes, one for each call.
 
@@ -165,11 +186,20 @@ def operand_codes(small: DeployedNetwork) -> dict[str, list[CodesNode]]:
 def only_as_codes(small: DeployedNetwork) -> frozenset[str]:
     """The operands whose readers are all quantizers of an equal grid: they take the codes, without rounding again."""
     modules = [module_of(node) for node in small.program.graph.nodes]
-    made = {small.integer.layer(module[1]).output for module in modules if module is not None and module[0] == LAYERS}
+    made = {_emitted_grid(module, small) for module in modules if module is not None}
     made |= {module[1] for module in modules if module is not None and module[0] == QUANTIZERS}
     numbers = {module[1] for module in modules if module is not None and module[0] == DEQUANTIZERS}
     read = {layer.input for layer in small.integer.layers}
+    read |= {grid for product in small.integer.products for grid in (product.left, product.right)}
     return frozenset(name for name in made if name is not None) - numbers - read
+
+
+def _emitted_grid(module: tuple[str, str], small: DeployedNetwork) -> str | None:
+    """The grid whose codes a layer or product emits; None where it emits numbers, and for other modules."""
+    kind, name = module
+    if kind == PRODUCTS:
+        return small.integer.product(name).output
+    return small.integer.layer(name).output if kind == LAYERS else None
 
 
 def _from_integer_layer(node: fx.Node, grid: str, small: DeployedNetwork) -> bool:
@@ -178,7 +208,7 @@ def _from_integer_layer(node: fx.Node, grid: str, small: DeployedNetwork) -> boo
     if module is not None:
         if module[0] == QUANTIZERS:
             return False
-        output = small.integer.layer(module[1]).output if module[0] == LAYERS else None
+        output = _emitted_grid(module, small)
         return output is not None and small.integer.grid(output).same_codes(small.integer.grid(grid))
     if node.op != "call_function":
         return False

@@ -29,9 +29,9 @@ EXACT = MOVES | frozenset((
     "Add", "Clip", "Div", "DequantizeLinear", "Max", "Min", "Mul", "Neg", "QuantizeLinear", "Relu", "Round", "Sum",
 ))
 # fmt: on
-KINDS = {"Layer": "layer", "Table": "table", "Quantize": "quantizer", "Input": "input"}
 WHOLE = MOVES | frozenset(("ReduceSum",))
 NORMALIZATIONS = frozenset({"GroupNormalization", "InstanceNormalization", "LayerNormalization"})
+KINDS = {"Layer": "layer", "Product": "product", "Table": "table", "Quantize": "quantizer", "Input": "input"}
 AVERAGES = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"})
 
 
@@ -42,7 +42,7 @@ class Subgraph:
     name: str
     """The name of the layer, of the quantized tensor, or of the output."""
     kind: str
-    """"layer", "table", "quantizer", "input" (of a layer that quantizes it at run time) or "output"."""
+    """"layer", "product", "table", "quantizer", "input" (of a layer that quantizes it at run time) or "output"."""
     value: str
     """The name of the tensor that it computes."""
     mapped: MappedTensor | None
@@ -52,7 +52,7 @@ class Subgraph:
     nodes: tuple[NodeProto, ...]
     """The nodes, in the order of the graph."""
     integer_layers: Collection[str]
-    """The layers that compute with integers."""
+    """The layers and products that compute with integers."""
     exporter_constants: Collection[str]
     """The constants that the exporter computed."""
     code_inputs: Collection[str]
@@ -101,7 +101,8 @@ class SubgraphExtractor:
 
     def __init__(self, model: ModelProto, tensors: Sequence[MappedTensor], small: DeployedNetwork) -> None:
         self.model = model
-        self._integer_layers = {layer.name for layer in small.integer.layers if layer.arithmetic == "integer"}
+        parts = (*small.integer.layers, *small.integer.products)
+        self._integer_layers = {part.name for part in parts if part.arithmetic == "integer"}
         self._exporter_constants = exporter_constants(model, small)
         graph = model.graph
         self._producers = {name: node for node in graph.node for name in node.output}
@@ -167,9 +168,8 @@ class SubgraphExtractor:
 
 def exporter_constants(model: ModelProto, small: DeployedNetwork) -> set[str]:
     """Float constants of a model that the deployed network does not hold: the exporter computed them."""
-    structure = small.integer.structure
-    owners = [layer.name for layer in structure.layers] + [table.name for table in structure.tables]
-    owners += [grid.name for grid in structure.grids]
+    integer = small.integer
+    owners = [part.name for part in (*integer.layers, *integer.products, *integer.tables, *integer.structure.grids)]
     program = small.program
     held = {_sorted_bytes(tensor.detach().numpy()) for tensor in (*program.parameters(), *program.buffers())}
     found = set()

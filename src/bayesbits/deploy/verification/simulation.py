@@ -24,7 +24,7 @@ from bayesbits.deploy.verification.float64_mode import Float64Mode
 from bayesbits.deploy.verification.inputs import Batch
 from bayesbits.nn.batch_norm import AttachedBatchNorm, BatchNormParts
 from bayesbits.nn.layer import AttachedLayer, LayerParts
-from bayesbits.nn.product import find_layer
+from bayesbits.nn.product import attached_matrix_products, find_layer
 from bayesbits.nn.table import AttachedTable
 from bayesbits.records.plan import Plan
 from bayesbits.utils.pytree import Tree, describe
@@ -41,7 +41,7 @@ class QuantizerCall:
     tensor: str
     """The quantizer's name."""
     reader: str
-    """The layer that reads the tensor; the tensor's own name where it is an operand of additions."""
+    """The layer that reads the tensor; the tensor's own name where it is an operand of an addition or product."""
     index: int
     """Which of the reader's calls it is."""
 
@@ -96,7 +96,9 @@ class Simulation:
         self._reader = layer
 
     def _quantize(self, tensor: str, quantize: Callable[..., Tensor], x: Tensor, **options: Any) -> Tensor:
-        reader = tensor if tensor in self.fixed.topology.operand_tensors else self._reader
+        topology = self.fixed.topology
+        named = tensor in topology.operand_tensors or tensor in topology.product_tensors
+        reader = tensor if named else self._reader
         call = QuantizerCall(tensor, reader, self._calls[tensor, reader])
         self._calls[tensor, reader] += 1
         assert self._replace is not None
@@ -144,9 +146,12 @@ class Float64Simulation(Simulation):
 
     @contextmanager
     def emitting(self, layers: list[str], value: float) -> Iterator[None]:
-        """Let these layers emit one value everywhere."""
+        """Let these layers and products emit one value everywhere."""
         before = {}
-        for name in layers:
+        products = attached_matrix_products(self.fixed.model)
+        for product in (products[name] for name in layers if name in products):
+            product.constant = value
+        for name in (name for name in layers if name not in products):
             module = find_layer(self.fixed.model, name)
             assert isinstance(module, AttachedLayer)
             before[module] = module.weight, module.bias
@@ -157,6 +162,8 @@ class Float64Simulation(Simulation):
         finally:
             for module, (weight, bias) in before.items():
                 module.set_constants(weight, bias)
+            for product in products.values():
+                product.constant = None
 
 
 def _make_identity(norm: BatchNorm) -> None:

@@ -5,8 +5,8 @@
     model = models.create("resnet18", num_classes=10, stem="cifar")
     models.load_checkpoint(model, "resnet18.pth")
 
-Every network takes `num_classes`; the ImageNet ResNets also take `stem`, MobileNetV2 also `width`. The weights are
-random until a checkpoint is loaded, and no network is ever downloaded.
+Every network takes `num_classes`; the ImageNet ResNets also take `stem`, MobileNetV2 also `width`, the vision
+transformer its sizes. The weights are random until a checkpoint is loaded, and no network is ever downloaded.
 """
 
 from collections.abc import Callable
@@ -21,6 +21,7 @@ from bayesbits.zoo.models.mobilenetv2 import MobileNetV2
 from bayesbits.zoo.models.resnet import ResNet, resnet18, resnet50
 from bayesbits.zoo.models.trained_weights import load_checkpoint
 from bayesbits.zoo.models.vgg7 import VGG7
+from bayesbits.zoo.models.vit import VisionTransformer
 
 __all__ = [
     "VGG7",
@@ -28,6 +29,7 @@ __all__ = [
     "LeNet5",
     "MobileNetV2",
     "ResNet",
+    "VisionTransformer",
     "create",
     "input_shape",
     "load_checkpoint",
@@ -46,9 +48,13 @@ _BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "resnet32": partial(CifarResNet, 32),
     "resnet44": partial(CifarResNet, 44),
     "resnet56": partial(CifarResNet, 56),
+    "vit": VisionTransformer,
 }
 
-_SHAPES = {"lenet5": (1, 28, 28), "resnet18": (3, 224, 224), "resnet50": (3, 224, 224), "mobilenetv2": (3, 224, 224)}
+_SHAPES = {
+    **dict.fromkeys(("lenet5", "vit"), (1, 28, 28)),
+    **dict.fromkeys(("resnet18", "resnet50", "mobilenetv2"), (3, 224, 224)),
+}
 _CIFAR = (3, 32, 32)  # of all others
 
 

@@ -1,0 +1,48 @@
+"""The standard ONNX nodes of products of two activations.
+
+- A product that emits codes is QLinearMatMul and an integer Clip, where its codes do not fill a byte.
+- A product that emits numbers is MatMulInteger, a Cast and a Mul by the product of both steps.
+- A product in float is MatMul.
+
+Operands are uint8 codes, as all activations: products of two of them are exact on every CPU.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto
+
+from bayesbits.deploy.onnx.standard_nodes import NodeWriter
+from bayesbits.records.integer_network import IntegerProduct
+
+BYTE = (0, 255)
+
+
+def write_product(
+    writer: NodeWriter, product: IntegerProduct, operands: tuple[str, str], output: str, name: str
+) -> None:
+    """Write the nodes of a product; `name` is that of the node which multiplies."""
+    if product.arithmetic == "float":
+        writer.add("MatMul", operands, output, name=name)
+        return
+    assert product.left is not None
+    assert product.right is not None
+    left, right = (writer.network.grid(grid) for grid in (product.left, product.right))
+    (left_step, left_zero), (right_step, right_zero) = writer.grid_constants(left), writer.grid_constants(right)
+    if product.output is None:
+        total = writer.add("MatMulInteger", [*operands, left_zero, right_zero], f"{name}/sum", name=name)
+        number = writer.add("Cast", [total], f"{name}/number", to=TensorProto.FLOAT)
+        scale = writer.constant(f"{product.name}.scale", np.float32(left.step) * np.float32(right.step))
+        writer.add("Mul", [number, scale], output)
+        return
+    grid = writer.network.grid(product.output)
+    bounds = (product.output_low + grid.zero_point, product.output_high + grid.zero_point)
+    target = output if bounds == BYTE else f"{name}/codes"
+    inputs = [operands[0], left_step, left_zero, operands[1], right_step, right_zero, *writer.grid_constants(grid)]
+    writer.add("QLinearMatMul", inputs, target, name=name)
+    if target != output:
+        ends = [
+            writer.constant(f"{product.name}.codes.{end}", np.uint8(code))
+            for end, code in zip(("low", "high"), bounds, strict=True)
+        ]
+        writer.add("Clip", [target, *ends], output)

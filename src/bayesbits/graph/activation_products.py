@@ -1,0 +1,187 @@
+"""Finding the products of two computed tensors: those of attention, and every other matrix product without a weight.
+
+Both operands have to depend on what the network computes with: a product with a parameter is a layer, and masks, which
+are made of token ids and constants alone, are left as they are. Scaled dot-product attention is two products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from torch import fx
+
+from bayesbits.graph.channel_rules import MOVES, SAME
+from bayesbits.graph.exported_program import Program, arguments, is_float, operation, shape
+from bayesbits.graph.layers import FoundLayer
+from bayesbits.records.topology import Unsupported
+from bayesbits.utils.matrix_products import (
+    ATTENTION,
+    OPERATIONS,
+    PLAIN,
+    AttentionForm,
+    EinsumForm,
+    MatrixProductCall,
+    attention_form,
+    einsum_form,
+)
+
+SOFTMAX = ("softmax", "_softmax", "_safe_softmax")
+
+
+@dataclass(frozen=True)
+class FoundProduct:
+    """A product, and the nodes that run it."""
+
+    name: str
+    operation: str
+    owner: str
+    """The path of the innermost module whose code computes it."""
+    call: MatrixProductCall
+    left: str
+    """The name of the first operand."""
+    right: str
+    nodes: tuple[fx.Node, ...]
+    macs: int
+    known_ranges: Mapping[str, float]
+    """The operands whose range is known, such as the output of softmax, and its end."""
+
+
+def find_activation_products(
+    program: Program, layers: Sequence[FoundLayer], unsupported: Mapping[fx.Node, Unsupported]
+) -> tuple[FoundProduct, ...]:
+    """The products of two activations, in running order."""
+    computed = _computed(program, {call for layer in layers for call in layer.calls} | set(unsupported))
+    found = [node for node in program.nodes if node in unsupported and _is_product(node, computed)]
+    numbers = _numbered(program, set(found))
+    calls: dict[tuple[str, MatrixProductCall], list[fx.Node]] = {}
+    for node in found:
+        calls.setdefault((program.path(node), numbers[node]), []).append(node)
+    taken: set[str] = set()
+    products: list[FoundProduct] = []
+    for (owner, call), nodes in calls.items():
+        if call.operation == ATTENTION and len({form_of(node) for node in nodes}) > 1:
+            continue  # the calls of one module differ in more than their tensors
+        products += _products(owner, call, tuple(nodes), [unsupported[node].macs for node in nodes], taken)
+    return tuple(products)
+
+
+def operand_nodes(node: fx.Node) -> tuple[fx.Node, fx.Node]:
+    """The two tensors that a product multiplies; of attention the queries and the keys."""
+    if operation(node) == "einsum":
+        left, right = node.args[1]  # type: ignore[misc]
+    else:
+        first = 1 if operation(node) == "baddbmm" else 0
+        left, right = node.args[first : first + 2]
+    assert isinstance(left, fx.Node)
+    assert isinstance(right, fx.Node)
+    return left, right
+
+
+def read_nodes(node: fx.Node) -> tuple[fx.Node, ...]:
+    """All tensors that the products of a node multiply, as far as other nodes compute them."""
+    others = [used for used in node.args[2:3] if operation(node) == ATTENTION and isinstance(used, fx.Node)]
+    return (*operand_nodes(node), *others)
+
+
+def form_of(node: fx.Node) -> AttentionForm | EinsumForm | None:
+    """The form of an einsum or an attention; None for other products, and for forms that are no matrix product."""
+    if operation(node) == "einsum":
+        equation, tensors = node.args[:2]
+        ranks = tuple(len(shape(used)) for used in tensors)  # type: ignore[union-attr, arg-type]
+        return einsum_form(str(equation), ranks)
+    if operation(node) == ATTENTION:
+        given = arguments(node)
+        values = {name: used.meta["val"] if isinstance(used, fx.Node) else used for name, used in given.items()}
+        return attention_form(**values)
+    return None
+
+
+def _is_product(node: fx.Node, computed: Collection[fx.Node]) -> bool:
+    """Whether a node multiplies tensors that the network computes, in a form that is handled."""
+    name = operation(node)
+    if name not in OPERATIONS or (name in PLAIN and (len(node.args) != 2 or node.kwargs)):
+        return False
+    if name == "einsum" and (form_of(node) is None or node.args[2:] not in ((), (None,))):
+        return False
+    if name == ATTENTION:
+        form = form_of(node)
+        if not isinstance(form, AttentionForm) or form.dropout > 0:
+            return False
+    return all(
+        isinstance(used, fx.Node) and is_float(used) and used in computed and len(shape(used)) > 1
+        for used in read_nodes(node)
+    )
+
+
+def _computed(program: Program, weighted: Collection[fx.Node]) -> set[fx.Node]:
+    """The tensors that depend on a float input of the network, or on a layer or embedding of any input."""
+    given: set[fx.Node] = set(program.inputs)
+    computed: set[fx.Node] = {node for node in program.inputs if is_float(node)}
+    for node in program.nodes:
+        if given.intersection(node.all_input_nodes):
+            given.add(node)
+            if node in weighted or computed.intersection(node.all_input_nodes):
+                computed.add(node)
+    return computed
+
+
+def _numbered(program: Program, found: Collection[fx.Node]) -> dict[fx.Node, MatrixProductCall]:
+    """Every call of one of the functions, numbered within the call of the innermost module.
+
+    Modules around that one see its calls too, but for those that are found and are more than a matrix product: what is
+    attached runs these as other operations.
+    """
+    counts: dict[tuple[str, str], int] = {}
+    numbers = {}
+    for node in program.nodes:
+        if node.op != "call_function" or operation(node) not in OPERATIONS:
+            continue
+        keys = [key for key, _ in program.calls(node)] or [""]
+        hidden = node in found and operation(node) not in PLAIN
+        for key in keys[-1:] if hidden else keys:
+            place = (key, operation(node))
+            number = counts.get(place, 0)
+            counts[place] = number + 1
+        numbers[node] = MatrixProductCall(operation(node), number)
+    return numbers
+
+
+def _products(
+    owner: str, call: MatrixProductCall, nodes: tuple[fx.Node, ...], macs: list[int], taken: set[str]
+) -> list[FoundProduct]:
+    """The products of one call: two for attention."""
+    what = "sdpa" if call.operation == ATTENTION else call.operation
+    name = _unique(".".join(part for part in (owner, what) if part), taken)
+    operands = [operand_nodes(node) for node in nodes]
+    if call.operation != ATTENTION:
+        sides = (f"{name}.left", f"{name}.right")
+        known = {side: 1.0 for index, side in enumerate(sides) if all(_is_softmax(both[index]) for both in operands)}
+        return [FoundProduct(name, call.operation, owner, call, *sides, nodes, sum(macs), known)]
+    scores = sum(prod(shape(query)) * shape(key)[-2] for query, key in operands)
+    parts = (("scores", "query", "key", scores), ("context", "probabilities", "value", sum(macs) - scores))
+    return [
+        FoundProduct(
+            f"{name}.{what}", call.operation, owner, call, f"{name}.{left}", f"{name}.{right}", nodes, own,
+            {f"{name}.{left}": 1.0} if what == "context" else {},
+        )
+        for what, left, right, own in parts
+    ]  # fmt: skip
+
+
+def _is_softmax(node: fx.Node) -> bool:
+    """Whether a tensor holds the output of softmax, moved or copied."""
+    while operation(node) in (*MOVES, *SAME) and len(node.all_input_nodes) == 1 and is_float(node.all_input_nodes[0]):
+        node = node.all_input_nodes[0]
+    return node.op == "call_function" and operation(node) in SOFTMAX
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    """The name, with a number behind it where it is taken; it is taken from now on."""
+    number, found = 1, name
+    while found in taken:
+        number += 1
+        found = f"{name}_{number}"
+    taken.add(found)
+    return found
