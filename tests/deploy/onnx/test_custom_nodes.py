@@ -10,7 +10,7 @@ from onnx import TensorProto, numpy_helper
 from torch import nn
 
 import bayesbits as bb
-from bayesbits.deploy.onnx.custom_nodes import DOMAIN, OPSET, _output_shape, export_with_custom_nodes, quiet_exporter
+from bayesbits.deploy.onnx.custom_nodes import DOMAIN, OPSET, export_with_custom_nodes, output_shape, quiet_exporter
 from tests.graph.networks import randomize
 
 
@@ -52,7 +52,7 @@ def test_the_output_shape_of_a_layer_is_torchs(module):
     names = ("stride", "padding", "dilation", "output_padding", "groups")
     options = {name: getattr(module, name, None) for name in names}
     layer = SimpleNamespace(kind=kind, weight_shape=tuple(module.weight.shape), **options)
-    assert _output_shape(layer, x) == list(module(x).shape)
+    assert output_shape(layer, x) == list(module(x).shape)
 
 
 def test_the_exporter_is_quiet_and_then_as_loud_as_before():

@@ -354,3 +354,35 @@ def test_asymmetric_ranges_are_deployed_and_proven(activation, bits, form, tmp_p
     again = bb.load(tmp_path / "saved")
     assert again.integer.structure.grids == case.small.integer.structure.grids
     assert torch.equal(again(case.inputs), case.small(case.inputs))
+
+
+SECOND_RUNTIME = {name: ZOO[name] for name in ("lenet5", "cifar_resnet8", "mobilenetv2", "resnet18")}
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("name", [*SECOND_RUNTIME, "vit", "bert", "convnext", "llama"])
+def test_openvino_runs_networks_in_integers_within_a_step(name, tmp_path):
+    if name in SECOND_RUNTIME:
+        make, shape = SECOND_RUNTIME[name]
+        model, inputs = make(), torch.zeros(1, *shape)
+    else:
+        model, inputs = transformer(name)
+    case = exported(model, inputs, spec=bb.Spec.for_backend("openvino"), bits=(8,), drop=0.0, count=8)
+    path = case.write(tmp_path / "qdq.onnx", "qdq")
+    layers = tuple(layer.name for layer in case.compressor.topology.layers)
+    for runtime in ("onnxruntime", "openvino"):
+        found = case.verify(path, runtime)
+        rounded = [tensor for tensor in found.runtime_tensors if tensor.steps is not None and tensor.steps.on_grid]
+        assert sum(tensor.differing for tensor in rounded) <= 1e-3 * sum(tensor.values for tensor in rounded)
+    assert found.integer_layers == layers
+
+
+@pytest.mark.check
+def test_a_network_that_openvino_computes_wrongly_is_found(tmp_path):
+    """OpenVINO 2026.4 makes one kernel of two linear layers; without biases it is wrong. See docs/howto/runtimes.md."""
+    layers = (nn.Linear(32, 32, bias=False), nn.ReLU(), nn.Linear(32, 2, bias=False))
+    case = exported(nn.Sequential(*layers), torch.zeros(4, 32), spec=bb.Spec.for_backend("openvino"), bits=(8,), drop=0)
+    path = case.write(tmp_path / "qdq.onnx", "qdq")
+    assert case.verify(path, "onnxruntime").failure is None
+    with pytest.raises(bb.VerificationError, match="output: when the whole file runs, openvino is off by"):
+        case.verify(path, "openvino")
