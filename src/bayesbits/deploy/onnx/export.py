@@ -28,10 +28,14 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 FORMS = ("fast", "compact")
+ACCURACY_LEVELS = (1, 4)
+"""Those of `block_weights`, which imports onnx."""
 INT2_OPSET, INT2_IR_VERSION = 25, 13  # the first versions with integers of 2 bits
 
 
-def export_onnx(small: DeployedNetwork, example_inputs: Any, path: str | Path, form: str = "fast") -> None:
+def export_onnx(
+    small: DeployedNetwork, example_inputs: Any, path: str | Path, form: str = "fast", *, accuracy_level: int = 1
+) -> None:
     """Write a deployed network to an ONNX file that onnxruntime runs with integer kernels.
 
     Both forms compute the same values with the same kernels; they differ in how weights are stored.
@@ -43,11 +47,14 @@ def export_onnx(small: DeployedNetwork, example_inputs: Any, path: str | Path, f
         path: The file to write. It is written only if onnxruntime can load it.
         form: ``"fast"`` stores every weight of up to 8 bits in one byte and is read by older runtimes, too.
             ``"compact"`` stores weights of 2 and 4 bits packed; the runtime casts them to bytes when it loads the file.
+        accuracy_level: For weights in groups of inputs (``Spec(group_size=...)``), how the runtime multiplies them with
+            float activations. 1: in float32. 4: it rounds blocks of activations to 8 bits on the way, which takes a
+            fraction of the time; ``verify`` then allows for that rounding.
 
     Raises:
         ImportError: If a package of the extra ``onnx`` is missing.
         TypeError: If ``small`` is not a :class:`bayesbits.DeployedNetwork`.
-        ValueError: If ``form`` is not one of the two.
+        ValueError: If ``form`` or ``accuracy_level`` is not one of the two.
         RuntimeError: If onnxruntime cannot load the result; no file is written then.
 
     Example::
@@ -69,10 +76,12 @@ def export_onnx(small: DeployedNetwork, example_inputs: Any, path: str | Path, f
         raise TypeError(f"export_onnx takes what bayesbits.deploy returns, and this is a {type(small).__name__}")
     if form not in FORMS:
         raise ValueError(f"form is {form!r}; it is one of {', '.join(FORMS)}")
-    _write(to_onnx(small, example_inputs, form), path)
+    if accuracy_level not in ACCURACY_LEVELS:
+        raise ValueError(f"accuracy_level is {accuracy_level!r}; it is one of {ACCURACY_LEVELS}")
+    _write(to_onnx(small, example_inputs, form, accuracy_level), path)
 
 
-def to_onnx(small: DeployedNetwork, example_inputs: Any, form: str) -> ModelProto:
+def to_onnx(small: DeployedNetwork, example_inputs: Any, form: str, accuracy_level: int = 1) -> ModelProto:
     """The ONNX model of a deployed network."""
     from bayesbits.deploy.onnx.replace_custom_nodes import replace_custom_nodes
 
@@ -80,7 +89,7 @@ def to_onnx(small: DeployedNetwork, example_inputs: Any, form: str) -> ModelProt
     inputs = tuple(small.bind(*split_inputs(example_inputs)))
     model = export_with_custom_nodes(small.program, small.integer, inputs, opset)
     model.ir_version = ir_version
-    replace_custom_nodes(model, small.integer, compact=form == "compact")
+    replace_custom_nodes(model, small.integer, compact=form == "compact", accuracy=accuracy_level)
     return model
 
 
