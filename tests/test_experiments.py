@@ -23,6 +23,7 @@ from experiments.fronts import compare
 from experiments.methods import FLOAT_ROW, Results, Row, chosen, recipe_of, rows, summary, table
 from experiments.methods import parse as parse_methods
 from experiments.posttrain import as_typed, parse, thinned, to_round
+from experiments.run_time import OURS, SENTENCES, sentences, write_ours
 from tests.zoo.data_files import Bytes, cifar_arrays, refused
 
 
@@ -237,3 +238,18 @@ def test_the_list_of_the_evidence_names_recipes_that_can_be_run(tmp_path):
         f"{cost}% bops" for cost in ("0.45", "0.35", "0.28", "0.2")
     }
     assert all(recipe.search.distillation == 0.5 and recipe.float_training is not None for recipe in ours)
+
+
+@pytest.mark.parametrize("name", ["run time 4/8", "weights alone, 4 bits, level 4"])
+def test_files_at_run_time_and_of_weights_alone_are_written_and_verified(name, tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(40, 8), nn.GELU(), nn.Linear(8, 3)).eval()
+    write_ours(name, model, {"input": torch.randn(4, 40)}, tmp_path / "network.onnx")
+    assert (tmp_path / "network.onnx").is_file()
+    assert type(model[0]) is nn.Linear  # detached again
+    assert name in OURS
+
+
+def test_there_are_sentences_to_embed():
+    assert len(sentences()) == SENTENCES
+    assert all(40 < len(one) < 200 for one in sentences())

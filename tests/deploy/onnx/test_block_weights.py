@@ -7,7 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 import bayesbits as bb
-from bayesbits.deploy.onnx.block_weights import ACCURACY, DOMAIN, OPERATION, pack_blocks, stored_bits
+from bayesbits.deploy.onnx.block_weights import DOMAIN, FLOAT32, INT8, OPERATION, pack_blocks, stored_bits
 from bayesbits.deploy.onnx.runtime import Session, operation_counts
 
 
@@ -21,8 +21,9 @@ def test_bytes_by_hand():
 
 
 def test_widths_that_the_operation_lacks_take_the_next_one():
-    assert [stored_bits(bits, compact=True) for bits in (0, 2, 3, 4, 5, 8)] == [2, 2, 4, 4, 8, 8]
-    assert [stored_bits(bits, compact=False) for bits in (2, 4, 8)] == [4, 4, 8]  # older releases have no 2 bits
+    assert [stored_bits(bits, INT8, compact=True) for bits in (0, 2, 3, 4, 5, 8, 16)] == [2, 2, 4, 4, 8, 8, None]
+    assert [stored_bits(bits, INT8, compact=False) for bits in (2, 4, 8)] == [4, 4, 8]  # older releases have no 2 bits
+    assert [stored_bits(bits, FLOAT32, compact=True) for bits in (2, 4, 8)] == [4, 4, None]  # others have no kernel
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
@@ -34,7 +35,7 @@ def test_the_runtime_multiplies_with_code_times_step(bits, inputs):
     steps = generator.random((5, -(-inputs // 32)), np.float32)
     node = helper.make_node(
         OPERATION, ["x", "weight", "steps"], ["y"], domain=DOMAIN,
-        K=inputs, N=5, bits=bits, block_size=32, accuracy_level=ACCURACY,
+        K=inputs, N=5, bits=bits, block_size=32, accuracy_level=FLOAT32,
     )  # fmt: skip
     graph = helper.make_graph(
         [node], "product",
@@ -61,8 +62,8 @@ class Classifier(nn.Sequential):
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("form", ["fast", "compact"])
-def test_a_network_of_weights_alone_is_proven(form, tmp_path):
+@pytest.mark.parametrize(("form", "level"), [("fast", 1), ("compact", 1), ("compact", 4)])
+def test_a_network_of_weights_alone_is_proven(form, level, tmp_path):
     torch.manual_seed(1)
     model, x = Classifier().eval(), torch.randn(8, 3, 9)
     with torch.no_grad():
@@ -78,13 +79,24 @@ def test_a_network_of_weights_alone_is_proven(form, tmp_path):
     assert small.integer.steps("7").shape == (40, 2)
     assert {layer.name: layer.group_size for layer in small.integer.layers} == {"0": None, "5": 32, "7": 32, "10": 32}
     path = tmp_path / "network.onnx"
-    bb.export_onnx(small, x, path, form)
+    bb.export_onnx(small, x, path, form, accuracy_level=level)
     found = bb.verify(compressor, small, path, x)
+    largest = max(tensor.relative_error for tensor in found.runtime_tensors)
+    assert largest < 2e-6 if level == 1 else 1e-4 < largest < 0.05  # activations in 8 bits
     assert found.stored.weights == found.derived.weights == sum(p.numel() for n, p in model.named_parameters()
                                                                if n in bits)  # fmt: skip
-    assert operation_counts(path)["MatMulNBits"] == 4  # the tied layer runs twice
+    assert operation_counts(path)["MatMulNBits"] == (3 if level == 1 else 4)  # the tied layer runs twice
+    assert not {"Cast", "Slice", "DequantizeLinear"} & operation_counts(path).keys()  # expanded when it is loaded
     bb.save(small, tmp_path / "stored")
     assert torch.equal(bb.load(tmp_path / "stored", Classifier())(x), small(x))
+
+
+def test_other_accuracy_levels_are_refused(tmp_path):
+    model, x = nn.Linear(32, 2).eval(), torch.zeros(2, 32)
+    compressor = bb.attach(model, x, bb.Spec.for_backend("onnxruntime", activations="float"))
+    compressor.fix()
+    with pytest.raises(ValueError, match=r"accuracy_level is 2; it is one of \(1, 4\)"):
+        bb.export_onnx(bb.deploy(compressor), x, tmp_path / "network.onnx", accuracy_level=2)
 
 
 def test_wide_weights_in_groups(tmp_path):

@@ -11,8 +11,10 @@ from torch import nn
 
 import bayesbits as bb
 from bayesbits.deploy.onnx.block_weights import OPERATION, pack_blocks
-from bayesbits.deploy.verification.block_weights import unpack_blocks
+from bayesbits.deploy.verification.block_weights import activation_error, unpack_blocks
 from bayesbits.deploy.verification.compare_onnx_constants import check_onnx_constants
+from bayesbits.deploy.verification.compare_runtime import RuntimeComparison
+from bayesbits.deploy.verification.deployed_program import run_deployed
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +84,7 @@ def option(name: str, value: int) -> object:
         (change_code, "weight differs in 1 of 240 values"),
         (change_step, "weight.step differs in 1 of 12 values"),
         (fill_with_others, "last group of inputs is not filled up with zeros"),
-        (option("accuracy_level", 4), "accuracy_level of its MatMulNBits is 4 in the ONNX file, and 1"),
+        (option("accuracy_level", 0), "accuracy level of its MatMulNBits is 0 in the ONNX file, and not 1 or 4"),
         (option("block_size", 16), "block_size of its MatMulNBits is 16"),
         (lambda model: node_of(model).input.append(".weight"), "reads other tensors than input, codes and steps"),
     ],
@@ -100,3 +102,30 @@ def test_reading_is_the_inverse_of_packing(small, bits):
     codes = np.random.default_rng(bits).integers(-high, high + 1, (6, 40))
     node = helper.make_node(OPERATION, ["x", "w", "s"], ["y"], K=40, N=6, block_size=32, accuracy_level=1, bits=bits)
     np.testing.assert_array_equal(unpack_blocks(small.integer.layers[0], pack_blocks(codes, bits, 32), node), codes)
+
+
+def test_the_error_of_rounded_activations_by_hand(small):
+    layer = small.integer.layers[0]
+    codes, steps = torch.zeros(6, 40), torch.ones(6, 2)
+    codes[0, 0], codes[0, 1], codes[0, 39], codes[1, 35] = 2.0, -3.0, 4.0, 1.0
+    steps[0, 1] = 10.0
+    x = torch.zeros(1, 40)
+    x[0, 5], x[0, 33] = -2.54, 5.08
+    found = activation_error(layer, codes, steps, x) / 1.01
+    assert found[0].tolist() == pytest.approx([0.01 * 5 + 0.02 * 40, 0.02 * 1, 0, 0, 0, 0])
+
+
+def test_a_product_that_is_off_by_more_is_found(small, file, tmp_path):
+    """At level 4 the rounding of activations is allowed for, and a wrong step is still found."""
+    x = torch.randn(2, 40)
+    model = onnx.load(file)
+    option("accuracy_level", 4)(model)
+    onnx.save(model, tmp_path / "rounded.onnx")
+    comparison = RuntimeComparison(small, model)
+    values, outputs = run_deployed(small, [x], comparison.nodes)
+    comparison.compare([x], 2, values, outputs)
+    tensor = next(one for one in model.graph.initializer if one.name == ".bias")
+    tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) + np.float32(0.2), tensor.name))
+    comparison = RuntimeComparison(small, model)
+    with pytest.raises(bb.VerificationError, match="numbers of the layer are off by"):
+        comparison.compare([x], 2, values, outputs)

@@ -30,10 +30,14 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 FORMS = ("fast", "compact", "qdq")
+ACCURACY_LEVELS = (1, 4)
+"""Those of `block_weights`, which imports onnx."""
 INT2_OPSET, INT2_IR_VERSION = 25, 13  # the first versions with integers of 2 bits
 
 
-def export_onnx(small: DeployedNetwork, example_inputs: Any, path: str | Path, form: str = "fast") -> None:
+def export_onnx(
+    small: DeployedNetwork, example_inputs: Any, path: str | Path, form: str = "fast", *, accuracy_level: int = 1
+) -> None:
     """Write a deployed network to an ONNX file that onnxruntime, or another runtime, runs with integer kernels.
 
     ``"fast"`` and ``"compact"`` are for onnxruntime, and compute the same values with the same kernels; they differ in
@@ -48,11 +52,14 @@ def export_onnx(small: DeployedNetwork, example_inputs: Any, path: str | Path, f
             ``"compact"`` stores weights of 2 and 4 bits packed; the runtime casts them to bytes when it loads the file.
             ``"qdq"`` has operations of the ONNX standard alone, with numbers between them that QuantizeLinear and
             DequantizeLinear round, and each runtime decides itself what it computes in integers.
+        accuracy_level: For weights in groups of inputs (``Spec(group_size=...)``), how the runtime multiplies them with
+            float activations. 1: in float32. 4: it rounds blocks of activations to 8 bits on the way, which takes a
+            fraction of the time; ``verify`` then allows for that rounding.
 
     Raises:
         ImportError: If a package of the extra ``onnx`` is missing.
         TypeError: If ``small`` is not a :class:`bayesbits.DeployedNetwork`.
-        ValueError: If ``form`` is not one of the three.
+        ValueError: If ``form`` is not one of the three, or ``accuracy_level`` neither 1 nor 4.
         RuntimeError: If onnxruntime cannot load the result; no file is written then.
 
     Example::
@@ -74,10 +81,12 @@ def export_onnx(small: DeployedNetwork, example_inputs: Any, path: str | Path, f
         raise TypeError(f"export_onnx takes what bayesbits.deploy returns, and this is a {type(small).__name__}")
     if form not in FORMS:
         raise ValueError(f"form is {form!r}; it is one of {', '.join(FORMS)}")
-    _write(to_onnx(small, example_inputs, form), path)
+    if accuracy_level not in ACCURACY_LEVELS:
+        raise ValueError(f"accuracy_level is {accuracy_level!r}; it is one of {ACCURACY_LEVELS}")
+    _write(to_onnx(small, example_inputs, form, accuracy_level), path)
 
 
-def to_onnx(small: DeployedNetwork, example_inputs: Any, form: str) -> ModelProto:
+def to_onnx(small: DeployedNetwork, example_inputs: Any, form: str, accuracy_level: int = 1) -> ModelProto:
     """The ONNX model of a deployed network."""
     from bayesbits.deploy.onnx.replace_custom_nodes import replace_custom_nodes
 
@@ -87,7 +96,7 @@ def to_onnx(small: DeployedNetwork, example_inputs: Any, form: str) -> ModelProt
     opset, ir_version = _versions(small.integer, form)
     model = export_with_custom_nodes(small.program, small.integer, inputs, opset)
     model.ir_version = ir_version
-    replace_custom_nodes(model, small.integer, compact=form == "compact")
+    replace_custom_nodes(model, small.integer, compact=form == "compact", accuracy=accuracy_level)
     return model
 
 

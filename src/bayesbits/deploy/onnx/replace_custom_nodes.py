@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
+from bayesbits.deploy.onnx.block_weights import FLOAT32
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
 from bayesbits.deploy.onnx.fast_forms import RUNTIME_DOMAIN, write_fast_forms
 from bayesbits.deploy.onnx.product_nodes import write_product
@@ -42,11 +43,11 @@ SUFFIX = {
 }
 
 
-def replace_custom_nodes(model: ModelProto, network: IntegerNetwork, *, compact: bool) -> None:
+def replace_custom_nodes(model: ModelProto, network: IntegerNetwork, *, compact: bool, accuracy: int = FLOAT32) -> None:
     """Replace the custom nodes in place, name inputs and outputs, and store the map of tensors in the model."""
     write_fast_forms(model)
     keep_zero_padding(model)
-    replacement = _Replacement(model.graph, network, compact)
+    replacement = _Replacement(model.graph, network, compact, accuracy)
     for node in model.graph.node:
         replacement.visit(node)
     graph, writer = model.graph, replacement.writer
@@ -70,9 +71,9 @@ def replace_custom_nodes(model: ModelProto, network: IntegerNetwork, *, compact:
 
 
 class _Replacement:
-    def __init__(self, graph: GraphProto, network: IntegerNetwork, compact: bool) -> None:
+    def __init__(self, graph: GraphProto, network: IntegerNetwork, compact: bool, accuracy: int) -> None:
         self.network = network
-        self.writer = NodeWriter(network, compact)
+        self.writer = NodeWriter(network, compact, accuracy)
         self.mapped: list[MappedTensor] = []
         self._outputs = {value.name for value in graph.output}
         self._shapes = {

@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from bayesbits.deploy.onnx.block_weights import write_block_product
+from bayesbits.deploy.onnx.block_weights import FLOAT32, stored_bits, write_block_product, write_expanded_weight
 from bayesbits.deploy.onnx.run_time_nodes import RunTimeNodes
 from bayesbits.deploy.onnx.tensor_names import auxiliary_node
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerTable
@@ -43,8 +43,6 @@ from bayesbits.records.topology import output_axis
 
 Array = NDArray[Any]
 
-NARROW_BITS = 8
-"""The widest codes that one byte holds."""
 FEW_CHANNELS, PADDED_CHANNELS = (2, 3), 4
 """The runtime copies the channels of a window position by position, four bytes twice as fast as two or three."""
 DEPTHWISE_BLOCK, DEPTHWISE_PART = 16, 8
@@ -57,8 +55,9 @@ MANY_CHANNELS, MANY_POSITIONS = 56, 144
 class NodeWriter:
     """Collects the nodes and constants that replace custom nodes."""
 
-    def __init__(self, network: IntegerNetwork, compact: bool) -> None:
-        self.network, self.compact = network, compact
+    def __init__(self, network: IntegerNetwork, compact: bool, accuracy: int = FLOAT32) -> None:
+        """`accuracy`: the accuracy level of products with weights in groups."""
+        self.network, self.compact, self.accuracy = network, compact, accuracy
         self.nodes: list[NodeProto] = []
         self.constants: dict[str, TensorProto] = {}
         self.more_channels: dict[str, int] = {}
@@ -283,15 +282,14 @@ class NodeWriter:
     def _float_layer(self, layer: IntegerLayer, x: str, output: str, name: str, shape: Sequence[int | None]) -> None:
         """A layer in float; codes of its weight are multiplied by their steps, once, when the file is loaded.
 
-        A weight in groups stays packed, and is expanded while it is multiplied (see `block_weights`).
+        A weight in groups may stay packed, and is then expanded while it is multiplied (see `block_weights`).
         """
-        if layer.group_size is not None and layer.bits <= NARROW_BITS:
-            write_block_product(self, layer, x, output, name)
+        bits = None if layer.group_size is None else stored_bits(layer.bits, self.accuracy, self.compact)
+        if bits is not None:
+            write_block_product(self, layer, bits, x, output, name)
             return
         if layer.group_size is not None:
-            operands = [self._weight(layer), self.constant(f"{layer.name}.weight.step", self._tensor(layer, "steps"))]
-            size = layer.group_size
-            weight = self.add("DequantizeLinear", operands, f"{name}/weight", axis=1, block_size=size)
+            weight = write_expanded_weight(self, layer, self._weight(layer), name)
         elif f"{layer.name}.codes" in self.network.tensors:
             codes = self.add("Cast", [self._weight(layer)], f"{name}/codes", to=TensorProto.FLOAT)
             steps = self._tensor(layer, "steps")
