@@ -197,7 +197,7 @@ class WidthProgram:
 
 def _parts(cost: Cost, name: str) -> list[float]:
     """What every layer, and then every product, adds to a cost; products have neither bytes nor predicted times."""
-    return [getattr(part, name, 0.0) for part in (*cost.layers, *cost.products)]
+    return [getattr(part, name, 0.0) for part in cost.parts]
 
 
 def _total(scores: Scores, plan: Plan) -> float:

@@ -61,7 +61,7 @@ def _collect(
     spec: Spec, topology: Topology, owners: Mapping[str, tuple[str, ...]]
 ) -> tuple[dict[str, Rule], dict[str, dict[str, Rule]]]:
     """For every layer its rule, and for every tensor the rule of each layer that has it ("" where none has it)."""
-    layers = {part.name: Rule() for part in (*topology.layers, *topology.products)}
+    layers = {name: Rule() for name in topology.macs_of}
     tensors = {tensor: {owner: Rule() for owner in names or ("",)} for tensor, names in owners.items()}
     inputs = {activation.name for activation in topology.activations if activation.network_input}
     fixed_inputs = set() if spec.input_bits == "learned" else inputs

@@ -161,9 +161,10 @@ class CostModel(nn.Module):
             layers, latency = self._count_latency(table, plan, layers, inputs, outputs)
         unsupported = sum(entry.macs for entry in self.topology.unsupported)
         other = self.topology.other_parameters
+        parts: tuple[LayerCost | ProductCost, ...] = (*layers, *products)
         return Cost(
-            macs=sum(part.macs for part in (*layers, *products)) + unsupported,
-            bops=sum(part.bops for part in (*layers, *products)) + unsupported * FLOAT_BOPS,
+            macs=sum(part.macs for part in parts) + unsupported,
+            bops=sum(part.bops for part in parts) + unsupported * FLOAT_BOPS,
             relative_bops=self.relative_bops(widths, on).item(),
             paper_relative_bops=self.relative_bops(widths, on, "paper").item(),
             weight_bytes=sum(layer.weight_bytes for layer in layers) + packed_bytes(other, FLOAT_BITS),

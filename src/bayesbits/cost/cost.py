@@ -109,9 +109,14 @@ class Cost:
     """The cost of every product of two activations that can be quantized, in running order."""
 
     @property
+    def parts(self) -> tuple[LayerCost | ProductCost, ...]:
+        """The cost of every layer, and then of every product of two activations."""
+        return (*self.layers, *self.products)
+
+    @property
     def unsupported_macs(self) -> int:
         """The multiply-accumulates outside of the layers and products, which stay in float."""
-        return self.macs - sum(part.macs for part in (*self.layers, *self.products))
+        return self.macs - sum(part.macs for part in self.parts)
 
     def __str__(self) -> str:
         head = ("layer", "MACs", "weight bits", "activation bits", "in", "out", "BOPs %", "bytes", "parameters")
@@ -126,7 +131,7 @@ class Cost:
         ]
         other_bytes = self.weight_bytes - sum(layer.weight_bytes for layer in self.layers)
         if self.unsupported_macs or other_bytes:
-            share = 100 - sum(part.share for part in (*self.layers, *self.products))
+            share = 100 - sum(part.share for part in self.parts)
             rows.append(
                 ("(float)", f"{self.unsupported_macs:,}", "32", "32", "", "", f"{abs(share):.2f}", f"{other_bytes:,}")
                 + (f"{self.parameters - sum(layer.parameters for layer in self.layers):,}",)

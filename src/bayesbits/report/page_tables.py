@@ -130,7 +130,7 @@ def remainder(run: Run) -> Row | None:
 
 
 def _remaining_share(cost: Cost) -> float:
-    return abs(100 - sum(entry.share for entry in (*cost.layers, *cost.products)))  # rounding must not give -0.0
+    return abs(100 - sum(entry.share for entry in cost.parts))  # rounding must not give -0.0
 
 
 def fixed_channels(topology: Topology) -> list[Row]:
