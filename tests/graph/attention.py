@@ -36,7 +36,9 @@ class Attention(nn.Module):
         return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed & ~blocked)
 
     def _added(self, query, key, value, x):
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=torch.linspace(-2, 0, POSITIONS))
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=torch.linspace(-2, 0, POSITIONS).expand(1, POSITIONS)
+        )
 
     def _matmul(self, query, key, value, x):
         return (query @ key.transpose(-2, -1) * 0.5).softmax(-1).matmul(value)

@@ -69,7 +69,7 @@ def test_products_with_parameters_masks_and_other_forms_are_left_alone():
     topology = read(Others(), (torch.randn(2, 4, 4), torch.ones(2, 6, dtype=torch.long)))
     assert topology.products == ()
     assert [layer.name for layer in topology.layers] == ["layer", "table"]
-    assert len(topology.unsupported) == 3
+    assert sum(entry.macs > 0 for entry in topology.unsupported) == 3
 
 
 class Square(nn.Module):

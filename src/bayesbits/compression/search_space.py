@@ -106,7 +106,7 @@ def _collect(
 
     Widths that a layer's rule gives do not concern its input where that is `decided` by the spec.
     """
-    layers = {part.name: Rule() for part in (*topology.layers, *topology.products, *topology.tables)}
+    layers = {name: Rule() for name in (*topology.macs_of, *(table.name for table in topology.tables))}
     tensors = {tensor: {owner: Rule() for owner in names or ("",)} for tensor, names in owners.items()}
     inputs = {activation.name for activation in topology.activations if activation.network_input}
     fixed_inputs = set() if spec.input_bits == "learned" else inputs

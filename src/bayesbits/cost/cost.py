@@ -126,14 +126,19 @@ class Cost:
     """The cost of every product of two activations that can be quantized, in running order."""
 
     @property
-    def parts(self) -> tuple[LayerCost | TableCost, ...]:
-        """The layers, and behind them the tables: all that has bytes of its own."""
+    def multiplied(self) -> tuple[LayerCost | ProductCost, ...]:
+        """The layers, and behind them the products of two activations: all that has MACs."""
+        return (*self.layers, *self.products)
+
+    @property
+    def stored(self) -> tuple[LayerCost | TableCost, ...]:
+        """The layers, and behind them the tables: all that has bytes."""
         return (*self.layers, *self.tables)
 
     @property
     def unsupported_macs(self) -> int:
         """The multiply-accumulates outside of the layers and products, which stay in float."""
-        return self.macs - sum(part.macs for part in (*self.layers, *self.products))
+        return self.macs - sum(part.macs for part in self.multiplied)
 
     def __str__(self) -> str:
         head = ("layer", "MACs", "weight bits", "activation bits", "in", "out", "BOPs %", "bytes", "parameters")
@@ -151,13 +156,12 @@ class Cost:
             (one.name, f"{one.macs:,}", str(one.left_bits), str(one.right_bits), "", "", f"{one.share:.2f}", "", "")
             for one in self.products
         ]
-        parts = self.parts
-        other_bytes = self.weight_bytes - sum(part.weight_bytes for part in parts)
+        other_bytes = self.weight_bytes - sum(part.weight_bytes for part in self.stored)
         if self.unsupported_macs or other_bytes:
-            share = 100 - sum(part.share for part in (*self.layers, *self.products))
+            share = 100 - sum(part.share for part in self.multiplied)
             rows.append(
                 ("(float)", f"{self.unsupported_macs:,}", "32", "32", "", "", f"{abs(share):.2f}", f"{other_bytes:,}")
-                + (f"{self.parameters - sum(part.parameters for part in parts):,}",)
+                + (f"{self.parameters - sum(part.parameters for part in self.stored):,}",)
             )
         total = ("total", f"{self.macs:,}", "", "", "", "", "100.00", f"{self.weight_bytes:,}", f"{self.parameters:,}")
         summary = (

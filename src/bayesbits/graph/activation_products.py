@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from torch import fx
 
@@ -69,11 +70,12 @@ def find_activation_products(
 
 def operand_nodes(node: fx.Node) -> tuple[fx.Node, fx.Node]:
     """The two tensors that a product multiplies; of attention the queries and the keys."""
+    given: Any = node.args
     if operation(node) == "einsum":
-        left, right = node.args[1]  # type: ignore[misc]
+        left, right = given[1]
     else:
         first = 1 if operation(node) == "baddbmm" else 0
-        left, right = node.args[first : first + 2]
+        left, right = given[first : first + 2]
     assert isinstance(left, fx.Node)
     assert isinstance(right, fx.Node)
     return left, right
@@ -88,9 +90,8 @@ def read_nodes(node: fx.Node) -> tuple[fx.Node, ...]:
 def form_of(node: fx.Node) -> AttentionForm | EinsumForm | None:
     """The form of an einsum or an attention; None for other products, and for forms that are no matrix product."""
     if operation(node) == "einsum":
-        equation, tensors = node.args[:2]
-        ranks = tuple(len(shape(used)) for used in tensors)  # type: ignore[union-attr, arg-type]
-        return einsum_form(str(equation), ranks)
+        args: Any = node.args
+        return einsum_form(str(args[0]), tuple(len(shape(used)) for used in args[1]))
     if operation(node) == ATTENTION:
         given = arguments(node)
         values = {name: used.meta["val"] if isinstance(used, fx.Node) else used for name, used in given.items()}

@@ -294,4 +294,4 @@ def autocast_dtype(x: Tensor) -> torch.dtype | None:
     """The dtype that autocast would cast x to in front of a layer: quantizers write it at once, instead of twice."""
     if x.dtype != torch.float32 or x.is_meta or not torch.is_autocast_enabled(x.device.type):
         return None
-    return torch.getautocast_dtype(x.device.type)
+    return torch.get_autocast_dtype(x.device.type)

@@ -83,45 +83,46 @@ def run_attached(products: tuple[MatrixProduct, ...], function: Any, args: Any, 
     What is more than a matrix product runs as operations of torch that are none of the `FUNCTIONS`: modules around this
     one that count the calls of those see none of them, quantized or not.
     """
-    operation = FUNCTIONS[function]
-    quantized = any(product.is_quantized for product in products)
+    operation, result = FUNCTIONS[function], None
     if operation in PLAIN:
-        left, right = (*args, *kwargs.values())
-        return products[0](left, right, function)
-    if operation == "einsum":
-        return _run_einsum(products[0], args, quantized)
-    if operation == "baddbmm":
-        given = {"beta": 1, "alpha": 1, **dict(zip(_ADDED, args, strict=False)), **kwargs}
-        if not quantized:
-            tensors = [given.pop(name) for name in _ADDED]
-            return aten.baddbmm.default(*tensors, **given)
-        added, left, right = (given[name] for name in _ADDED)
-        return run_baddbmm(_run, products[0], added, left, right, given["beta"], given["alpha"])
-    assert operation == ATTENTION
-    given = dict(zip(_ATTENTION, args, strict=False)) | dict(kwargs)
-    if not quantized:
-        named = {name: given.pop(name) for name in ("scale", "enable_gqa") if name in given}
-        return aten.scaled_dot_product_attention.default(
-            *(given.get(n, _DEFAULTS.get(n)) for n in _ATTENTION[:6]), **named
-        )
-    tensors = [given["query"], given["key"], given["value"], given.get("attn_mask")]
-    result: Tensor = run_attention(_run, *products, attention_form(**given), *tensors)
+        operands = [*args, *kwargs.values()]
+        result = products[0](operands[0], operands[1], function)
+    elif operation == "einsum":
+        result = _einsum(products[0], args)
+    elif operation == "baddbmm":
+        result = _baddbmm(products[0], {**dict(zip(_ADDED, args, strict=False)), **kwargs})
+    elif operation == ATTENTION:
+        result = _attention(products, {**dict(zip(_ATTENTION, args, strict=False)), **kwargs})
+    assert isinstance(result, Tensor)
+    return result
+
+
+def _einsum(product: MatrixProduct, args: Any) -> Any:
+    equation, tensors = args[0], args[1] if isinstance(args[1], list | tuple) else args[1:]
+    form = einsum_form(equation, tuple(tensor.dim() for tensor in tensors))
+    if form is None or not product.is_quantized:
+        return aten.einsum.default(equation, list(tensors))
+    return run_einsum(_run, product, form, *tensors)
+
+
+def _baddbmm(product: MatrixProduct, given: dict[str, Any]) -> Any:
+    added, left, right = (given[name] for name in _ADDED)
+    beta, alpha = given.get("beta", 1), given.get("alpha", 1)
+    if not product.is_quantized:
+        return aten.baddbmm.default(added, left, right, beta=beta, alpha=alpha)
+    return run_baddbmm(_run, product, added, left, right, beta, alpha)
+
+
+def _attention(products: tuple[MatrixProduct, ...], given: dict[str, Any]) -> Any:
+    scores, context = products
+    if not scores.is_quantized and not context.is_quantized:
+        return aten.scaled_dot_product_attention.default(**given)
+    query, key, value, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
+    result = run_attention(_run, scores, context, attention_form(**given), query, key, value, mask)
     if result.dim() != BATCH_HEADS_POSITIONS_FEATURES:
         return result
     # In memory the heads come behind the positions, as torch leaves them: code may view both as one axis.
     return result.transpose(1, 2).contiguous().transpose(1, 2)
-
-
-_DEFAULTS = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False}
-
-
-def _run_einsum(product: MatrixProduct, args: Any, quantized: bool) -> Tensor:
-    equation, tensors = args[0], args[1:]
-    tensors = tensors[0] if len(tensors) == 1 else tensors
-    form = einsum_form(equation, tuple(tensor.dim() for tensor in tensors))
-    if not quantized or form is None:
-        return aten.einsum.default(equation, list(tensors))
-    return run_einsum(_run, product, form, *tensors)
 
 
 def _run(operation: Any, *args: Any, **kwargs: Any) -> Any:

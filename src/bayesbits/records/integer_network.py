@@ -255,6 +255,11 @@ class IntegerNetwork:
         return self.structure.products
 
     @property
+    def parts(self) -> tuple[IntegerLayer | IntegerProduct, ...]:
+        """The layers, and then the products."""
+        return (*self.layers, *self.products)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know: layers and tensors that stay in float, and why."""
         return self.structure.notes
@@ -299,7 +304,7 @@ class IntegerNetwork:
     @property
     def macs(self) -> int:
         """The multiply-accumulates for the inputs that the network was attached with."""
-        return sum(part.macs for part in (*self.layers, *self.products)) + self.structure.other_macs
+        return sum(part.macs for part in self.parts) + self.structure.other_macs
 
     @cached_property
     def _layers(self) -> dict[str, IntegerLayer]:

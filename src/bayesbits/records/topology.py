@@ -275,8 +275,7 @@ class Topology(Record):
     @property
     def macs(self) -> int:
         """The multiply-accumulates of the network, those of unsupported parts included."""
-        parts = (*self.layers, *self.products, *self.unsupported)
-        return sum(part.macs for part in parts)
+        return sum(self.macs_of.values()) + sum(entry.macs for entry in self.unsupported)
 
     @cached_property
     def weight_tensors(self) -> dict[str, tuple[str, ...]]:
@@ -299,7 +298,8 @@ class Topology(Record):
     @cached_property
     def macs_of(self) -> dict[str, int]:
         """The multiply-accumulates of every layer and product, by its name."""
-        return {part.name: part.macs for part in (*self.layers, *self.products)}
+        macs = {layer.name: layer.macs for layer in self.layers}
+        return macs | {product.name: product.macs for product in self.products}
 
     @cached_property
     def product_tensors(self) -> dict[str, Product]:

@@ -45,21 +45,12 @@ def test_the_product_in_front_of_a_layer_emits_its_codes():
 
 
 def test_attention_without_a_quantized_operand_stays_one_operation():
-    operands = ("query", "key", "probabilities", "value")
-    compressor, small = deployed(changes={f"sdpa.{name}": 32 for name in operands})
-    assert "scaled_dot_product_attention" not in nodes(small)  # quantizers of 32 bits clip
-    inputs = examples()
+    operands, inputs = ("query", "key", "probabilities", "value"), examples()
     rules = {"sdpa.*": {"skip": True}}
     compressor = bb.attach(attention(), inputs, bb.Spec(activation_products=True, rules=rules))
     compressor.calibrate([inputs])
-    compressor.fix(
-        bb.Plan.uniform(compressor.topology, 8, 8).__class__(
-            {
-                **bb.Plan.uniform(compressor.topology, 8, 8).bits,
-                **{f"sdpa.{name}": 32 for name in operands},
-            }
-        )
-    )
+    plan = bb.Plan.uniform(compressor.topology, 8, 8)
+    compressor.fix(bb.Plan({**plan.bits, **{f"sdpa.{name}": 32 for name in operands}}))
     small = bb.deploy(compressor)
     assert "scaled_dot_product_attention" in nodes(small)
     assert small.integer.products == ()

@@ -127,7 +127,8 @@ class CustomNodeInterpreter(fx.Interpreter):
             self._uint8[node] = self.network.grid(product.output)
         dtype = torch.float32 if product.output is None else torch.uint8
         left, right = (x.shape for x in operands)
-        shape = [*torch.broadcast_shapes(left[:-2], right[:-2]), left[-2], right[-1]]
+        stacked = torch.broadcast_shapes(left[:-2], right[:-2])  # type: ignore[no-untyped-call]
+        shape = [*stacked, left[-2], right[-1]]
         return custom_node(node, "Product", product.name, tuple(operands), dtype, shape)
 
 

@@ -173,7 +173,7 @@ def kernels(model: ModelProto, network: IntegerNetwork) -> tuple[Kernel, ...]:
     operations: dict[str, set[str]] = {}
     for node in _optimized(model).graph.node:
         operations.setdefault(layer_of(node.name), set()).add(node.op_type)
-    return tuple(_kernel(part, operations.get(part.name, set())) for part in (*network.layers, *network.products))
+    return tuple(_kernel(part, operations.get(part.name, set())) for part in network.parts)
 
 
 def operation_counts(model: ModelProto | str | Path) -> dict[str, int]:

@@ -68,17 +68,16 @@ class _Writing:
     def write(self, twin: fx.Node) -> fx.Node:
         """The node with the result of the call; `twin` has the sizes of the example inputs."""
         products, name, form = [self._product(entry) for entry in self.entries], operation(self.node), form_of(twin)
-        args = self.node.args
+        args: Any = self.node.args
         if isinstance(form, AttentionForm):
             given = arguments(self.node)
             tensors = [given[name] for name in ("query", "key", "value", "attn_mask")]
             result = run_attention(self._call, products[0], products[1], form, *tensors)
         elif isinstance(form, EinsumForm):
-            left, right = args[1]  # type: ignore[misc]
-            result = run_einsum(self._call, products[0], form, left, right)
+            result = run_einsum(self._call, products[0], form, *args[1])
         elif name == "baddbmm":
             given = arguments(self.node)
-            result = run_baddbmm(self._call, products[0], *args[:3], given["beta"], given["alpha"])
+            result = run_baddbmm(self._call, products[0], args[0], args[1], args[2], given["beta"], given["alpha"])
         else:
             result = products[0](*args[:2])
         assert isinstance(result, fx.Node)

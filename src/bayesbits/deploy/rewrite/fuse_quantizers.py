@@ -26,11 +26,9 @@ def fuse_quantizers(program: RewrittenProgram) -> None:
     by_target = {
         target_of(QUANTIZERS, name): grid for name, grid in program.decision.grids.items() if grid.carrier == "uint8"
     }  # integer kernels emit no wider codes
-    emitters: dict[fx.Node, LayerNode | ProductNode] = {
-        entry.calls[0]: entry
-        for entry in (*program.layers, *program.products)
-        if entry.float_reason is None and len(entry.calls) == 1 and not getattr(entry, "dynamic", False)
-    }
+    entries: list[LayerNode | ProductNode] = [entry for entry in program.layers if not entry.dynamic]
+    entries += program.products
+    emitters = {entry.calls[0]: entry for entry in entries if entry.float_reason is None and len(entry.calls) == 1}
     dequantizers = {target_of(DEQUANTIZERS, name): grid for name, grid in program.decision.grids.items()}
     for node in list(program.graph.nodes):
         if node.op == "call_module" and node.target in by_target:

@@ -220,10 +220,11 @@ def _check_modules(small: DeployedNetwork) -> None:
         module = modules[target_of(PRODUCTS, product.name)]
         _check_field(product.name, "record of its module", module.product, product)
         if product.left is not None and product.right is not None and product.arithmetic == "integer":
-            scale = np.float32(network.grid(product.left).step) * np.float32(network.grid(product.right).step)
+            scale = np.array([network.grid(product.left).step], np.float32)
+            scale = scale * np.float32(network.grid(product.right).step)
             if product.output is not None:
                 scale = scale / np.float32(network.grid(product.output).step)
-            _DEPLOYED.check_equal(product.name, "scale", _array(module.scale).reshape(-1), np.array([scale]))
+            _DEPLOYED.check_equal(product.name, "scale", _array(module.scale).reshape(-1), scale)
     for grid in network.structure.grids:
         for folder in (QUANTIZERS, DEQUANTIZERS):
             module = modules.get(target_of(folder, grid.name))

@@ -113,8 +113,7 @@ class SimulationComparison:
 
         This compares the bounds, which the values of a batch need not reach.
         """
-        integer = self.small.integer
-        emitting = [part.name for part in (*integer.layers, *integer.products) if part.output is not None]
+        emitting = [part.name for part in self.small.integer.parts if part.output is not None]
         for bound, value in (("low", -BEYOND_ALL_RANGES), ("high", BEYOND_ALL_RANGES)):
             values, _ = run_deployed(self.small, self.small.bind(batch.args, batch.kwargs), self.nodes, bound)
             codes = self._codes(values)

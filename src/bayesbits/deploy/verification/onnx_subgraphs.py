@@ -101,8 +101,7 @@ class SubgraphExtractor:
 
     def __init__(self, model: ModelProto, tensors: Sequence[MappedTensor], small: DeployedNetwork) -> None:
         self.model = model
-        parts = (*small.integer.layers, *small.integer.products)
-        self._integer_layers = {part.name for part in parts if part.arithmetic == "integer"}
+        self._integer_layers = {part.name for part in small.integer.parts if part.arithmetic == "integer"}
         self._exporter_constants = exporter_constants(model, small)
         graph = model.graph
         self._producers = {name: node for node in graph.node for name in node.output}
@@ -169,7 +168,8 @@ class SubgraphExtractor:
 def exporter_constants(model: ModelProto, small: DeployedNetwork) -> set[str]:
     """Float constants of a model that the deployed network does not hold: the exporter computed them."""
     integer = small.integer
-    owners = [part.name for part in (*integer.layers, *integer.products, *integer.tables, *integer.structure.grids)]
+    owners = [part.name for part in integer.parts] + [table.name for table in integer.tables]
+    owners += [grid.name for grid in integer.structure.grids]
     program = small.program
     held = {_sorted_bytes(tensor.detach().numpy()) for tensor in (*program.parameters(), *program.buffers())}
     found = set()
