@@ -81,6 +81,17 @@ def test_a_table_that_was_replaced_is_noticed() -> None:
         compressor.plan()
 
 
+@pytest.mark.parametrize("method", ["lsq", "twn", "dq"])
+def test_other_methods_leave_tables_at_8_bits(method: str) -> None:
+    model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 3))
+    compressor = bb.attach(model, TOKENS, bb.Spec(method=method))
+    compressor.calibrate([TOKENS])
+    assert compressor.plan().bits["0.weight"] == 8
+    rule = bb.attach(compressor.detach(), TOKENS, bb.Spec(method=method, rules={"0": {"bits": 4}}))
+    rule.calibrate([TOKENS])
+    assert rule.plan().bits["0.weight"] == 4
+
+
 def test_rules_and_plans_say_the_width_of_a_table() -> None:
     model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 3))
     float_table = bb.attach(model, TOKENS, bb.Spec(rules={"0": {"skip": True}}))
