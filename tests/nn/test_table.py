@@ -37,6 +37,15 @@ def test_rows_are_those_of_the_quantized_table(per_row: bool) -> None:
     assert bool((table(TOKENS)[0, 1] == 0).all()) is not per_row, "a row of small numbers has a step of its own"
 
 
+def test_long_rows_have_a_range_each_whatever_the_spec_says() -> None:
+    tables = nn.ModuleDict({"long": nn.Embedding(5, 64), "short": nn.Embedding(5, 63)})
+    tables["head"] = nn.Linear(127, 2)
+    tables.forward = lambda tokens: tables["head"](torch.cat([tables["long"](tokens), tables["short"](tokens)], -1))  # type: ignore[method-assign]
+    quantizers = bb.attach(tables, TOKENS).attachment.quantizers
+    assert (quantizers["long.weight"].range_shape, quantizers["short.weight"].range_shape) == ((5,), ())
+    assert quantizers["head.weight"].range_shape == ()
+
+
 def test_gradients_reach_the_rows_that_were_looked_up_and_the_gates() -> None:
     model, compressor = words(gates="sigmoid", padding_idx=0)
     model(TOKENS).square().sum().backward()
