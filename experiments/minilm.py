@@ -119,6 +119,11 @@ class Compression:
         return compressor
 
 
+def without_padding(compressor: bb.Compressor, batches: list[Batch]) -> None:
+    """GPTQ over the tokens of sentences."""
+    gptq(compressor, batches, positions=lambda batch: batch["attention_mask"])
+
+
 SMOOTHED = 0.75
 NETWORKS: dict[str, Compression] = {
     "8/8": Compression(),
@@ -130,8 +135,9 @@ NETWORKS: dict[str, Compression] = {
     "8/8, smoothed with alpha 0.5": Compression(alpha=0.5),
     "8/8, smoothed": Compression(alpha=SMOOTHED),
     "4/8": Compression(4),
-    "4/8, gptq": Compression(4, improve=gptq),
-    "4/8, smoothed, gptq": Compression(4, SMOOTHED, improve=gptq),
+    "4/8, gptq": Compression(4, improve=without_padding),
+    "4/8, gptq with padding": Compression(4, improve=gptq),
+    "4/8, smoothed, gptq": Compression(4, SMOOTHED, improve=without_padding),
 }
 PROVEN = ("8/8, smoothed", "4/8, gptq")
 """The networks whose files are verified."""

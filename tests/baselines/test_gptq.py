@@ -1,6 +1,7 @@
 """GPTQ chooses codes whose errors compensate for each other."""
 
 import copy
+import sys
 from itertools import product
 
 import pytest
@@ -38,7 +39,7 @@ def test_blocks_of_columns_change_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     x = correlated(64, 12).double()
     weight, step = torch.randn(5, 12, dtype=torch.float64), torch.full((5, 1), 0.4, dtype=torch.float64)
     whole = _compensated_codes(weight, step, (-7, 7), x.T @ x, 0.01)
-    monkeypatch.setattr("bayesbits.baselines.gptq.BLOCK", 5)
+    monkeypatch.setattr(sys.modules["bayesbits.baselines.gptq"], "BLOCK", 5)  # the package has the function there
     assert torch.equal(_compensated_codes(weight, step, (-7, 7), x.T @ x, 0.01), whole)
 
 
@@ -74,6 +75,21 @@ def test_it_is_close_to_the_best_of_all_codes() -> None:
     ]
     (found,) = gptq(compressor, [x]).layers
     assert min(errors) * (1 - 1e-4) <= found.error <= sorted(errors)[3]
+
+
+def test_positions_that_do_not_count_have_no_say() -> None:
+    x = correlated(64, 8).reshape(16, 4, 8)
+    mask = torch.arange(4).expand(16, 4) < 3
+    padded = x.clone()
+    padded[~mask] = 50 * torch.randn(16, 8)
+    found = []
+    for inputs, positions in ((x[:, :3], None), (padded, lambda batch: mask.int()), (padded, None)):
+        torch.manual_seed(1)
+        compressor = fixed(nn.Sequential(nn.Linear(8, 4)), inputs)
+        found.append((gptq(compressor, [inputs], positions=positions).layers[0].error, compressor.model[0].weight))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-6)
+    assert torch.equal(found[0][1], found[1][1])
+    assert not torch.equal(found[1][1], found[2][1])
 
 
 def test_other_layers_are_skipped_and_networks_that_are_not_ready_are_refused() -> None:

@@ -163,7 +163,7 @@ def test_layers_that_are_left_as_they_were_are_named() -> None:
         ("first", "its weight is tied"), ("second", "its weight is tied"),
     ]  # fmt: skip
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    encoder = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, norm_first=True).eval()
+    encoder = with_outlier(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, norm_first=True))
     tokens = torch.randn(2, 3, 4)
     before_output = encoder(tokens)
     report = smooth(encoder, [tokens])

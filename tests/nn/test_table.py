@@ -37,6 +37,15 @@ def test_rows_are_those_of_the_quantized_table(per_row: bool) -> None:
     assert bool((table(TOKENS)[0, 1] == 0).all()) is not per_row, "a row of small numbers has a step of its own"
 
 
+def test_long_rows_have_a_range_each_whatever_the_spec_says() -> None:
+    tables = nn.ModuleDict({"long": nn.Embedding(5, 64), "short": nn.Embedding(5, 63)})
+    tables["head"] = nn.Linear(127, 2)
+    tables.forward = lambda tokens: tables["head"](torch.cat([tables["long"](tokens), tables["short"](tokens)], -1))  # type: ignore[method-assign]
+    quantizers = bb.attach(tables, TOKENS).attachment.quantizers
+    assert (quantizers["long.weight"].range_shape, quantizers["short.weight"].range_shape) == ((5,), ())
+    assert quantizers["head.weight"].range_shape == ()
+
+
 def test_gradients_reach_the_rows_that_were_looked_up_and_the_gates() -> None:
     model, compressor = words(gates="sigmoid", padding_idx=0)
     model(TOKENS).square().sum().backward()
@@ -79,6 +88,17 @@ def test_a_table_that_was_replaced_is_noticed() -> None:
     model[0] = nn.Embedding(5, 4)
     with pytest.raises(ValueError, match="0 was replaced after attaching"):
         compressor.plan()
+
+
+@pytest.mark.parametrize("method", ["lsq", "twn", "dq"])
+def test_other_methods_leave_tables_at_8_bits(method: str) -> None:
+    model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 3))
+    compressor = bb.attach(model, TOKENS, bb.Spec(method=method))
+    compressor.calibrate([TOKENS])
+    assert compressor.plan().bits["0.weight"] == 8
+    rule = bb.attach(compressor.detach(), TOKENS, bb.Spec(method=method, rules={"0": {"bits": 4}}))
+    rule.calibrate([TOKENS])
+    assert rule.plan().bits["0.weight"] == 4
 
 
 def test_rules_and_plans_say_the_width_of_a_table() -> None:

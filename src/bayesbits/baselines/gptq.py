@@ -10,7 +10,7 @@ and all inverses H_F^-1 that this takes are rows of one Cholesky factor of H^-1.
 their curvature, the largest first. It takes one pass over the data, and no learning: seconds for each layer.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +74,12 @@ class GPTQReport:
 
 
 def gptq(
-    compressor: Compressor, batches: Iterable[Any], *, damping: float = 0.01, progress: Progress | None = None
+    compressor: Compressor,
+    batches: Iterable[Any],
+    *,
+    positions: Callable[[Any], Tensor] | None = None,
+    damping: float = 0.01,
+    progress: Progress | None = None,
 ) -> GPTQReport:
     """Choose the codes of the weights of linear layers so that their errors compensate for each other.
 
@@ -84,6 +89,9 @@ def gptq(
     Args:
         compressor: The compressor of a network in evaluation mode, after `Compressor.fix`.
         batches: Batches of inputs, as for `Compressor.calibrate`.
+        positions: A function of a batch that says which of its positions count, as a mask: `lambda batch:
+            batch["attention_mask"]` leaves out the padding of sentences. Layers whose inputs have other positions count
+            all of theirs.
         damping: This part of the mean curvature is added to the curvature of every column.
         progress: A function that is called with a layer's name, its number and the number of layers.
 
@@ -113,7 +121,7 @@ def gptq(
         if layer.kind != "linear" and reasons[layer.name] is None:
             reasons[layer.name] = "it is a convolution, and this is for linear layers"
     names = [name for name, reason in reasons.items() if reason is None]
-    curvatures = _curvatures(compressor, names, held)
+    curvatures = _curvatures(compressor, names, held, positions)
     rounded = []
     with restored_on_failure(compressor), progress_bar("gptq", len(names)) as advance:
         for number, name in enumerate(names, start=1):
@@ -125,13 +133,17 @@ def gptq(
     return GPTQReport(compressor.plan(), tuple(rounded), skipped)
 
 
-def _curvatures(compressor: Compressor, names: list[str], batches: list[Any]) -> dict[str, tuple[Tensor, int]]:
-    """X^T X of every layer over all positions of all examples, in float64, and the number of positions."""
+def _curvatures(
+    compressor: Compressor, names: list[str], batches: list[Any], positions: Callable[[Any], Tensor] | None
+) -> dict[str, tuple[Tensor, int]]:
+    """X^T X of every layer over the positions that count, in float64, and the number of these positions."""
     found: dict[str, tuple[Tensor, int]] = {}
+    counted: Tensor | None = None
 
     def observer(name: str) -> Any:
         def observe(x: Tensor, _: Tensor) -> None:
-            rows = x.detach().flatten(0, -2).double()
+            masked = counted is not None and counted.shape == x.shape[:-1]
+            rows = (x[counted.bool()] if masked and counted is not None else x.flatten(0, -2)).detach().double()
             before, count = found.get(name, (0.0, 0))
             found[name] = (rows.T @ rows + before, count + len(rows))
 
@@ -139,6 +151,7 @@ def _curvatures(compressor: Compressor, names: list[str], batches: list[Any]) ->
 
     with as_float_network(compressor.attachment), observing_layers(compressor.model, {n: observer(n) for n in names}):
         for batch in batches:
+            counted = None if positions is None else positions(batch)
             call_without_labels(compressor.model, batch)
     return found
 

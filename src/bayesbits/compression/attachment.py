@@ -37,6 +37,10 @@ from bayesbits.records.topology import Topology
 from bayesbits.utils.batches import split_inputs
 from bayesbits.utils.torch_private import tree_map_only
 
+LONG_ROW = 64
+"""From so many columns on, every row of a table has a range of its own in any case: its step is half a bit for each
+weight at most, no kernel is slower for it, and one range for the rows of all words is far too coarse."""
+
 
 class Attachment(NetworkQuantizers):
     """The quantizers and gates of a network, what they were made for, and what they cost.
@@ -183,11 +187,13 @@ def _gated_quantizer(
         gates = METHODS[spec.method].gates or spec.gates
         return KnownRangeQuantizer(signed=False, beta=known, bits=widths, gates=gates, learn_range=False)
     # Axis 0 of a transposed convolution holds the inputs, and a range for each of those could not be deployed.
-    rows = layer.weight_shape[0] if layer is not None and layer.kind != "conv_transpose" else None
-    rows = topology.table_tensors[tensor].rows if tensor in topology.table_tensors else rows
-    rows = rows if spec.per_channel_weights else None
+    per_channel = spec.per_channel_weights and layer is not None and layer.kind != "conv_transpose"
+    rows = layer.weight_shape[0] if layer is not None and per_channel else None
     if layer is not None and spec.group_size is not None and layer.kind == "linear":
         rows = layer.weight_shape[0] * group_count(layer.weight_shape[1], spec.group_size)
+    table = topology.table_tensors.get(tensor)
+    if table is not None and (spec.per_channel_weights or table.columns >= LONG_ROW):
+        rows = table.rows
     stored = tensor in topology.parameter_tensors
     return GatedQuantizer(
         signed=stored, beta=1.0 if rows is None else torch.ones(rows), bits=widths,

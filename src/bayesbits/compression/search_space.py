@@ -179,8 +179,8 @@ def _given(spec: Spec, topology: Topology, tensor: str) -> tuple[int, ...]:
         given = MAX_BITS if spec.edge_bits == MAX_BITS else spec.input_bits
     elif spec.edge_bits is not None and tensor in _edges(topology):
         given = spec.edge_bits
-    elif spec.fixed_widths is not None:
-        given = spec.fixed_widths[tensor not in topology.parameter_tensors]
+    elif spec.fixed_widths is not None and tensor not in topology.table_tensors:
+        given = spec.fixed_widths[tensor not in topology.weight_tensors]
     if given is None:
         return ()
     if given == "learned" and not METHODS[spec.method].gated and tensor not in _decided_by_method(topology):

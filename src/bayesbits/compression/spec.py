@@ -96,7 +96,7 @@ class Spec:
         output_bits: The width of the outputs of layers that other float operations read (SiLU, GELU, a batch norm that
             cannot be folded): fixed, "learned", or None for no quantizer.
         per_channel_weights: Whether every output channel of a weight, and every row of a table of embeddings, has a
-            range of its own.
+            range of its own. Rows of 64 weights and more have one in any case.
         asymmetric_activations: Whether the range of an activation with values below zero has two ends of its own.
         unsigned_activations: Whether the range of an activation without values below zero starts at zero.
         activations: "static" (ranges that are calibrated and learned), "dynamic" (inputs of linear layers are quantized
@@ -152,7 +152,8 @@ class Spec:
     With a quantizer the layer emits codes, for which runtimes have much faster kernels than for numbers. It counts in
     no cost."""
     per_channel_weights: bool = False
-    """Whether every output channel of a weight, and every row of a table of embeddings, has a range of its own."""
+    """Whether every output channel of a weight, and every row of a table of embeddings, has a range of its own. Rows of
+    64 weights and more have one in any case."""
     asymmetric_activations: bool = True
     """Whether the range of an activation with values below zero has two ends of its own, [alpha, beta] with a zero
     point, as outputs of GELU, SiLU and hard-swish and standardized images need it; otherwise it is symmetric,
