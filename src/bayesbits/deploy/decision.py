@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import Dim
 
 from bayesbits.compression.compressor import Compressor
 from bayesbits.compression.final_form import make_final
@@ -25,6 +26,7 @@ from bayesbits.deploy.layer_weights import (
     stored_weights,
 )
 from bayesbits.deploy.signature import example_call
+from bayesbits.graph.symbolic_sizes import Marks
 from bayesbits.nn import Quantizer
 from bayesbits.records.integer_network import Grid, IntegerNetwork
 from bayesbits.records.plan import Plan
@@ -48,6 +50,8 @@ class Decision:
     """By the layer's name, without the removed channels; a stored network has none for layers of dead branches."""
     grids: Mapping[str, Grid]
     """By the tensor's name; tensors without a quantizer have none."""
+    marks: Marks | None = None
+    """The sizes of inputs that are dynamic; None: all that the network lets change, which are found by trying."""
 
     def is_zero(self, layer: str) -> bool:
         """Whether a layer emits zeros alone: its weight has no bits."""
@@ -122,6 +126,7 @@ def stored_decision(model: nn.Module, network: IntegerNetwork) -> Decision:
         removed=frozenset(structure.removed),
         weights={layer.name: stored_weights(network, layer) for layer in structure.layers},
         grids={grid.name: grid for grid in structure.grids},
+        marks=dict.fromkeys(sorted(structure.dynamic_places), Dim.AUTO),
     )
 
 

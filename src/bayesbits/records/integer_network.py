@@ -19,6 +19,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from bayesbits.records.dynamic_size import DynamicSize
 from bayesbits.records.serialization import Record, find_by_name
 from bayesbits.utils.pytree import Tree
 
@@ -154,6 +155,16 @@ class Structure(Record):
     """Remarks, such as what stays in float although it was to be quantized."""
     version: int = VERSION
     """The version of the JSON form."""
+    sizes: tuple[DynamicSize, ...] | None = None
+    """The sizes of inputs that may change from call to call, the batch among them; None in files that do not say it,
+    where only the batch may."""
+
+    @property
+    def dynamic_places(self) -> frozenset[tuple[int, int]]:
+        """Where the sizes stand that may change: positions of inputs, each with the dimension."""
+        if self.sizes is None:
+            return frozenset((number, 0) for number, batched in enumerate(self.batched) if batched)
+        return frozenset(place for size in self.sizes for place in size.places)
 
     @property
     def dynamic_batch(self) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,8 @@ from torch.export import Dim, ExportedProgram
 from bayesbits.deploy.modules import LAYERS, QUANTIZERS
 from bayesbits.graph.channel_rules import MOVES, PADS, SAME
 from bayesbits.graph.exported_program import operation
+from bayesbits.graph.symbolic_sizes import mark_sizes
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
-from bayesbits.utils.batches import at_least_two_examples
 from bayesbits.utils.naming import name_of
 from bayesbits.utils.torch_private import keep_onnx_translations
 
@@ -154,16 +154,19 @@ class _CustomNodeModule(nn.Module):
 
 
 def export_with_custom_nodes(
-    program: fx.GraphModule, network: IntegerNetwork, inputs: tuple[Tensor, ...], opset: int
+    program: fx.GraphModule,
+    network: IntegerNetwork,
+    inputs: tuple[Tensor, ...],
+    opset: int,
+    places: Collection[tuple[int, int]],
 ) -> ModelProto:
-    """The ONNX graph with custom nodes, for batches of any size where the network takes them.
+    """The ONNX graph with custom nodes, for inputs of any size where the network takes them.
 
-    Its inputs and outputs are in the order of the program; `tensor_names.name_inputs_and_outputs` names them.
+    `places` are the sizes of inputs that may change, as in `Structure.dynamic_places`. Its inputs and outputs are in the
+    order of the program; `tensor_names.name_inputs_and_outputs` names them.
     """
-    structure = network.structure
     inputs = tuple(x.detach().clone() for x in inputs)  # torch would merge one tensor that is given twice
-    inputs = tuple(at_least_two_examples(x) if own else x for x, own in zip(inputs, structure.batched, strict=True))
-    marks = tuple({0: Dim.AUTO} if own else None for own in structure.batched)
+    inputs, marks = mark_sizes(inputs, dict.fromkeys(sorted(places), Dim.AUTO))
     module = _CustomNodeModule(program, network).eval()
     with quiet_exporter(), torch.no_grad():
         exported = torch.export.export(module, inputs, dynamic_shapes=(marks,), strict=False)

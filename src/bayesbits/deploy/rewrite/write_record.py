@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import torch
 from torch import Tensor
 
 from bayesbits.cost.macs import layer_macs
+from bayesbits.deploy.dynamic_shapes import fixed_size_notes
 from bayesbits.deploy.layer_weights import LayerWeights
 from bayesbits.deploy.rewrite.program import LayerNode, RewrittenProgram
 from bayesbits.deploy.signature import name_tensors
 from bayesbits.graph.exported_program import shape
 from bayesbits.graph.layers import data_of
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, Structure
+from bayesbits.utils.pytree import Tree
 
 
 def write_record(program: RewrittenProgram) -> None:
@@ -25,6 +29,7 @@ def write_record(program: RewrittenProgram) -> None:
         layers.append(_layer(program, entry, weights, grid))
         tensors |= _tensors(entry, weights, grid)
     inputs, outputs = name_tensors(program.takes, program.returns)
+    dynamic = {place for size in program.dynamic.sizes for place in size.places}
     structure = Structure(
         layers=tuple(layers),
         grids=tuple(decision.grids.values()),
@@ -33,12 +38,13 @@ def write_record(program: RewrittenProgram) -> None:
         inputs=inputs,
         input_shapes=tuple(tuple(example.shape) for example in program.examples),
         input_types=tuple(str(example.dtype).removeprefix("torch.") for example in program.examples),
-        batched=program.batched,
+        batched=tuple((number, 0) in dynamic for number in range(len(program.examples))),
         outputs=outputs,
         removed=tuple(sorted(decision.removed)),
         other_macs=sum(entry.macs for entry in topology.unsupported),
         other_parameters=topology.other_parameters,
-        notes=_notes(program),
+        notes=_notes(program, inputs),
+        sizes=program.dynamic.sizes,
     )
     program.record = IntegerNetwork(structure, tensors)
 
@@ -101,7 +107,7 @@ def _tensors(entry: LayerNode, weights: LayerWeights, grid: Grid | None) -> dict
     return {f"{entry.layer.name}.{name}": tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
 
 
-def _notes(program: RewrittenProgram) -> tuple[str, ...]:
+def _notes(program: RewrittenProgram, inputs: Sequence[str]) -> tuple[str, ...]:
     grids = program.decision.grids
     notes = [
         f"{entry.layer.name} computes in float: {entry.float_reason}"
@@ -120,6 +126,17 @@ def _notes(program: RewrittenProgram) -> tuple[str, ...]:
         "they may be others than in training. To fix this: give it bits in the plan"
         for name in sorted(program.reading.topology.pooled_tensors - set(grids))
     ]
-    if not any(program.batched):
-        notes.append("the network takes only batches of the size that it was attached with: its code fixes it")
-    return tuple(notes)
+    notes += [
+        f"{'.'.join(path)} is returned as a dict: it is an object that cannot be built again from its tensors"
+        for path in _plain_objects(program.returns)
+    ]
+    return (*notes, *fixed_size_notes(program.dynamic, inputs, program.examples))
+
+
+def _plain_objects(returns: Tree, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The outermost objects in what a network returns whose class cannot be built again."""
+    if returns.kind == "object" and not returns.type:
+        yield path or ("the output",)
+        return
+    for label, item in zip(returns.labels(), returns.items, strict=True):
+        yield from _plain_objects(item, (*path, label))

@@ -25,7 +25,7 @@ Array = NDArray[Any]
 _FILE = ArrayComparison("in the ONNX file", "in the deployed network")
 _UINT8_BOUNDS = (0, 255)
 _PADDED = ("weight", "weight.step", "weight.zero_point", "bias", "bias.step", "bias.zero_point")
-_SHAPES = frozenset(("rows", "shape", "end", *(f"{what}.channels" for what in _PADDED)))
+_SHAPES = frozenset(("features", "rows", "shape", "end", *(f"{what}.channels" for what in _PADDED)))
 """The constants of a layer that hold sizes: a mistake in them shows when the file runs."""
 _SHARED = frozenset(("first axis", "channel axis", "one"))
 """The constants of all layers: axes, and the step of channels of zeros."""
@@ -135,6 +135,8 @@ def _read_by_layer(
         visited.add(tensor)
         if node is None or node.op_type == "Constant":
             yield tensor
+        elif node.op_type == "Shape":  # sizes that may change, of a tensor in front of the layer
+            continue
         elif layer_of(node.name) != layer.name:
             waiting += node.input
         else:
