@@ -107,6 +107,8 @@ def _write(folder: Path) -> tuple[FinishedRun, DeployedNetwork]:
     require_extras("writing ONNX files", "onnx")
     run = restore(folder, "cpu")
     network = deploy(run.compressor)
+    for line in network.shapes():
+        print_status(line)
     save(network, folder / DEPLOYED)
     for form in FORMS:
         export_onnx(network, run.loaders.example, _onnx_file(folder, form), form)

@@ -98,4 +98,6 @@ def _expected(example: Tensor) -> range:
     """The dimensions of a tensor that users expect to change beside the batch: of tokens, sequences and images."""
     if not example.is_floating_point():
         return range(1, example.dim())
-    return range(2, example.dim()) if example.dim() >= 4 else range(1, example.dim()) if example.dim() == 3 else range(0)
+    return (
+        range(2, example.dim()) if example.dim() >= 4 else range(1, example.dim()) if example.dim() == 3 else range(0)
+    )

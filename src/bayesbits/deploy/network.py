@@ -57,6 +57,7 @@ class DeployedNetwork(nn.Module):
     def __init__(self, integer: IntegerNetwork, graph: fx.Graph, floats: FloatTensors) -> None:
         super().__init__()
         self.integer = integer
+        self._plain = False
         grids = [grid for grid in integer.structure.grids if grid.carrier is not None]
         root = nn.Module()
         root.add_module(FLOATS, floats)
@@ -69,7 +70,7 @@ class DeployedNetwork(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the network; it returns what the float network returned, in the same classes of containers."""
-        return self.integer.structure.returns.build(self.program(*self.bind(args, kwargs)))
+        return self.integer.structure.returns.build(self.program(*self.bind(args, kwargs)), plain=self._plain)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, any_shape: bool = False) -> list[Tensor]:
         """The tensors of a call, in the order and the precision in which the graph takes them.
@@ -107,7 +108,8 @@ class DeployedNetwork(nn.Module):
             example_inputs: Positional inputs; without them zeros in the shapes that the network was attached with.
 
         Returns:
-            A program of torch's own operations alone, for inputs of any size where the network takes them.
+            A program of torch's own operations alone, for inputs of any size where the network takes them. It returns
+            plain tuples, lists and dicts.
         """
         structure = self.integer.structure
         args, kwargs = (example_inputs, {}) if example_inputs else example_call(structure, by_position=True)
@@ -119,8 +121,12 @@ class DeployedNetwork(nn.Module):
             tensors, specs = ({id(x): y for x, y in zip(given, new, strict=True)} for new in (resized, shapes))
             marks = (tree_map(lambda leaf: specs.get(id(leaf)), args),)
             args = tree_map_only(Tensor, lambda x: tensors[id(x)], args)
-        with torch.no_grad():
-            return torch.export.export(self, args, kwargs, dynamic_shapes=marks, strict=False)
+        self._plain = True  # torch.export knows few classes of containers
+        try:
+            with torch.no_grad():
+                return torch.export.export(self, args, kwargs, dynamic_shapes=marks, strict=False)
+        finally:
+            self._plain = False
 
     def __str__(self) -> str:
         header = ("layer", "arithmetic", "weights", "bits", "reads", "emits", "MACs")
@@ -131,13 +137,13 @@ class DeployedNetwork(nn.Module):
         ]
         table = text_table(header, rows, left=range(len(header)))
         counts = f"{self.parameter_count:,} parameters, {self.macs:,} MACs"
-        return "\n".join([table, counts, *self._shapes(), *self.integer.notes])
+        return "\n".join([table, counts, *self.shapes(), *self.integer.structure.notes])
 
-    def _shapes(self) -> list[str]:
-        """A line for each input, with its shape."""
+    def shapes(self) -> list[str]:
+        """Lines about the shapes that the network takes: one for each input, and why a size is fixed."""
         structure = self.integer.structure
         lines = shapes_in_words(structure.inputs, structure.input_shapes, structure.sizes or ())
-        return [] if structure.sizes is None else [f"takes {line}" for line in lines]
+        return [] if structure.sizes is None else [*(f"takes {line}" for line in lines), *structure.fixed_sizes]
 
     def _code_type(self, name: str | None) -> str:
         """The codes of a tensor in short, such as "u4"; "float" without a grid."""

@@ -60,9 +60,7 @@ def _run_with_fewer_sizes(decision: Decision, program: RewrittenProgram) -> Rewr
     return program
 
 
-def deploy(
-    compressor: Compressor, *, channel_multiple: int = 1, dynamic_shapes: Any = AUTO
-) -> DeployedNetwork:
+def deploy(compressor: Compressor, *, channel_multiple: int = 1, dynamic_shapes: Any = AUTO) -> DeployedNetwork:
     """Turns a fixed network into a smaller one that computes with integers.
 
     Its weights have no removed channels any more and are final integer codes. The deployed network is called as the

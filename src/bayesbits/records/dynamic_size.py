@@ -50,7 +50,9 @@ def shapes_in_words(
     for number, (name, shape) in enumerate(zip(names, shapes, strict=True)):
         parts = [of[number, dim].name if (number, dim) in of else str(size) for dim, size in enumerate(shape)]
         limits = dict.fromkeys(str(of[number, dim]) for dim in range(len(shape)) if (number, dim) in of)
-        lines.append(f"{name}: {' x '.join(parts) or 'a single number'}" + (f" ({', '.join(limits)})" if limits else ""))
+        lines.append(
+            f"{name}: {' x '.join(parts) or 'a single number'}" + (f" ({', '.join(limits)})" if limits else "")
+        )
     return tuple(lines)
 
 

@@ -159,6 +159,9 @@ class Structure(Record):
     """The sizes of inputs that may change from call to call, the batch among them; None in files that do not say it,
     where only the batch may."""
 
+    fixed_sizes: tuple[str, ...] = ()
+    """A line for every batch, sequence or image whose size may not change, with the reason."""
+
     @property
     def dynamic_places(self) -> frozenset[tuple[int, int]]:
         """Where the sizes stand that may change: positions of inputs, each with the dimension."""
@@ -209,8 +212,8 @@ class IntegerNetwork:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know: layers and tensors that stay in float, and why."""
-        return self.structure.notes
+        """What the user should know: layers and tensors that stay in float, sizes that are fixed, and why."""
+        return (*self.structure.notes, *self.structure.fixed_sizes)
 
     def layer(self, name: str) -> IntegerLayer:
         """The layer of this name; a KeyError that says which names there are."""

@@ -67,13 +67,16 @@ class Tree:
         """The way to every tensor, in the order of their numbers."""
         return [path for path, leaf in sorted(self.leaves(), key=lambda pair: pair[1].index) if leaf.kind == "tensor"]
 
-    def build(self, tensors: Sequence[Any]) -> Any:
-        """A value of this form out of these tensors; containers whose class is not found come as plain ones."""
+    def build(self, tensors: Sequence[Any], *, plain: bool = False) -> Any:
+        """A value of this form out of these tensors.
+
+        Containers whose class is not found come as plain ones, and with `plain` all of them.
+        """
         if self.kind == "tensor":
             return tensors[self.index]
-        parts = [item.build(tensors) for item in self.items]
+        parts = [item.build(tensors, plain=plain) for item in self.items]
         keys = [json.loads(key) for key in self.keys] if self.kind == "dict" else list(self.keys)
-        cls = find_class(self.type) if self.type else None
+        cls = find_class(self.type) if self.type and not plain else None
         if cls is not None:
             return build_container(cls, keys, parts)
         if self.kind in ("dict", "object"):

@@ -72,7 +72,8 @@ class _Graph:
         self.outputs = {value.name for value in graph.output}
         self.arrays = dict(_constants(graph))
         self.constants = {name: float(array.reshape(())) for name, array in self.arrays.items() if array.size == 1}
-        self.sizes = {value.name: value.type.tensor_type.shape.dim for value in (*graph.input, *graph.value_info)}
+        values = (*graph.input, *graph.value_info, *graph.output)
+        self.sizes = {value.name: value.type.tensor_type.shape.dim for value in values}
         self.added: dict[str, TensorProto] = {}
         """New constants, by name."""
         self.replaced: dict[str, list[NodeProto]] = {}
@@ -152,6 +153,8 @@ class _Graph:
     def write_mean(self, mean: NodeProto) -> None:
         """A mean over several axes -> ReduceSum over each of them, the last axis first, and one Div."""
         x, sizes = mean.input[0], self.sizes.get(mean.input[0], ())
+        if not sizes:
+            return
         axes, keeps = self._averaged_axes(mean, len(sizes))
         if len(axes) < 2:
             return
@@ -179,7 +182,9 @@ class _Graph:
             return [], ""
         base = f"{mean.output[0]}/count"
         nodes = [
-            helper.make_node("Shape", mean.input[:1], [f"{base}/sizes"], name=f"{base}/sizes", start=first, end=last + 1),
+            helper.make_node(
+                "Shape", mean.input[:1], [f"{base}/sizes"], name=f"{base}/sizes", start=first, end=last + 1
+            ),
             helper.make_node("Cast", [f"{base}/sizes"], [f"{base}/float"], name=f"{base}/float", to=TensorProto.FLOAT),
             helper.make_node("ReduceProd", [f"{base}/float"], [base], name=base, keepdims=0),
         ]

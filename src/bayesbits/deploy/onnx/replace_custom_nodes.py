@@ -54,9 +54,7 @@ def replace_custom_nodes(model: ModelProto, network: IntegerNetwork, *, compact:
 
 
 class _Replacement:
-    def __init__(
-        self, graph: GraphProto, network: IntegerNetwork, compact: bool, symbols: Mapping[str, int]
-    ) -> None:
+    def __init__(self, graph: GraphProto, network: IntegerNetwork, compact: bool, symbols: Mapping[str, int]) -> None:
         self.network = network
         self.writer = NodeWriter(network, compact)
         self.mapped: list[MappedTensor] = []

@@ -93,7 +93,9 @@ class _ChannelRemoval:
         values = node.meta.get("val")
         for value, masks in zip(values if isinstance(values, list | tuple) else [values], found, strict=False):
             sizes = value.shape if isinstance(value, Tensor) else ()
-            if any(mask is not None and isinstance(n, torch.SymInt) for n, mask in zip(sizes, masks or (), strict=False)):
+            if any(
+                mask is not None and isinstance(n, torch.SymInt) for n, mask in zip(sizes, masks or (), strict=False)
+            ):
                 raise ChannelsInDynamicSize(node.name)
 
     def _visit_layer(self, node: fx.Node) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -43,8 +43,9 @@ def write_record(program: RewrittenProgram) -> None:
         removed=tuple(sorted(decision.removed)),
         other_macs=sum(entry.macs for entry in topology.unsupported),
         other_parameters=topology.other_parameters,
-        notes=_notes(program, inputs),
+        notes=_notes(program),
         sizes=program.dynamic.sizes,
+        fixed_sizes=tuple(fixed_size_notes(program.dynamic, inputs, program.examples)),
     )
     program.record = IntegerNetwork(structure, tensors)
 
@@ -107,7 +108,7 @@ def _tensors(entry: LayerNode, weights: LayerWeights, grid: Grid | None) -> dict
     return {f"{entry.layer.name}.{name}": tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
 
 
-def _notes(program: RewrittenProgram, inputs: Sequence[str]) -> tuple[str, ...]:
+def _notes(program: RewrittenProgram) -> tuple[str, ...]:
     grids = program.decision.grids
     notes = [
         f"{entry.layer.name} computes in float: {entry.float_reason}"
@@ -130,7 +131,7 @@ def _notes(program: RewrittenProgram, inputs: Sequence[str]) -> tuple[str, ...]:
         f"{'.'.join(path)} is returned as a dict: it is an object that cannot be built again from its tensors"
         for path in _plain_objects(program.returns)
     ]
-    return (*notes, *fixed_size_notes(program.dynamic, inputs, program.examples))
+    return tuple(notes)
 
 
 def _plain_objects(returns: Tree, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
