@@ -8,17 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.export import Dim
 
-from bayesbits.graph.export import (
-    EXPORT_LOGGER,
-    export_dynamic_batch,
-    export_flat,
-    export_functional,
-    has_dynamic_batch,
-    mark_batch,
-    output_shapes,
-)
+from bayesbits.graph.export import EXPORT_LOGGER, export_flat, export_functional, output_shapes
 from bayesbits.graph.flat_network import FlatNetwork
+from bayesbits.graph.symbolic_sizes import mark_sizes
 from bayesbits.graph.trace import trace
 from bayesbits.records.topology import Topology
 from tests.graph.networks import ROWS, DataDependent
@@ -168,37 +162,10 @@ def test_a_failed_export_leaves_the_example_as_it_was() -> None:
     assert not trace(model, x).traced
     flat = FlatNetwork(model, (x,), {})
     with pytest.raises(RuntimeError, match="not today"):
-        export_functional(flat, *mark_batch(flat.examples(), 3))
+        export_functional(flat, *mark_sizes(flat.examples(), {(0, 0): Dim.AUTO}))
     assert set(vars(x)) == before
     model.fails = False
     assert trace(model, x).removable_groups
-
-
-class Chain(nn.Module):
-    def __init__(self, size: int | None = None) -> None:
-        super().__init__()
-        self.layer, self.size = nn.Linear(4, 6), size
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.layer(x)
-        return x if self.size is None else x.reshape(self.size, 6)
-
-
-@pytest.mark.parametrize("batch", [1, 3])
-def test_a_batch_is_dynamic_where_the_code_allows_it(batch: int) -> None:
-    x = torch.zeros(batch, 4)
-    for size, dynamic in ((None, True), (batch, False)):
-        flat = FlatNetwork(Chain(size), (x,), {})
-        exported = export_dynamic_batch(flat, lambda examples, marks, flat=flat: export_flat(flat, examples, marks)[0])
-        assert has_dynamic_batch(exported) == (dynamic,)
-
-
-def test_the_batch_is_marked_where_the_first_size_is_the_batch() -> None:
-    examples = (torch.zeros(1, 3), torch.zeros(2, 3), torch.zeros(()))
-    several, marks = mark_batch(examples, 1)
-    assert [tuple(x.shape) for x in several] == [(2, 3), (2, 3), ()]  # torch.export takes a size of 1 for a constant
-    assert [mark is not None for mark in marks] == [True, False, False]
-    assert set(marks[0] or {}) == {0}
 
 
 def test_shapes_of_modules_that_return_one_tensor() -> None:

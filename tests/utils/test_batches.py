@@ -6,7 +6,6 @@ from torch import nn
 
 from bayesbits.utils.batches import (
     all_examples_equal,
-    at_least_two_examples,
     call_model,
     call_without_labels,
     count_examples,
@@ -64,12 +63,6 @@ def test_examples_are_equal_over_batches_only_if_all_are():
     assert not all_examples_equal(same)
     assert not all_examples_equal([(torch.ones(2, 3), torch.tensor([0, 1]))])
     assert not all_examples_equal([torch.ones(2, 3), torch.ones(2, 4)])
-
-
-def test_one_example_becomes_two_and_more_stay():
-    assert at_least_two_examples(torch.tensor([[1.0, 2.0]])).tolist() == [[1.0, 2.0], [1.0, 2.0]]
-    two = torch.zeros(2, 1)
-    assert at_least_two_examples(two) is two
 
 
 def test_nested_tensors_move_and_the_rest_stays():

@@ -147,6 +147,8 @@ def _write(folder: Path, forms: Sequence[str]) -> tuple[FinishedRun, DeployedNet
     require_extras("writing ONNX files", "onnx")
     run = restore(folder, "cpu")
     network = deploy(run.compressor)
+    for line in network.shapes():
+        print_status(line)
     save(network, folder / DEPLOYED)
     for form in forms:
         export_onnx(network, run.loaders.example, _onnx_file(folder, form), form)

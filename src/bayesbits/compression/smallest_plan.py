@@ -124,7 +124,7 @@ def _largest_parts(attachment: Attachment, cost: Cost, limit: str) -> str:
     ]
     if name == "weight_bytes":
         parts += [(part.weight_bytes / total, f"{part.name} ({{:.0f}}%: {part.bits} bits)") for part in cost.tables]
-    other = total - sum(getattr(part, name, 0) for part in cost.parts)
+    other = total - sum(getattr(part, name, 0) for part in cost.stored)
     if name == "bops":
         parts += [
             (one.bops / total, f"{one.name} ({{:.0f}}%: operands at {one.left_bits} and {one.right_bits} bits)")

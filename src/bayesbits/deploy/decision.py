@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import Dim
 
 from bayesbits.compression.compressor import Compressor
 from bayesbits.compression.final_form import make_final
@@ -26,6 +27,7 @@ from bayesbits.deploy.layer_weights import (
 )
 from bayesbits.deploy.signature import example_call
 from bayesbits.deploy.table_weights import TableWeights, read_tables, stored_table
+from bayesbits.graph.symbolic_sizes import Marks
 from bayesbits.nn import Quantizer
 from bayesbits.records.integer_network import Grid, IntegerNetwork
 from bayesbits.records.plan import Plan
@@ -55,6 +57,8 @@ class Decision:
     """Whether products of two activations have quantized operands."""
     dynamic: frozenset[str] = frozenset()
     """The layers whose input is quantized at run time, by its own range."""
+    marks: Marks | None = None
+    """The sizes of inputs that are dynamic; None: all that the network lets change, which are found by trying."""
 
     def is_zero(self, layer: str) -> bool:
         """Whether a layer emits zeros alone: its weight has no bits."""
@@ -144,6 +148,7 @@ def stored_decision(model: nn.Module, network: IntegerNetwork) -> Decision:
         tables={table.name: stored_table(network, table) for table in structure.tables},
         dynamic=frozenset(layer.name for layer in structure.layers if layer.dynamic),
         activation_products=bool(structure.products),
+        marks=dict.fromkeys(sorted(structure.dynamic_places), Dim.AUTO),
     )
 
 

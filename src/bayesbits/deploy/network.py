@@ -22,8 +22,9 @@ from bayesbits.deploy.modules import (
     make_product,
 )
 from bayesbits.deploy.signature import bind, example_call, to_stored_dtype
+from bayesbits.graph.symbolic_sizes import mark_sizes
+from bayesbits.records.dynamic_size import check_shapes, shapes_in_words
 from bayesbits.records.integer_network import IntegerNetwork
-from bayesbits.utils.batches import at_least_two_examples
 from bayesbits.utils.naming import key_of
 from bayesbits.utils.tables import text_table
 from bayesbits.utils.torch_private import tree_map, tree_map_only
@@ -60,6 +61,7 @@ class DeployedNetwork(nn.Module):
     def __init__(self, integer: IntegerNetwork, graph: fx.Graph, floats: FloatTensors) -> None:
         super().__init__()
         self.integer = integer
+        self._plain = False
         grids = [grid for grid in integer.structure.grids if grid.carrier is not None]
         root = nn.Module()
         root.add_module(FLOATS, floats)
@@ -75,13 +77,18 @@ class DeployedNetwork(nn.Module):
         self.eval()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the network; objects of other classes in its result come as dicts of their attributes."""
-        return self.integer.structure.returns.build(self.program(*self.bind(args, kwargs)))
+        """Run the network; it returns what the float network returned, in the same classes of containers."""
+        return self.integer.structure.returns.build(self.program(*self.bind(args, kwargs)), plain=self._plain)
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-        """The tensors of a call, in the order and the precision in which the graph takes them."""
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, any_shape: bool = False) -> list[Tensor]:
+        """The tensors of a call, in the order and the precision in which the graph takes them.
+
+        Raises a ValueError where one has another shape than the network takes, unless `any_shape` is wanted.
+        """
         structure = self.integer.structure
         given = bind(structure.takes, args, kwargs)
+        if structure.sizes is not None and not any_shape:
+            check_shapes(structure.inputs, structure.input_shapes, structure.sizes, given)
         stored = zip(structure.inputs, structure.input_types, strict=True)
         return [to_stored_dtype(tensor, name, dtype) for tensor, (name, dtype) in zip(given, stored, strict=True)]
 
@@ -109,18 +116,25 @@ class DeployedNetwork(nn.Module):
             example_inputs: Positional inputs; without them zeros in the shapes that the network was attached with.
 
         Returns:
-            A program of torch's own operations alone, for batches of any size where the network takes them.
+            A program of torch's own operations alone, for inputs of any size where the network takes them. It returns
+            plain tuples, lists and dicts.
         """
         structure = self.integer.structure
         args, kwargs = (example_inputs, {}) if example_inputs else example_call(structure, by_position=True)
         marks = None
-        if structure.dynamic_batch and not kwargs:  # torch.export takes such marks for positional inputs
-            inputs = zip(bind(structure.takes, args, kwargs), structure.batched, strict=True)
-            any_batch = {id(tensor) for tensor, batched in inputs if batched}
-            marks = (tree_map(lambda leaf: {0: torch.export.Dim.AUTO} if id(leaf) in any_batch else None, args),)
-            args = tree_map_only(Tensor, lambda x: at_least_two_examples(x) if id(x) in any_batch else x, args)
-        with torch.no_grad():
-            return torch.export.export(self, args, kwargs, dynamic_shapes=marks, strict=False)
+        if structure.dynamic_places and not kwargs:  # torch.export takes such marks for positional inputs
+            given = bind(structure.takes, args, kwargs)
+            dynamic = dict.fromkeys(sorted(structure.dynamic_places), torch.export.Dim.AUTO)
+            resized, shapes = mark_sizes(given, dynamic)
+            tensors, specs = ({id(x): y for x, y in zip(given, new, strict=True)} for new in (resized, shapes))
+            marks = (tree_map(lambda leaf: specs.get(id(leaf)), args),)
+            args = tree_map_only(Tensor, lambda x: tensors[id(x)], args)
+        self._plain = True  # torch.export knows few classes of containers
+        try:
+            with torch.no_grad():
+                return torch.export.export(self, args, kwargs, dynamic_shapes=marks, strict=False)
+        finally:
+            self._plain = False
 
     def __str__(self) -> str:
         header = ("layer", "arithmetic", "weights", "bits", "reads", "emits", "MACs")
@@ -141,7 +155,14 @@ class DeployedNetwork(nn.Module):
             for table in self.integer.tables
         ]
         table = text_table(header, rows, left=range(len(header)))
-        return "\n".join([table, f"{self.parameter_count:,} parameters, {self.macs:,} MACs", *self.integer.notes])
+        counts = f"{self.parameter_count:,} parameters, {self.macs:,} MACs"
+        return "\n".join([table, counts, *self.shapes(), *self.integer.structure.notes])
+
+    def shapes(self) -> list[str]:
+        """Lines about the shapes that the network takes: one for each input, and why a size is fixed."""
+        structure = self.integer.structure
+        lines = shapes_in_words(structure.inputs, structure.input_shapes, structure.sizes or ())
+        return [] if structure.sizes is None else [*(f"takes {line}" for line in lines), *structure.fixed_sizes]
 
     def _code_type(self, name: str | None) -> str:
         """The codes of a tensor in short, such as "u4"; "float" without a grid."""

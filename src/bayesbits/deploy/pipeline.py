@@ -7,11 +7,15 @@ network's code (`rebuild`) runs the same passes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from torch import fx, nn
+from torch.export import Dim
 
 from bayesbits.compression.compressor import Compressor, check_compressor
 from bayesbits.deploy.decision import Decision, read_decision, stored_decision
+from bayesbits.deploy.dynamic_shapes import AUTO, read_dynamic_shapes
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.rewrite.choose_arithmetic import choose_arithmetic
 from bayesbits.deploy.rewrite.export_float_network import export_float_network
@@ -20,10 +24,11 @@ from bayesbits.deploy.rewrite.fold_batch_norm import fold_batch_norm
 from bayesbits.deploy.rewrite.fuse_quantizers import fuse_quantizers
 from bayesbits.deploy.rewrite.insert_quantizers import insert_quantizers
 from bayesbits.deploy.rewrite.program import RewrittenProgram
-from bayesbits.deploy.rewrite.remove_channels import remove_channels
+from bayesbits.deploy.rewrite.remove_channels import ChannelsInDynamicSize, remove_channels
 from bayesbits.deploy.rewrite.remove_dead_branches import remove_dead_branches
 from bayesbits.deploy.rewrite.replace_tables import replace_tables
 from bayesbits.deploy.rewrite.write_record import write_record
+from bayesbits.deploy.signature import read_arguments
 from bayesbits.records.integer_network import IntegerNetwork
 
 PASSES: tuple[Callable[[RewrittenProgram], None], ...] = (
@@ -42,30 +47,48 @@ PASSES: tuple[Callable[[RewrittenProgram], None], ...] = (
 def run_passes(decision: Decision) -> RewrittenProgram:
     """Export the float network of a decision, and run all passes."""
     program = export_float_network(decision)
-    for run_pass in PASSES:
-        run_pass(program)
+    try:
+        for run_pass in PASSES:
+            run_pass(program)
+    except ChannelsInDynamicSize:
+        return _run_with_fewer_sizes(decision, program)
     return program
 
 
-def deploy(compressor: Compressor, *, channel_multiple: int = 1) -> DeployedNetwork:
+def _run_with_fewer_sizes(decision: Decision, program: RewrittenProgram) -> RewrittenProgram:
+    """Run all passes with the batch alone dynamic; where channels lie in that size, too, with fixed sizes."""
+    places = [place for size in program.dynamic.sizes for place in size.places]
+    kept = [place for place in places if place[1] == 0]
+    marks = dict.fromkeys(kept if len(kept) < len(places) else (), Dim.AUTO)
+    program = run_passes(replace(decision, marks=marks))
+    return program
+
+
+def deploy(compressor: Compressor, *, channel_multiple: int = 1, dynamic_shapes: Any = AUTO) -> DeployedNetwork:
     """Turns a fixed network into a smaller one that computes with integers.
 
     Its weights have no removed channels any more and are final integer codes. The deployed network is called as the
-    network itself is and returns the same containers; objects of other classes come as dicts of their attributes. It is
-    on the CPU. The compressor and its network are not changed.
+    network itself is and returns what it returned, output classes of ``transformers``, dataclasses and named tuples
+    included; objects of other classes come as dicts of their attributes. It is on the CPU. The compressor and its
+    network are not changed.
 
     Args:
         compressor: The handle that :func:`attach` returned, after ``calibrate`` and ``fix``.
         channel_multiple: Groups of channels keep some of their removed channels, as zeros, until their size is a
             multiple of this number (8 or 16 for most hardware).
+        dynamic_shapes: The sizes of inputs that may change from call to call. By default all that the network's code
+            lets change (batch, length, image size), which are found by running it at other sizes. ``None``: no size.
+            Otherwise as for ``torch.export.export``, such as ``{"x": {0: torch.export.Dim("batch")}}``.
 
     Returns:
-        The deployed network. ``print`` shows its layers, and why some of them compute in float.
+        The deployed network. ``print`` shows its layers, the sizes that it takes, and why some layers compute in float
+        and some sizes are fixed.
 
     Raises:
         TypeError: ``compressor`` is not a :class:`Compressor`.
         ValueError: Bits or channels are not final, ranges are not calibrated, the network is in half precision,
-            ``torch.export`` cannot read it, or ``channel_multiple`` is not a positive integer.
+            ``torch.export`` cannot read it, or not with these dynamic shapes, or ``channel_multiple`` is not a
+            positive integer.
 
     Example::
 
@@ -83,7 +106,9 @@ def deploy(compressor: Compressor, *, channel_multiple: int = 1) -> DeployedNetw
     check_compressor(compressor, "deploy")
     if not isinstance(channel_multiple, int) or channel_multiple < 1:
         raise ValueError(f"channel_multiple is {channel_multiple!r}; it is an integer of at least 1")
-    program = run_passes(read_decision(compressor, channel_multiple))
+    decision = read_decision(compressor, channel_multiple)
+    arguments = read_arguments(decision.model, decision.args, decision.kwargs)
+    program = run_passes(replace(decision, marks=read_dynamic_shapes(dynamic_shapes, arguments)))
     assert program.record is not None
     return DeployedNetwork(program.record, program.graph, program.floats)
 

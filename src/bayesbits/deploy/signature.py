@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -163,7 +164,7 @@ def _bind(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> in
 def _renumber(form: Tree, numbers: list[int]) -> Tree:
     if form.kind == "tensor":
         return Tree("tensor", index=numbers[form.index])
-    return Tree(form.kind, form.index, form.content, form.keys, tuple(_renumber(i, numbers) for i in form.items))
+    return replace(form, items=tuple(_renumber(item, numbers) for item in form.items))
 
 
 def _is_default(value: Any, default: Any) -> bool:

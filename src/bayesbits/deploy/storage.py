@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.packing import pack, unpack
 from bayesbits.deploy.pipeline import rebuild
 from bayesbits.records.integer_network import IntegerLayer, IntegerNetwork, IntegerTable, Structure
+from bayesbits.utils.container_classes import find_class
 from bayesbits.utils.files import write_atomically
 
 FORMAT, VERSION = "bayesbits deployed network", 2
@@ -109,6 +111,7 @@ def load(path: str | Path, model: nn.Module | None = None) -> DeployedNetwork:
     body = _read_body(folder / NETWORK)
     tensors = _read_tensors(folder / TENSORS, body["tensors"])
     structure = Structure.from_json(json.dumps(body["structure"]))
+    _warn_of_missing_classes(structure, folder)
     floats = FloatTensors()
     for name in sorted(tensors):
         if name.startswith(f"{FLOATS}/"):
@@ -133,6 +136,18 @@ def load(path: str | Path, model: nn.Module | None = None) -> DeployedNetwork:
             )
         graph = rebuilt
     return DeployedNetwork(network, graph, floats)
+
+
+def _warn_of_missing_classes(structure: Structure, folder: Path) -> None:
+    """Say where the network returns plain containers in place of classes that are not there."""
+    missing = {part.type for part in structure.returns.parts() if part.type and find_class(part.type) is None}
+    if missing:
+        names = ", ".join(sorted(name.replace(":", ".") for name in missing))
+        warnings.warn(
+            f"the network in {folder} returned {names}, which cannot be imported here: dicts and tuples are returned "
+            "instead. To fix this: install the package, or import the module of your own before loading",
+            stacklevel=3,
+        )
 
 
 def _packed_bits(part: IntegerLayer | IntegerTable) -> int:

@@ -10,16 +10,15 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.export import Dim, ExportedProgram
+from torch.export import ExportedProgram
 
 from bayesbits.graph.flat_network import FlatNetwork, ForwardError
-from bayesbits.utils.batches import at_least_two_examples
 from bayesbits.utils.modes import evaluation_mode
 from bayesbits.utils.torch_private import ignore_autocast, make_functional
 
@@ -72,50 +71,6 @@ def export_flat(
             failure = error.__cause__
     assert failure is not None
     raise failure
-
-
-def export_dynamic_batch(
-    flat: FlatNetwork, export: Callable[[tuple[Tensor, ...], Any], ExportedProgram]
-) -> ExportedProgram:
-    """Export a network for batches of any size, or of the examples' size where its code does not allow any other.
-
-    It is not known which inputs have the batch along their first dimension. So every first size is tried as the size of
-    the batch, in the order of the inputs, until one stays dynamic.
-
-    Args:
-        flat: The network.
-        export: Takes examples and their dynamic shapes, and exports the network with them.
-    """
-    examples = flat.examples()
-    for size in dict.fromkeys(len(x) for x in examples if x.dim()):
-        try:
-            exported = export(*mark_batch(examples, size))
-            if any(has_dynamic_batch(exported)):
-                return exported
-        except Exception:  # torch.export raises many kinds of errors; with fixed sizes it was read when attaching
-            continue
-    return export(examples, None)
-
-
-def mark_batch(examples: tuple[Tensor, ...], size: int) -> tuple[tuple[Tensor, ...], tuple[dict[int, Any] | None, ...]]:
-    """The examples and their dynamic shapes, where a first dimension of this size is that of the batch."""
-    batched = [bool(x.dim()) and len(x) == size for x in examples]
-    several = tuple(at_least_two_examples(x) if own else x for x, own in zip(examples, batched, strict=True))
-    return several, tuple({0: Dim.AUTO} if own else None for own in batched)
-
-
-def has_dynamic_batch(exported: ExportedProgram) -> tuple[bool, ...]:
-    """For each tensor that the user gives, whether the exported program takes it with any first size.
-
-    The network's code may have fixed the size of the batch. torch.export then has a number there, which may have the
-    class of a symbol.
-    """
-    from torch.fx.experimental.symbolic_shapes import is_concrete_int  # here, as it imports sympy: half a second
-
-    names = exported.graph_signature.user_inputs
-    placeholders = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
-    values = [placeholders[name].meta["val"] for name in names if isinstance(name, str)]
-    return tuple(bool(value.dim()) and not is_concrete_int(value.shape[0]) for value in values)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ None) is a constant of the `FlatNetwork`.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from torch import Tensor, nn
@@ -60,6 +61,11 @@ class FlatNetwork(nn.Module):
             leaves[place] = tensor
         args, kwargs = tree_unflatten(leaves, self._form)
         return self.network(*args, **kwargs)
+
+    def with_copied_network(self) -> FlatNetwork:
+        """The same with a copy of the network, so that calls do not change what the network keeps between them."""
+        args, kwargs = tree_unflatten(self._leaves, self._form)
+        return FlatNetwork(copy.deepcopy(self.network), args, kwargs)
 
     def returns(self) -> Tree:
         """The form of the network's output for its examples; its tensors are those of `forward`, in order."""

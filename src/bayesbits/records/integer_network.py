@@ -19,6 +19,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from bayesbits.records.dynamic_size import DynamicSize
 from bayesbits.records.serialization import Record, find_by_name
 from bayesbits.utils.pytree import Tree
 
@@ -201,6 +202,19 @@ class Structure(Record):
     """The version of the JSON form."""
     products: tuple[IntegerProduct, ...] = ()
     """The products of two activations with quantized operands, in running order."""
+    sizes: tuple[DynamicSize, ...] | None = None
+    """The sizes of inputs that may change from call to call, the batch among them; None in files that do not say it,
+    where only the batch may."""
+
+    fixed_sizes: tuple[str, ...] = ()
+    """A line for every batch, sequence or image whose size may not change, with the reason."""
+
+    @property
+    def dynamic_places(self) -> frozenset[tuple[int, int]]:
+        """Where the sizes stand that may change: positions of inputs, each with the dimension."""
+        if self.sizes is None:
+            return frozenset((number, 0) for number, batched in enumerate(self.batched) if batched)
+        return frozenset(place for size in self.sizes for place in size.places)
 
     @property
     def dynamic_batch(self) -> bool:
@@ -261,8 +275,8 @@ class IntegerNetwork:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know: layers and tensors that stay in float, and why."""
-        return self.structure.notes
+        """What the user should know: layers and tensors that stay in float, sizes that are fixed, and why."""
+        return (*self.structure.notes, *self.structure.fixed_sizes)
 
     def layer(self, name: str) -> IntegerLayer:
         """The layer of this name; a KeyError that says which names there are."""

@@ -80,11 +80,6 @@ def all_examples_equal(batches: Iterable[Any]) -> bool:
     return True
 
 
-def at_least_two_examples(x: Tensor) -> Tensor:
-    """x, with its only example twice where it has one: torch.export takes a size of 1 for a constant."""
-    return torch.cat([x, x]) if len(x) == 1 else x
-
-
 def to_device(value: Any, device: torch.device) -> Any:
     """Tensors, and tensors in tuples, lists and mappings, on a device; anything else unchanged."""
     if isinstance(value, Tensor):

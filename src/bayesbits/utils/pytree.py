@@ -1,8 +1,9 @@
 """What a network takes or returns, as plain data: containers, constants, and the places of tensors in them.
 
 A `Tree` describes a value of nested tuples, lists, dicts and objects. Tensors in it are numbered in the order in which
-they lie there. Dicts of any class are dicts, named tuples tuples, and an object is what its attributes with tensors in
-them are: a network that returned such a one is described as if it had returned a dict of them.
+they lie there. Named tuples, dataclasses and dicts that are dataclasses have the name of their class, by which they are
+built again. Other objects are what their attributes with tensors in them are: a network that returned such a one is
+described as if it had returned a dict of them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from bayesbits.utils.container_classes import build_container, field_names, find_class, name_class
 
 PLAIN = (bool, int, float, str, type(None))
 ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
@@ -34,6 +37,8 @@ class Tree:
     """Of a dict: the JSON forms of its keys; of an object: its attributes."""
     items: tuple[Tree, ...] = ()
     """The parts of a container."""
+    type: str = ""
+    """Of a container that can be built again: the name of its class."""
 
     @property
     def value(self) -> Any:
@@ -44,7 +49,7 @@ class Tree:
         """Every tensor and constant, with the keys and positions that lead to it."""
         if not self.items:
             yield path, self
-        for key, item in zip(self._labels(), self.items, strict=True):
+        for key, item in zip(self.labels(), self.items, strict=True):
             yield from item.leaves((*path, key))
 
     def parts(self) -> Iterator[Tree]:
@@ -62,13 +67,19 @@ class Tree:
         """The way to every tensor, in the order of their numbers."""
         return [path for path, leaf in sorted(self.leaves(), key=lambda pair: pair[1].index) if leaf.kind == "tensor"]
 
-    def build(self, tensors: Sequence[Any]) -> Any:
-        """A value of this form out of these tensors; objects come as dicts."""
+    def build(self, tensors: Sequence[Any], *, plain: bool = False) -> Any:
+        """A value of this form out of these tensors.
+
+        Containers whose class is not found come as plain ones, and with `plain` all of them.
+        """
         if self.kind == "tensor":
             return tensors[self.index]
-        parts = [item.build(tensors) for item in self.items]
+        parts = [item.build(tensors, plain=plain) for item in self.items]
+        keys = [json.loads(key) for key in self.keys] if self.kind == "dict" else list(self.keys)
+        cls = find_class(self.type) if self.type and not plain else None
+        if cls is not None:
+            return build_container(cls, keys, parts)
         if self.kind in ("dict", "object"):
-            keys = self.keys if self.kind == "object" else map(json.loads, self.keys)
             return dict(zip(keys, parts, strict=True))
         return tuple(parts) if self.kind == "tuple" else parts if self.kind == "list" else self.value
 
@@ -116,7 +127,8 @@ class Tree:
     def _is(self) -> str:
         return _kind(self.value)
 
-    def _labels(self) -> list[str]:
+    def labels(self) -> list[str]:
+        """The keys, attributes or positions of the parts of a container, as text."""
         if self.kind == "dict":
             return [str(json.loads(key)) for key in self.keys]
         return list(self.keys) if self.kind == "object" else [str(index) for index in range(len(self.items))]
@@ -138,7 +150,7 @@ def describe(value: Any, tensors: list[Tensor], around: Collection[int] = ()) ->
     if id(value) not in around:
         if isinstance(value, Mapping):
             items = tuple(describe(item, tensors, inside) for item in value.values())
-            return Tree("dict", keys=tuple(_key(key) for key in value), items=items)
+            return Tree("dict", keys=tuple(_key(key) for key in value), items=items, type=name_class(type(value)))
         if isinstance(value, set | frozenset) and any(tensors_in(item, inside) for item in value):
             raise TypeError(
                 "the network takes or returns tensors in a set, which has no order that tells them apart: use a tuple, "
@@ -146,10 +158,11 @@ def describe(value: Any, tensors: list[Tensor], around: Collection[int] = ()) ->
             )
         if isinstance(value, tuple | list):
             kind = "tuple" if isinstance(value, tuple) else "list"
-            return Tree(kind, items=tuple(describe(item, tensors, inside) for item in value))
-        parts = _attributes(value, tensors, inside)
+            items = tuple(describe(item, tensors, inside) for item in value)
+            return Tree(kind, items=items, type=name_class(type(value)))
+        parts, name = _attributes(value, tensors, inside)
         if parts:
-            return Tree("object", keys=tuple(parts), items=tuple(parts.values()))
+            return Tree("object", keys=tuple(parts), items=tuple(parts.values()), type=name)
     return Tree("other", content=repr(value))
 
 
@@ -160,16 +173,24 @@ def tensors_in(value: Any, around: Collection[int] = ()) -> list[Tensor]:
     return tensors
 
 
-def _attributes(value: Any, tensors: list[Tensor], inside: Collection[int]) -> dict[str, Tree]:
-    """The attributes of an object that have tensors in them."""
+def _attributes(value: Any, tensors: list[Tensor], inside: Collection[int]) -> tuple[dict[str, Tree], str]:
+    """The fields of a dataclass and its name, or the attributes of another object that have tensors in them."""
     parts: dict[str, Tree] = {}
+    name = name_class(type(value))
+    if name:
+        before = len(tensors)
+        parts = {field: describe(getattr(value, field), tensors, inside) for field in field_names(type(value))}
+        if len(tensors) > before and not any(part.kind == "other" for form in parts.values() for part in form.parts()):
+            return parts, name
+        del tensors[before:]
+        parts = {}
     if not isinstance(value, type | nn.Module):
         for name, item in _held(value).items():
             before = len(tensors)
             part = describe(item, tensors, inside)
             if len(tensors) > before:
                 parts[name] = part
-    return parts
+    return parts, ""
 
 
 def _held(value: Any) -> dict[str, Any]:

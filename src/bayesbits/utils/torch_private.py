@@ -56,6 +56,7 @@ __all__ = [
     "operation_name",
     "output_padding",
     "remove_forward_pre_hooks",
+    "size_guards",
     "tensor_version",
     "tree_flatten",
     "tree_leaves",
@@ -232,6 +233,21 @@ def check_input_dim(norm: Any, x: Tensor) -> None:
     Gone: raises where a network with attached batch norms runs.
     """
     norm._check_input_dim(x)
+
+
+def size_guards(x: Tensor) -> list[tuple[Any, str, int, str]]:
+    """What torch.export has found out about symbolic sizes so far: expressions, each with file, line and function.
+
+    x is a tensor of the traced network. Gone: the answer is nothing; sizes of images may take long to export, and a
+    fixed size is noted without the place in the code that fixes it.
+    """
+    environment = getattr(getattr(x, "fake_mode", None), "shape_env", None)
+    found = []
+    for guard in getattr(environment, "guards", ()):
+        place = getattr(getattr(guard, "sloc", None), "framework_loc", None)
+        file, line, function = (getattr(place, name, "") for name in ("filename", "lineno", "name"))
+        found.append((guard.expr, str(file), int(line or 0), str(function)))
+    return found
 
 
 def operation_name(operation: OpOverload) -> str:

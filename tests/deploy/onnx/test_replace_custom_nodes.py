@@ -30,7 +30,7 @@ def replaced(*nodes: NodeProto) -> ModelProto:
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)]
     model = helper.make_model(graph, opset_imports=opsets)
     model.ir_version = 10
-    structure = SimpleNamespace(inputs=("x",), outputs=("y",))
+    structure = SimpleNamespace(inputs=("x",), outputs=("y",), input_shapes=(), sizes=None)
     replace_custom_nodes(model, SimpleNamespace(grid=GRIDS.__getitem__, structure=structure), compact=False)
     return model
 

@@ -18,6 +18,6 @@ def program_of(
     names = set(zero)
     decision: Any = SimpleNamespace(grids={grid.name: grid for grid in grids}, is_zero=lambda name: name in names)
     nothing: Any = None
-    fields = {"takes": (), "returns": nothing, "examples": (), "batched": (), "twin": nothing, "reading": nothing}
+    fields = {"takes": (), "returns": nothing, "examples": (), "dynamic": nothing, "twin": nothing, "reading": nothing}
     fields |= {"node_of": {node: node for node in graph.nodes}} | parts
     return RewrittenProgram(decision, graph, FloatTensors(), **fields)

@@ -39,7 +39,7 @@ def test_inputs_are_placeholders_and_parameters_are_float_tensors():
     assert torch.equal(program.floats.get_buffer("/shift"), model.shift)
     assert program.floats.get_parameter("/scale") is not model.scale
     assert [argument.name for argument in program.takes] == ["x", "more"]
-    assert program.batched == (True, True)
+    assert [size.places for size in program.dynamic.sizes] == [((0, 0), (1, 0))]
     assert [tuple(example.shape) for example in program.examples] == [(1, 3), (1, 2)]
 
 

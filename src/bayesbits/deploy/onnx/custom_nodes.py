@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,8 @@ from torch.export import Dim, ExportedProgram
 from bayesbits.deploy.modules import LAYERS, PRODUCTS, QUANTIZERS, TABLES
 from bayesbits.graph.channel_rules import MOVES, PADS, SAME
 from bayesbits.graph.exported_program import operation
+from bayesbits.graph.symbolic_sizes import mark_sizes
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerProduct
-from bayesbits.utils.batches import at_least_two_examples
 from bayesbits.utils.naming import name_of
 from bayesbits.utils.torch_private import keep_onnx_translations
 
@@ -190,16 +190,36 @@ def export_with_custom_nodes(
     opset: int,
     interpreter: Interpreter = CustomNodeInterpreter,
 ) -> ModelProto:
-    """The ONNX graph with custom nodes, for batches of any size where the network takes them.
+    """The ONNX graph with custom nodes, for inputs of any size where the network takes them.
 
     Its inputs and outputs are in the order of the program; `tensor_names.name_inputs_and_outputs` names them. The
-    interpreter runs the program with custom nodes, and decides what lies between them.
+    interpreter runs the program with custom nodes, and decides what lies between them. Where torch's exporter cannot
+    write all sizes that may change, only that of the batch may, and a warning says so.
     """
-    structure = network.structure
-    inputs = tuple(x.detach().clone() for x in inputs)  # torch would merge one tensor that is given twice
-    inputs = tuple(at_least_two_examples(x) if own else x for x, own in zip(inputs, structure.batched, strict=True))
-    marks = tuple({0: Dim.AUTO} if own else None for own in structure.batched)
     module = _CustomNodeModule(interpreter, program, network).eval()
+    places = network.structure.dynamic_places
+    try:
+        return _export(module, inputs, places, opset)
+    except Exception as error:  # torch's exporter raises many kinds of errors
+        batch = frozenset(place for place in places if place[1] == 0)
+        if batch == places:
+            raise
+        model = _export(module, inputs, batch, opset)
+        said = (str(error.__cause__ or error).strip() or type(error).__name__).splitlines()[0]
+        warnings.warn(
+            "the file takes inputs of these sizes alone, in batches of any size, and not the other sizes that the "
+            f"deployed network takes: torch's ONNX exporter says: {said}",
+            stacklevel=4,
+        )
+        return model
+
+
+def _export(
+    module: nn.Module, inputs: tuple[Tensor, ...], places: Collection[tuple[int, int]], opset: int
+) -> ModelProto:
+    """Export a module; `places` are the sizes of inputs that may change, as in `Structure.dynamic_places`."""
+    inputs = tuple(x.detach().clone() for x in inputs)  # torch would merge one tensor that is given twice
+    inputs, marks = mark_sizes(inputs, dict.fromkeys(sorted(places), Dim.AUTO))
     with quiet_exporter(), torch.no_grad():
         exported = torch.export.export(module, inputs, dynamic_shapes=(marks,), strict=False)
         return translate(exported, opset)

@@ -17,7 +17,8 @@ from bayesbits.deploy.onnx.custom_nodes import IR_VERSION, OPSET, export_with_cu
 from bayesbits.deploy.onnx.qdq_export import to_qdq_onnx
 from bayesbits.deploy.onnx.runtime import check_loads
 from bayesbits.deploy.signature import name_tensors, read_arguments, sort_keyword_inputs
-from bayesbits.graph.export import export_dynamic_batch, export_flat
+from bayesbits.graph.dynamic_shapes import export_dynamic
+from bayesbits.graph.export import export_flat
 from bayesbits.graph.flat_network import FlatNetwork
 from bayesbits.records.integer_network import IntegerNetwork
 from bayesbits.records.plan import FLOAT_BITS
@@ -45,8 +46,8 @@ def export_onnx(
 
     Args:
         small: The network that :func:`bayesbits.deploy` returned.
-        example_inputs: Inputs as for :func:`bayesbits.attach`. The file takes batches of any size where the network
-            does.
+        example_inputs: Inputs as for :func:`bayesbits.attach`. The file takes inputs of any size where the network
+            does, and names these sizes, such as ``batch`` and ``length``.
         path: The file to write. It is written only if onnxruntime can load it.
         form: ``"fast"`` stores every weight of up to 8 bits in one byte and is read by older runtimes, too.
             ``"compact"`` stores weights of 2 and 4 bits packed; the runtime casts them to bytes when it loads the file.
@@ -101,7 +102,7 @@ def to_onnx(small: DeployedNetwork, example_inputs: Any, form: str, accuracy_lev
 
 
 def export_float_onnx(model: nn.Module, example_inputs: Any, path: str | Path) -> None:
-    """Write a float network to an ONNX file as torch exports it, for batches of any size where it takes them.
+    """Write a float network to an ONNX file as torch exports it, for inputs of any size where it takes them.
 
     Batch norms are not folded: the runtime folds them itself. Padding in front of a max-pooling is kept apart from it.
     """
@@ -114,8 +115,8 @@ def export_float_onnx(model: nn.Module, example_inputs: Any, path: str | Path) -
     flat = FlatNetwork(model, args, kwargs)
     with quiet_exporter(), evaluation_mode(flat), torch.no_grad():
         returns = flat.returns()
-        exported = export_dynamic_batch(flat, lambda examples, marks: export_flat(flat, examples, marks)[0])
-        proto = translate(exported, OPSET)
+        found = export_dynamic(flat, lambda examples, marks: export_flat(flat, examples, marks)[0])
+        proto = translate(found.exported, OPSET)
     keep_zero_padding(proto)
     name_inputs_and_outputs(proto.graph, *name_tensors(read_arguments(model, args, kwargs), returns))
     _write(proto, path)

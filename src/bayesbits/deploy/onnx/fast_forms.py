@@ -15,7 +15,8 @@ two dequantizations, and is not recognized by the fusions that come later.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
+from bayesbits.deploy.onnx.symbolic_dims import example_size
 
 Array = NDArray[Any]
 
@@ -35,9 +37,12 @@ FEW_CHANNELS, MANY_POSITIONS = 144, 784
 """Where a product with one number for each channel is slow."""
 
 
-def write_fast_forms(model: ModelProto) -> None:
-    """Write these operations in their fastest form, in place."""
-    graph = _Graph(model.graph)
+def write_fast_forms(model: ModelProto, symbols: Mapping[str, int] | None = None) -> None:
+    """Write these operations in their form that is fastest for the example inputs, in place.
+
+    `symbols` are the values for them of the symbols in sizes that may change.
+    """
+    graph = _Graph(model.graph, symbols or {})
     for node in list(model.graph.node):
         if node.op_type == "Sigmoid" and graph.is_dequantized(node.input[0]):
             graph.write_silu(node)
@@ -57,7 +62,8 @@ def write_fast_forms(model: ModelProto) -> None:
 
 
 class _Graph:
-    def __init__(self, graph: GraphProto) -> None:
+    def __init__(self, graph: GraphProto, symbols: Mapping[str, int]) -> None:
+        self.symbols = symbols
         self.readers: dict[str, list[NodeProto]] = {}
         for node in graph.node:
             for name in node.input:
@@ -66,7 +72,8 @@ class _Graph:
         self.outputs = {value.name for value in graph.output}
         self.arrays = dict(_constants(graph))
         self.constants = {name: float(array.reshape(())) for name, array in self.arrays.items() if array.size == 1}
-        self.sizes = {value.name: value.type.tensor_type.shape.dim for value in (*graph.input, *graph.value_info)}
+        values = (*graph.input, *graph.value_info, *graph.output)
+        self.sizes = {value.name: value.type.tensor_type.shape.dim for value in values}
         self.added: dict[str, TensorProto] = {}
         """New constants, by name."""
         self.replaced: dict[str, list[NodeProto]] = {}
@@ -118,40 +125,70 @@ class _Graph:
 
     def write_gate(self, product: NodeProto) -> None:
         """An image times a number for each of few channels -> the image times a row of such numbers."""
-        shapes = [[size.dim_value for size in self.sizes.get(name, ())] for name in product.input]
+        shapes = [[example_size(size, self.symbols) or 0 for size in self.sizes.get(n, ())] for n in product.input]
         for (image, gate), (x, factors) in ((shapes, product.input), (shapes[::-1], product.input[::-1])):
             if len(image) != 4 or len(gate) != 4 or gate[2:] != [1, 1] or not 1 < gate[1] == image[1] <= FEW_CHANNELS:
                 continue
             if image[2] * image[3] < MANY_POSITIONS or factors in self.arrays or product.output[0] in self.replaced:
                 continue
             row = f"{product.output[0]}/row"
-            ones = self._add(f"ones {image[3]}", np.ones((1, 1, 1, image[3]), np.float32))
             self.replaced[product.output[0]] = [
-                helper.make_node("Mul", [factors, ones], [row], name=row),
+                *self._row(x, factors, row, image[3]),
                 helper.make_node("Mul", [x, row], list(product.output), name=product.name),
             ]
             return
 
+    def _row(self, x: str, factors: str, row: str, width: int) -> list[NodeProto]:
+        """Every factor repeated over the width of the image x, which is computed where it may change."""
+        if self.sizes[x][3].HasField("dim_value"):
+            ones = self._add(f"ones {width}", np.ones((1, 1, 1, width), np.float32))
+            return [helper.make_node("Mul", [factors, ones], [row], name=row)]
+        before = self._add("three ones", np.ones(3, np.int64))
+        return [
+            helper.make_node("Shape", [x], [f"{row}/width"], name=f"{row}/width", start=3),
+            helper.make_node("Concat", [before, f"{row}/width"], [f"{row}/sizes"], name=f"{row}/sizes", axis=0),
+            helper.make_node("Expand", [factors, f"{row}/sizes"], [row], name=row),
+        ]
+
     def write_mean(self, mean: NodeProto) -> None:
-        """A mean over several axes of known size -> ReduceSum over each of them, the last axis first, and one Div."""
+        """A mean over several axes -> ReduceSum over each of them, the last axis first, and one Div."""
         x, sizes = mean.input[0], self.sizes.get(mean.input[0], ())
+        if not sizes:
+            return
         axes, keeps = self._averaged_axes(mean, len(sizes))
-        if len(axes) < 2 or not all(sizes[axis].HasField("dim_value") for axis in axes):
+        if len(axes) < 2:
             return
         if not self._between_convolutions(mean, keeps):
             if mean.op_type == "AveragePool":
                 self._replace(mean, "GlobalAveragePool", [x], [])
             return
-        nodes, count = [], 1
+        nodes, number = self._count(mean, [sizes[axis] for axis in axes], min(axes), max(axes))
+        if not number:
+            return
         for axis in sorted(axes, reverse=True):
-            count *= sizes[axis].dim_value
             total = f"{mean.output[0]}/sum{axis}"
             axis_name = self._add(f"axis {axis}", np.array([axis], dtype=np.int64))
             nodes.append(helper.make_node("ReduceSum", [x, axis_name], [total], name=total, keepdims=int(keeps)))
             x = total
-        number = self._add(f"number {count}", np.float32(count))
         nodes.append(helper.make_node("Div", [x, number], list(mean.output), name=mean.name))
         self.replaced[mean.output[0]] = nodes
+
+    def _count(self, mean: NodeProto, sizes: list[Any], first: int, last: int) -> tuple[list[NodeProto], str]:
+        """The number of values that a mean is taken over: a constant, or computed where their sizes may change."""
+        if all(size.HasField("dim_value") for size in sizes):
+            count = math.prod(size.dim_value for size in sizes)
+            return [], self._add(f"number {count}", np.float32(count))
+        if last - first + 1 != len(sizes):
+            return [], ""
+        base = f"{mean.output[0]}/count"
+        nodes = [
+            helper.make_node(
+                "Shape", mean.input[:1], [f"{base}/sizes"], name=f"{base}/sizes", start=first, end=last + 1
+            ),
+            helper.make_node("Cast", [f"{base}/sizes"], [f"{base}/float"], name=f"{base}/float", to=TensorProto.FLOAT),
+            helper.make_node("ReduceProd", [f"{base}/float"], [base], name=base, keepdims=0),
+        ]
+        return nodes, base
 
     def _between_convolutions(self, mean: NodeProto, keeps: bool) -> bool:
         """Whether the runtime keeps the channels of an averaged image last.

@@ -22,6 +22,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
 from bayesbits.deploy.onnx.standard_nodes import Array, NodeWriter, auxiliary_node, window
+from bayesbits.deploy.onnx.symbolic_dims import name_sizes
 from bayesbits.deploy.onnx.tensor_names import MappedTensor, name_inputs_and_outputs, write_tensor_map
 from bayesbits.deploy.onnx.zero_padding import keep_zero_padding
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
@@ -41,6 +42,7 @@ def replace_custom_nodes(model: ModelProto, network: IntegerNetwork) -> None:
     for index, opset in reversed(list(enumerate(model.opset_import))):
         if opset.domain == DOMAIN:
             del model.opset_import[index]
+    name_sizes(graph, network.structure)
     names = name_inputs_and_outputs(graph, network.structure.inputs, network.structure.outputs)
     mapped = [replace(tensor, value=names.get(tensor.value, tensor.value)) for tensor in replacement.mapped]
     write_tensor_map(model, mapped, form="qdq")

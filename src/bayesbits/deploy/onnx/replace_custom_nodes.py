@@ -19,6 +19,7 @@ from bayesbits.deploy.onnx.standard_nodes import (
     missing_channels,
     pads_depthwise,
 )
+from bayesbits.deploy.onnx.symbolic_dims import example_size, example_symbols, name_sizes
 from bayesbits.deploy.onnx.tensor_names import (
     MappedTensor,
     auxiliary_node,
@@ -45,9 +46,10 @@ SUFFIX = {
 
 def replace_custom_nodes(model: ModelProto, network: IntegerNetwork, *, compact: bool, accuracy: int = FLOAT32) -> None:
     """Replace the custom nodes in place, name inputs and outputs, and store the map of tensors in the model."""
-    write_fast_forms(model)
+    symbols = example_symbols(model.graph, network.structure.input_shapes)
+    write_fast_forms(model, symbols)
     keep_zero_padding(model)
-    replacement = _Replacement(model.graph, network, compact, accuracy)
+    replacement = _Replacement(model.graph, network, compact, accuracy, symbols)
     for node in model.graph.node:
         replacement.visit(node)
     graph, writer = model.graph, replacement.writer
@@ -63,6 +65,7 @@ def replace_custom_nodes(model: ModelProto, network: IntegerNetwork, *, compact:
     domains = {opset.domain for opset in model.opset_import}
     if any(node.domain == RUNTIME_DOMAIN for node in graph.node) and RUNTIME_DOMAIN not in domains:
         model.opset_import.append(helper.make_opsetid(RUNTIME_DOMAIN, 1))
+    name_sizes(graph, network.structure)
     names = name_inputs_and_outputs(graph, network.structure.inputs, network.structure.outputs)
     for value in graph.value_info:
         value.name = names.get(value.name, value.name)
@@ -71,7 +74,9 @@ def replace_custom_nodes(model: ModelProto, network: IntegerNetwork, *, compact:
 
 
 class _Replacement:
-    def __init__(self, graph: GraphProto, network: IntegerNetwork, compact: bool, accuracy: int) -> None:
+    def __init__(
+        self, graph: GraphProto, network: IntegerNetwork, compact: bool, accuracy: int, symbols: Mapping[str, int]
+    ) -> None:
         self.network = network
         self.writer = NodeWriter(network, compact, accuracy)
         self.mapped: list[MappedTensor] = []
@@ -80,6 +85,11 @@ class _Replacement:
             value.name: [d.dim_value if d.HasField("dim_value") else None for d in value.type.tensor_type.shape.dim]
             for value in (*graph.value_info, *graph.output)
         }
+        self._examples = {
+            value.name: [example_size(d, symbols) for d in value.type.tensor_type.shape.dim]
+            for value in (*graph.value_info, *graph.output)
+        }
+        """The same shapes for the example inputs."""
         self._readers: dict[str, list[NodeProto]] = {}
         for node in graph.node:
             for name in node.input:
@@ -174,7 +184,8 @@ class _Replacement:
             shape, name = self._shapes[node.output[0]], self._numbered("", of)
             self._emit_for_depthwise(node, self.network.layer(of))
             source, padding = self._paddings.get(node.input[0], (x, ()))
-            writer.layer(self.network.layer(of), self._names.get(source, source), output, name, shape, padding)
+            layer, example = self.network.layer(of), self._examples[node.output[0]]
+            writer.layer(layer, self._names.get(source, source), output, name, shape, padding, example)
             return
         if node.op_type == "Table":
             writer.table(self.network.table(of), x, output)
@@ -197,7 +208,7 @@ class _Replacement:
             return
         for reader in self._readers.get(node.output[0], []):
             if reader.op_type == "Layer":
-                behind, shape = self.network.layer(_attribute(reader, "of")), self._shapes[reader.output[0]]
+                behind, shape = self.network.layer(_attribute(reader, "of")), self._examples[reader.output[0]]
                 if pads_depthwise(behind, shape):
                     self.writer.more_channels[layer.name] = missing_channels(behind, shape)
 

@@ -139,8 +139,9 @@ class NodeWriter:
         name: str,
         shape: Sequence[int | None],
         padding: Sequence[int] = (),
+        example: Sequence[int | None] | None = None,
     ) -> None:
-        """A layer whose output has this shape; None stands for the batch size.
+        """A layer whose output has this shape; None stands for a size that may change, `example` has those of examples.
 
         A convolution that emits codes may pad its input by more than its own padding: in front on every axis of the
         image, and behind.
@@ -162,7 +163,7 @@ class NodeWriter:
         elif layer.output is None:
             self._integer_sum(layer, x, self._weight(layer), output, name)
         else:
-            self._fused_layer(layer, x, output, name, shape, padding)
+            self._fused_layer(layer, x, output, name, shape, padding, shape if example is None else example)
 
     def _fused_layer(
         self,
@@ -171,15 +172,16 @@ class NodeWriter:
         output: str,
         name: str,
         shape: Sequence[int | None],
-        padding: Sequence[int] = (),
+        padding: Sequence[int],
+        example: Sequence[int | None],
     ) -> None:
         """A layer that emits codes, which the runtime fuses into one kernel."""
-        flat = layer.kind == "linear" and len(shape) != 2  # Gemm takes matrices
+        flat, given = layer.kind == "linear" and len(shape) != 2, x  # Gemm takes matrices
         if flat:
             rows = self.constant(f"{layer.name}.rows", np.array([-1, layer.weight_shape[1]]))
             x = self.add("Reshape", [x, rows], f"{name}/rows")
-        depthwise = pads_depthwise(layer, shape)
-        more_in = missing_channels(layer, shape)
+        depthwise = pads_depthwise(layer, example)
+        more_in = missing_channels(layer, example)
         if depthwise and x not in self.padded and max(layer.stride) > 1:  # padding its large input takes as long
             depthwise, more_in = False, 0
         more_out = more_in if depthwise else self.more_channels.get(layer.name, 0)
@@ -200,13 +202,21 @@ class NodeWriter:
         grid = self.network.grid(layer.output)
         self._quantize_linear(grid, result, target, layer.output_low, layer.output_high, f"{layer.name}.codes")
         if flat:
-            sizes = np.array([-1 if size is None else size for size in shape])
-            self.add("Reshape", [target, self.constant(f"{layer.name}.shape", sizes)], output)
+            self.add("Reshape", [target, self._sizes(layer, given, name, shape)], output)
         elif more_out:
             self.padded[output] = target
             ends = self.constant(f"{layer.name}.end", np.array([layer.weight_shape[0]]))
             first, axis = self.constant("first axis", np.array([0])), self.constant("channel axis", np.array([1]))
             self.add("Slice", [target, first, ends, axis], output)
+
+    def _sizes(self, layer: IntegerLayer, x: str, name: str, shape: Sequence[int | None]) -> str:
+        """The shape of a linear layer's output; where several sizes may change, those in front are read from x."""
+        if sum(size is None for size in shape) <= 1:
+            sizes = np.array([-1 if size is None else size for size in shape])
+            return self.constant(f"{layer.name}.shape", sizes)
+        front = self.add("Shape", [x], f"{name}/front", end=-1)
+        features = self.constant(f"{layer.name}.features", np.array([layer.weight_shape[0]]))
+        return self.add("Concat", [front, features], f"{name}/sizes", axis=0)
 
     def _padded_input(self, layer: IntegerLayer, x: str, name: str, more: int) -> str:
         """The codes that a layer reads, with channels of zeros behind them; the layer in front may emit those, too."""

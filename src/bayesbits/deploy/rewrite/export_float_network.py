@@ -1,4 +1,4 @@
-"""Before the passes: the float network as a graph, for batches of any size where its code allows that."""
+"""Before the passes: the float network as a graph, for inputs of any size where its code allows that."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from bayesbits.deploy.decision import Decision
 from bayesbits.deploy.modules import FloatTensors
 from bayesbits.deploy.rewrite.program import RewrittenProgram
 from bayesbits.deploy.signature import read_arguments, sort_keyword_inputs
-from bayesbits.graph.export import export_dynamic_batch, export_functional, has_dynamic_batch, output_shapes
+from bayesbits.graph.dynamic_shapes import export_dynamic, export_marked
+from bayesbits.graph.export import export_functional, output_shapes
 from bayesbits.graph.exported_program import read_program
 from bayesbits.graph.flat_network import FlatNetwork, inner_path
 from bayesbits.graph.trace import read
@@ -26,7 +27,12 @@ def export_float_network(decision: Decision) -> RewrittenProgram:
     model, args = decision.model, decision.args
     kwargs = sort_keyword_inputs(model, args, decision.kwargs)
     flat = FlatNetwork(model, args, kwargs)
-    exported = export_dynamic_batch(flat, lambda examples, marks: export_functional(flat, examples, marks)[0])
+
+    def export(examples: tuple[Tensor, ...], shapes: Any) -> ExportedProgram:
+        return export_functional(flat, examples, shapes)[0]
+
+    found = export_dynamic(flat, export) if decision.marks is None else export_marked(flat, export, decision.marks)
+    exported = found.exported
     copies = _GraphCopies(exported, flat.examples())
     with evaluation_mode(flat), torch.no_grad(), output_shapes(model) as module_outputs:
         returns = flat.returns()
@@ -38,7 +44,7 @@ def export_float_network(decision: Decision) -> RewrittenProgram:
         takes=read_arguments(model, args, kwargs),
         returns=returns,
         examples=flat.examples(),
-        batched=has_dynamic_batch(exported),
+        dynamic=found,
         twin=twin,
         reading=read(twin, activation_products=decision.activation_products),
         node_of=copies.node_of,

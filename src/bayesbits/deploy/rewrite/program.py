@@ -1,6 +1,6 @@
 """The object that all passes take and change: the exported float network, the decision about it, and what passes found.
 
-torch.export gives a graph for batches of any size, whose sizes are symbols. Reading channels needs numbers. So the
+torch.export gives a graph for inputs of many sizes, which are symbols. Reading channels needs numbers. So the
 graph has a twin with the sizes of the example inputs, node by node. The twin is read and never changed; `node_of` leads
 from its nodes to those of the graph that is rewritten.
 """
@@ -13,6 +13,7 @@ from torch import Tensor, fx
 
 from bayesbits.deploy.decision import Decision
 from bayesbits.deploy.modules import FloatTensors
+from bayesbits.graph.dynamic_shapes import DynamicExport
 from bayesbits.graph.exported_program import Program
 from bayesbits.graph.trace import Reading
 from bayesbits.records.integer_network import Argument, IntegerNetwork
@@ -80,8 +81,8 @@ class RewrittenProgram:
     takes: tuple[Argument, ...]
     returns: Tree
     examples: tuple[Tensor, ...]
-    batched: tuple[bool, ...]
-    """For each input whether its first size may be any."""
+    dynamic: DynamicExport
+    """The export that the graph was made from: which sizes of the inputs may change, and why others may not."""
     twin: Program
     """The graph as it was exported, with the sizes of the example inputs."""
     reading: Reading

@@ -11,6 +11,7 @@ zero.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -39,6 +40,10 @@ NEEDS_ALL = frozenset((
     "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle",
 ))
 # fmt: on
+
+
+class ChannelsInDynamicSize(Exception):
+    """A size of an operation's output is that of channels and of something that may change, multiplied."""
 
 
 def remove_channels(program: RewrittenProgram) -> None:
@@ -80,7 +85,18 @@ class _ChannelRemoval:
         labels = self.program.reading.channels.labels[twin]
         parts = labels if isinstance(labels, list) else [labels]
         found = [masks_from_labels(part, self._removed_atoms) for part in parts]
+        self._check_fixed_sizes(node, found)
         return None if None in found else [part for part in found if part is not None]
+
+    def _check_fixed_sizes(self, node: fx.Node, found: Sequence[IndexMasks | None]) -> None:
+        """Raise where indices are removed along a dimension whose size may change: masks are those of the examples."""
+        values = node.meta.get("val")
+        for value, masks in zip(values if isinstance(values, list | tuple) else [values], found, strict=False):
+            sizes = value.shape if isinstance(value, Tensor) else ()
+            if any(
+                mask is not None and isinstance(n, torch.SymInt) for n, mask in zip(sizes, masks or (), strict=False)
+            ):
+                raise ChannelsInDynamicSize(node.name)
 
     def _visit_layer(self, node: fx.Node) -> None:
         """A layer reads and makes the channels that its own weight has."""

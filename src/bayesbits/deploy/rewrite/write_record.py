@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 
 from bayesbits.cost.macs import layer_macs
+from bayesbits.deploy.dynamic_shapes import fixed_size_notes
 from bayesbits.deploy.layer_weights import LayerWeights
 from bayesbits.deploy.rewrite.program import LayerNode, ProductNode, RewrittenProgram
 from bayesbits.deploy.signature import name_tensors
@@ -21,6 +22,7 @@ from bayesbits.records.integer_network import (
     IntegerTable,
     Structure,
 )
+from bayesbits.utils.pytree import Tree
 
 
 def write_record(program: RewrittenProgram) -> None:
@@ -40,6 +42,7 @@ def write_record(program: RewrittenProgram) -> None:
             for name, tensor in decision.tables[table.name].tensors.items()
         }
     inputs, outputs = name_tensors(program.takes, program.returns)
+    dynamic = {place for size in program.dynamic.sizes for place in size.places}
     structure = Structure(
         layers=tuple(layers),
         grids=tuple(decision.grids.values()),
@@ -48,7 +51,7 @@ def write_record(program: RewrittenProgram) -> None:
         inputs=inputs,
         input_shapes=tuple(tuple(example.shape) for example in program.examples),
         input_types=tuple(str(example.dtype).removeprefix("torch.") for example in program.examples),
-        batched=program.batched,
+        batched=tuple((number, 0) in dynamic for number in range(len(program.examples))),
         outputs=outputs,
         removed=tuple(sorted(decision.removed)),
         other_macs=_other_macs(program),
@@ -60,6 +63,8 @@ def write_record(program: RewrittenProgram) -> None:
             for table in tables
         ),
         products=tuple(_product(entry, decision.grids) for entry in program.products),
+        sizes=program.dynamic.sizes,
+        fixed_sizes=tuple(fixed_size_notes(program.dynamic, inputs, program.examples)),
     )
     program.record = IntegerNetwork(structure, tensors)
 
@@ -173,6 +178,17 @@ def _notes(program: RewrittenProgram) -> tuple[str, ...]:
         "they may be others than in training. To fix this: give it bits in the plan"
         for name in sorted(program.reading.topology.pooled_tensors - set(grids))
     ]
-    if not any(program.batched):
-        notes.append("the network takes only batches of the size that it was attached with: its code fixes it")
+    notes += [
+        f"{'.'.join(path)} is returned as a dict: it is an object that cannot be built again from its tensors"
+        for path in _plain_objects(program.returns)
+    ]
     return tuple(notes)
+
+
+def _plain_objects(returns: Tree, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The outermost objects in what a network returns whose class cannot be built again."""
+    if returns.kind == "object" and not returns.type:
+        yield path or ("the output",)
+        return
+    for label, item in zip(returns.labels(), returns.items, strict=True):
+        yield from _plain_objects(item, (*path, label))

@@ -27,7 +27,7 @@ Array = NDArray[Any]
 _FILE = ArrayComparison("in the ONNX file", "in the deployed network")
 _UINT8_BOUNDS = (0, 255)
 _PADDED = ("weight", "weight.step", "weight.zero_point", "bias", "bias.step", "bias.zero_point")
-_SHAPES = frozenset(("rows", "shape", "end", *(f"{what}.channels" for what in _PADDED)))
+_SHAPES = frozenset(("features", "rows", "shape", "end", *(f"{what}.channels" for what in _PADDED)))
 """The constants of a layer that hold sizes: a mistake in them shows when the file runs."""
 _SHARED = frozenset(("first axis", "channel axis", "one"))
 """The constants of all layers: axes, and the step of channels of zeros."""
@@ -182,7 +182,7 @@ def _read_by_layer(
         visited.add(tensor)
         if node is None or node.op_type == "Constant":
             yield tensor
-        elif node.op_type == "DynamicQuantizeLinear":  # it reads the layer's input and no constant
+        elif node.op_type in ("DynamicQuantizeLinear", "Shape"):  # of the layer's input, or sizes that may change
             continue
         elif layer_of(node.name) != layer.name:
             waiting += node.input

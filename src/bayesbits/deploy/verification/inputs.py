@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.signature import bind
+from bayesbits.records.dynamic_size import check_shapes
 from bayesbits.records.integer_network import Structure
 from bayesbits.utils.batches import split_inputs
 from bayesbits.utils.torch_private import tree_leaves, tree_map_only
@@ -50,7 +51,7 @@ class Inputs:
                 "such as a batch of the test set"
             )
         numbers = {id(tensor): number for number, tensor in enumerate(bind(structure.takes, *whole))}
-        self._tensors = small.bind(*whole)
+        self._tensors = small.bind(*whole, any_shape=True)
         self._containers = tree_map_only(Tensor, lambda x: _Index(numbers[id(x)]), whole)
         _check_finite(dict(zip(structure.inputs, self._tensors, strict=True)))
         self._dynamic = structure.dynamic_batch
@@ -94,10 +95,14 @@ class _Index:
 def _count_examples(structure: Structure, tensors: list[Tensor]) -> int:
     """The number of examples; raises where an input has another shape than the network takes."""
     counts: dict[str, int] = {}
+    dynamic = structure.dynamic_places
     stored = zip(structure.inputs, structure.input_shapes, structure.batched, tensors, strict=True)
-    for name, shape, batched, tensor in stored:
-        if tensor.dim() != len(shape) or tuple(tensor.shape[batched:]) != shape[batched:]:
-            raise _wrong_shape(name, ("any", *shape[1:]) if batched else shape, tensor)
+    for number, (name, shape, batched, tensor) in enumerate(stored):
+        sizes = ["any" if (number, dim) in dynamic else size for dim, size in enumerate(shape)]
+        if tensor.dim() != len(shape) or any(
+            size not in ("any", given) for size, given in zip(sizes, tensor.shape, strict=True)
+        ):
+            raise _wrong_shape(name, tuple(sizes), tensor)
         if batched:
             counts[name] = len(tensor)
     first, *others = counts
@@ -107,6 +112,8 @@ def _count_examples(structure: Structure, tensors: list[Tensor]) -> int:
                 f"the input {name!r} has {counts[name]} examples, and {first!r} has {counts[first]}: pass as many of "
                 "each. Where one of them is no batch, attach with a batch of another size than its first one"
             )
+    if structure.sizes is not None:
+        check_shapes(structure.inputs, structure.input_shapes, structure.sizes, tensors)
     return counts[first]
 
 

@@ -27,6 +27,7 @@ MOVES = frozenset((
 # Operations that move values, and element-wise operations whose result IEEE arithmetic defines bit by bit.
 EXACT = MOVES | frozenset((
     "Add", "Clip", "Div", "DequantizeLinear", "Max", "Min", "Mul", "Neg", "QuantizeLinear", "Relu", "Round", "Sum",
+    "ConstantOfShape", "Mod", "Range", "ReduceProd",  # of sizes
 ))
 # fmt: on
 WHOLE = MOVES | frozenset(("ReduceSum",))
