@@ -21,9 +21,9 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
-from bayesbits.deploy.onnx.standard_nodes import Array, NodeWriter, auxiliary_node, window
+from bayesbits.deploy.onnx.standard_nodes import Array, NodeWriter, window
 from bayesbits.deploy.onnx.symbolic_dims import name_sizes
-from bayesbits.deploy.onnx.tensor_names import MappedTensor, name_inputs_and_outputs, write_tensor_map
+from bayesbits.deploy.onnx.tensor_names import MappedTensor, auxiliary_node, name_inputs_and_outputs, write_tensor_map
 from bayesbits.deploy.onnx.zero_padding import keep_zero_padding
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
 from bayesbits.records.topology import output_axis
