@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -49,7 +49,7 @@ class Decision:
     """By the layer's name, without the removed channels; a stored network has none for layers of dead branches."""
     grids: Mapping[str, Grid]
     """By the tensor's name; tensors without a quantizer have none."""
-    tables: Mapping[str, TableWeights]
+    tables: Mapping[str, TableWeights] = field(default_factory=dict)
     """By the table's name; tables without a quantizer have none, and stay in float."""
 
     def is_zero(self, layer: str) -> bool:
