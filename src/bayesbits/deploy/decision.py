@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -51,9 +51,9 @@ class Decision:
     """By the layer's name, without the removed channels; a stored network has none for layers of dead branches."""
     grids: Mapping[str, Grid]
     """By the tensor's name; tensors without a quantizer have none, nor have those that are quantized at run time."""
-    tables: Mapping[str, TableWeights]
+    tables: Mapping[str, TableWeights] = field(default_factory=dict)
     """By the table's name; tables without a quantizer have none, and stay in float."""
-    activation_products: bool
+    activation_products: bool = False
     """Whether products of two activations have quantized operands."""
     dynamic: frozenset[str] = frozenset()
     """The layers whose input is quantized at run time, by its own range."""

@@ -20,7 +20,7 @@ BATCH = Batch((X,), {}, 3)
 
 def exact(compressor: bb.Compressor) -> Float64Simulation:
     plan = compressor.plan()
-    return Float64Simulation(compressor, plan, derive_layers(compressor, plan, derive_grids(compressor, plan)))
+    return Float64Simulation(compressor, plan, derive_layers(compressor, plan, derive_grids(compressor, plan)), {})
 
 
 def test_without_replacements_it_computes_what_the_network_does(linear: bb.Compressor) -> None:
