@@ -78,6 +78,18 @@ def test_numbers_without_a_grid_have_steps_of_their_largest_value():
         compare(altered(whole=("output", 300 * step)))
 
 
+@pytest.mark.parametrize("size", [1, 4])
+def test_small_batches_are_judged_too(size):
+    class WrongForOneSize(Session):
+        def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+            results = super().run(feeds)
+            return {name: -array if len(array) == size else array for name, array in results.items()}
+
+    with pytest.raises(bb.VerificationError, match=f"output: when the whole file runs in batches of {size}, a runtime"):
+        compare(WrongForOneSize, count=6)
+    assert compare(WrongForOneSize if size == 4 else Session, count=3).result()
+
+
 def test_a_file_of_another_network_is_refused():
     other = bb.attach(torch.nn.Sequential(torch.nn.Linear(4, 2)).eval(), torch.ones(2, 4))
     other.calibrate([torch.ones(2, 4)])

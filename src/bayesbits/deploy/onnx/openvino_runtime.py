@@ -96,8 +96,8 @@ def kernels(model: ModelProto, network: IntegerNetwork) -> tuple[Kernel, ...]:
     """
     structure = network.structure
     shapes = dict(zip(structure.inputs, structure.input_shapes, strict=True))
+    # OpenVINO names a node after the output of the network that it computes.
     computed = {name: node.name for node in model.graph.node for name in node.output}
-    """The node of every tensor: OpenVINO names a node after the output of the network that it computes."""
     found: dict[str, list[Operation]] = {}
     for operation in Session(model).operations(shapes):
         if operation.kind in WEIGHTED:

@@ -27,8 +27,7 @@ def cut_model(model: ModelProto, tensors: Sequence[MappedTensor], ranks: Mapping
     graph = cut.graph
     producers = {name: node for node in model.graph.node for name in node.output}
     read = {name for node in model.graph.node for name in node.input}
-    names: dict[str, str] = {}
-    """What is read in place of every tensor."""
+    names: dict[str, str] = {}  # what is read in place of every tensor
     added: list[NodeProto] = []
     for tensor in dict.fromkeys(tensor.value for tensor in tensors):
         if tensor not in read:

@@ -49,8 +49,8 @@ def verify(
 
     A file of the form ``"qdq"`` is judged otherwise, as a runtime rounds in its own way there: fed the deployed
     network's values, no layer may be more than one step of its grid away. End to end, differences are counted, and an
-    output that is off by more than 64 steps in the mean is an error. A tensor without a grid has steps of the 255th
-    part of its largest value.
+    output that is off by more than 64 steps in the mean is an error, in batches of 1 and 4 as well. A tensor without a
+    grid has steps of the 255th part of its largest value.
 
     Args:
         compressor: The handle that :func:`bayesbits.attach` returned.
