@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from bayesbits.deploy.layer_weights import (
     stored_weights,
 )
 from bayesbits.deploy.signature import example_call
+from bayesbits.graph.size_trials import Place
 from bayesbits.graph.symbolic_sizes import Marks
 from bayesbits.nn import Quantizer
 from bayesbits.records.integer_network import Grid, IntegerNetwork
@@ -52,6 +53,8 @@ class Decision:
     """By the tensor's name; tensors without a quantizer have none."""
     marks: Marks | None = None
     """The sizes of inputs that are dynamic; None: all that the network lets change, which are found by trying."""
+    fixed: Mapping[Place, str] = field(default_factory=dict)
+    """Sizes that could not stay dynamic, and why."""
 
     def is_zero(self, layer: str) -> bool:
         """Whether a layer emits zeros alone: its weight has no bits."""

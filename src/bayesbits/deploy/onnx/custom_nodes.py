@@ -162,7 +162,7 @@ def export_with_custom_nodes(
 ) -> ModelProto:
     """The ONNX graph with custom nodes, for inputs of any size where the network takes them.
 
-    `places` are the sizes of inputs that may change, as in `Structure.dynamic_places`. Its inputs and outputs are in the
+    `places` are the sizes of inputs that may change, as in `Structure.dynamic_places`. Inputs and outputs are in the
     order of the program; `tensor_names.name_inputs_and_outputs` names them.
     """
     inputs = tuple(x.detach().clone() for x in inputs)  # torch would merge one tensor that is given twice
