@@ -35,11 +35,12 @@ def exported_sum():
 
 def test_sizes_have_names_of_their_own_and_inputs_share_them():
     exported, flat, marks = exported_sum()
-    sizes = name_sizes(exported, marks, flat.examples(), {(0, 0): 2}, {(0, 3): 4})
+    sizes = name_sizes(exported, marks, flat.examples(), {(0, 0): 2}, {(0, 3): 4}, {(0, 2): (0, 2), (1, 2): (0, 2)})
     names = {size.name: (size.places, size.low, size.multiple) for size in sizes}
     assert names["batch"] == (((0, 0), (1, 0)), 2, 1)
     assert names["width"] == (((0, 3),), 1, 4)
-    assert {"height", "height_2", "width_2"} <= set(names)
+    assert names["height"][0] == ((0, 2), (1, 2)), "they were joined"
+    assert set(names) == {"batch", "height", "width", "width_2"}
     assert (0, 1) not in find_symbols(exported), "a convolution fixes its channels"
 
 

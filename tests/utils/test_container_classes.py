@@ -51,9 +51,7 @@ def test_a_container_is_built_again(value):
 
 
 def test_plain_containers_and_other_classes_have_no_names():
-    assert [name_class(cls) for cls in (dict, tuple, list, torch.Size, Exception, dict[str, int].__origin__)] == [
-        ""
-    ] * 6
+    assert [name_class(cls) for cls in (dict, tuple, list, torch.Size, Exception)] == [""] * 5
     assert name_class(Pair) == f"{__name__}:Pair"
     assert field_names(Result) == ["logits", "scale"]
     assert build_container(Pair, (), (1, 2)) == (1, 2)

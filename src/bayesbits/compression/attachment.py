@@ -182,7 +182,8 @@ def _gated_quantizer(
 ) -> GatedQuantizer:
     owners = topology.weight_tensors.get(tensor)
     layer = topology.layer(owners[0]) if owners else None
-    known = None if owners or tensor in topology.operand_tensors else topology.activation(tensor).known_range
+    computed = tensor not in topology.parameter_tensors and tensor not in topology.operand_tensors
+    known = topology.activation(tensor).known_range if computed else None
     if known is not None:
         gates = METHODS[spec.method].gates or spec.gates
         return KnownRangeQuantizer(signed=False, beta=known, bits=widths, gates=gates, learn_range=False)

@@ -27,6 +27,7 @@ from bayesbits.deploy.layer_weights import (
 )
 from bayesbits.deploy.signature import example_call
 from bayesbits.deploy.table_weights import TableWeights, read_tables, stored_table
+from bayesbits.graph.size_trials import Place
 from bayesbits.graph.symbolic_sizes import Marks
 from bayesbits.nn import Quantizer
 from bayesbits.records.integer_network import Grid, IntegerNetwork
@@ -59,6 +60,8 @@ class Decision:
     """The layers whose input is quantized at run time, by its own range."""
     marks: Marks | None = None
     """The sizes of inputs that are dynamic; None: all that the network lets change, which are found by trying."""
+    fixed: Mapping[Place, str] = field(default_factory=dict)
+    """Sizes that could not stay dynamic, and why."""
 
     def is_zero(self, layer: str) -> bool:
         """Whether a layer emits zeros alone: its weight has no bits."""

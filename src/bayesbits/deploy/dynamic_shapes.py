@@ -1,4 +1,4 @@
-"""`dynamic_shapes` as users give it to `deploy`, read into the sizes that are dynamic; and lines about those that are not.
+"""`dynamic_shapes` as users give it to `deploy`, read into the sizes that are dynamic; and why others are fixed.
 
 It has the form that torch.export takes: a dict by the names of arguments, or a tuple by their positions. For a tensor
 it names the dimensions, in a dict or in a tuple with an entry for each: a `torch.export.Dim`, `Dim.AUTO`, or
@@ -39,8 +39,8 @@ def read_dynamic_shapes(shapes: Any, arguments: Sequence[Argument]) -> dict[Plac
         by_name = dict(zip(given, shapes, strict=False))
     else:
         raise TypeError(
-            f"dynamic_shapes is a {type(shapes).__name__}; it is 'auto', None for fixed sizes, or as torch.export takes "
-            "it: a dict by the names of arguments, or a tuple"
+            f"dynamic_shapes is a {type(shapes).__name__}; it is 'auto', None for fixed sizes, or as torch.export "
+            "takes it: a dict by the names of arguments, or a tuple"
         )
     known = {argument.name: argument for argument in arguments}
     unknown = [str(name) for name in by_name if name not in known]
@@ -58,11 +58,12 @@ def _read(form: Tree, spec: Any, name: str, marks: dict[Place, Any]) -> None:
     if form.kind == "tensor":
         if not isinstance(spec, Mapping | tuple | list):
             raise TypeError(f"dynamic_shapes[{name!r}] is a {type(spec).__name__}; it is a dict by dimensions")
-        entries = spec.items() if isinstance(spec, Mapping) else enumerate(spec)
-        marks |= {(form.index, int(dim)): mark for dim, mark in entries if mark is not None}
+        dims = spec.items() if isinstance(spec, Mapping) else enumerate(spec)
+        marks |= {(form.index, int(dim)): mark for dim, mark in dims if mark is not None}
         return
+    entries: list[tuple[str, Tree | None, Any]]
     if isinstance(spec, Mapping) and form.kind in ("dict", "object"):
-        parts = {path: item for path, item in zip(form.labels(), form.items, strict=True)}
+        parts = dict(zip(form.labels(), form.items, strict=True))
         entries = [(str(key), parts.get(str(key)), value) for key, value in spec.items()]
     elif isinstance(spec, tuple | list) and len(spec) == len(form.items):
         entries = [(str(index), item, spec[index]) for index, item in enumerate(form.items)]
@@ -96,8 +97,6 @@ def fixed_size_notes(found: DynamicExport, names: Sequence[str], examples: Seque
 
 def _expected(example: Tensor) -> range:
     """The dimensions of a tensor that users expect to change beside the batch: of tokens, sequences and images."""
-    if not example.is_floating_point():
+    if not example.is_floating_point() or example.dim() == 3:
         return range(1, example.dim())
-    return (
-        range(2, example.dim()) if example.dim() >= 4 else range(1, example.dim()) if example.dim() == 3 else range(0)
-    )
+    return range(2, example.dim()) if example.dim() > 3 else range(0)

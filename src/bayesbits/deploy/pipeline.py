@@ -24,7 +24,7 @@ from bayesbits.deploy.rewrite.fold_batch_norm import fold_batch_norm
 from bayesbits.deploy.rewrite.fuse_quantizers import fuse_quantizers
 from bayesbits.deploy.rewrite.insert_quantizers import insert_quantizers
 from bayesbits.deploy.rewrite.program import RewrittenProgram
-from bayesbits.deploy.rewrite.remove_channels import ChannelsInDynamicSize, remove_channels
+from bayesbits.deploy.rewrite.remove_channels import DynamicChannelsError, remove_channels
 from bayesbits.deploy.rewrite.remove_dead_branches import remove_dead_branches
 from bayesbits.deploy.rewrite.replace_tables import replace_tables
 from bayesbits.deploy.rewrite.write_record import write_record
@@ -50,7 +50,7 @@ def run_passes(decision: Decision) -> RewrittenProgram:
     try:
         for run_pass in PASSES:
             run_pass(program)
-    except ChannelsInDynamicSize:
+    except DynamicChannelsError:
         return _run_with_fewer_sizes(decision, program)
     return program
 
@@ -60,8 +60,9 @@ def _run_with_fewer_sizes(decision: Decision, program: RewrittenProgram) -> Rewr
     places = [place for size in program.dynamic.sizes for place in size.places]
     kept = [place for place in places if place[1] == 0]
     marks = dict.fromkeys(kept if len(kept) < len(places) else (), Dim.AUTO)
-    program = run_passes(replace(decision, marks=marks))
-    return program
+    reason = "channels are removed from an operation's size that is computed from this one"
+    reasons = {place: reason for place in places if place not in marks}
+    return run_passes(replace(decision, marks=marks, fixed={**decision.fixed, **reasons}))
 
 
 def deploy(compressor: Compressor, *, channel_multiple: int = 1, dynamic_shapes: Any = AUTO) -> DeployedNetwork:

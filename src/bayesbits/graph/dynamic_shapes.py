@@ -60,7 +60,7 @@ def export_marked(flat: FlatNetwork, export: Export, marks: Marks) -> DynamicExp
         exported = export(*mark_sizes(examples, marks))
     except Exception as error:  # torch.export raises many kinds of errors
         raise ValueError(f"the network cannot be exported with these dynamic shapes: {error}") from error
-    return DynamicExport(exported, name_sizes(exported, marks, examples, {}, {}))
+    return DynamicExport(exported, name_sizes(exported, marks, examples, {}, {}, {}))
 
 
 def export_dynamic(flat: FlatNetwork, export: Export) -> DynamicExport:
@@ -77,7 +77,7 @@ def export_dynamic(flat: FlatNetwork, export: Export) -> DynamicExport:
         reasons |= {place: reason for group, reason in fixed.items() for place in group.places}
         groups = [group for group in groups if group not in fixed]
     lows = {place: comparison.lowest(group) for group in groups for place in group.places}
-    sizes = name_sizes(exported, {}, flat.examples(), lows, comparison.multiples)
+    sizes = name_sizes(exported, {}, flat.examples(), lows, comparison.multiples, comparison.joined)
     return DynamicExport(exported, sizes, trials.refusals | reasons)
 
 
@@ -116,6 +116,8 @@ class _Comparison:
         self.symbols = find_symbols(exported)
         self.multiples: dict[Place, int] = {}
         """The numbers that sizes have to be multiples of."""
+        self.joined: dict[Place, Place] = {}
+        """For sizes that cannot change alone, though they have symbols of their own, one size that stands for all."""
 
     def why_fixed(self, group: SizeGroup) -> str | None:
         """Why the sizes of a group are fixed; None where they can change. Finds the multiple that they have to be."""
@@ -124,8 +126,11 @@ class _Comparison:
         symbols = dict.fromkeys(self.symbols[place] for place in group.places)
         alone = [[place for place in group.places if self.symbols[place] == symbol] for symbol in symbols]
         for places in [group.places, *(alone if len(alone) > 1 else ())]:
-            if self._agrees(places, group.far) is False:
+            agrees = self._agrees(places, group.far)
+            if agrees is False:
                 return self._reason(group)
+            if agrees is None:
+                self.joined |= dict.fromkeys(places, group.places[0])
         for size in group.near():
             if self._agrees(group.places, size):
                 self.multiples |= dict.fromkeys(group.places, abs(size - group.size))
@@ -151,9 +156,9 @@ class _Comparison:
     def _reason(self, group: SizeGroup) -> str:
         """What fixes a size: the line of the network's code where torch.export took it for a number, if it is known."""
         placeholder = next(node for node in self.exported.graph.nodes if node.op == "placeholder")
-        for expression, *place in size_guards(placeholder.meta["val"]):
-            if in_users_code(place[0]) and str(expression).startswith("Eq("):
-                return f"{FINDS}{in_words(*place)} computes with the number"
+        for expression, file, line, function in size_guards(placeholder.meta["val"]):
+            if in_users_code(file) and str(expression).startswith("Eq("):
+                return f"{FINDS}{in_words(file, line, function)} computes with the number"
         return f"{FINDS}the network's code computes with the number {group.size}"
 
 

@@ -59,7 +59,8 @@ class SizeTrials:
         with warnings.catch_warnings(), evaluation_mode(self._flat), torch.no_grad(), torch.random.fork_rng([]):
             warnings.simplefilter("ignore")
             try:
-                return self._flat(*(tensor.clone() for tensor in tensors))
+                outputs: Outputs = self._flat(*(tensor.clone() for tensor in tensors))
+                return outputs
             except ForwardError as error:
                 return error.__cause__ if isinstance(error.__cause__, Exception) else error
 

@@ -59,6 +59,7 @@ def name_sizes(
     examples: Sequence[Tensor],
     lows: Mapping[Place, int],
     multiples: Mapping[Place, int],
+    joined: Mapping[Place, Place],
 ) -> tuple[DynamicSize, ...]:
     """A size for every symbol of an exported network, with a name of its own.
 
@@ -68,17 +69,19 @@ def name_sizes(
         examples: The inputs that it was exported with.
         lows: Sizes of 1 or 2 from which on the graph is right, where torch.export itself names no larger one.
         multiples: The numbers that sizes have to be multiples of.
+        joined: Sizes that have to be equal though torch.export has several symbols for them: one of them for each.
     """
+    symbols = find_symbols(exported)
     by_symbol: dict[Any, list[Place]] = {}
-    for place, symbol in find_symbols(exported).items():
-        by_symbol.setdefault(symbol, []).append(place)
+    for place, symbol in symbols.items():
+        by_symbol.setdefault(joined.get(place, symbol), []).append(place)
     sizes: dict[str, DynamicSize] = {}
-    for symbol, places in by_symbol.items():
+    for places in by_symbol.values():
         wanted = _name(places, marks, examples)
         numbered = (f"{wanted}_{number}" if number > 1 else wanted for number in range(1, len(by_symbol) + 1))
         name = next(name for name in numbered if name not in sizes)
-        limits = exported.range_constraints.get(symbol)
-        low, high = (2, UNLIMITED) if limits is None else (limits.lower, limits.upper)
+        limits = [exported.range_constraints[symbols[place]] for place in places]
+        low, high = max(limit.lower for limit in limits), min(limit.upper for limit in limits)
         sizes[name] = DynamicSize(
             name=name,
             places=tuple(places),
@@ -119,11 +122,11 @@ def early_stop(network: nn.Module, others: Mapping[Place, int]) -> Iterator[None
                 size = tensors[number].shape[dim]
                 values.update({size.node.expr: other} if isinstance(size, torch.SymInt) else {})
         guards = size_guards(tensors[0]) if tensors else []
-        for expression, *place in guards[seen:]:
+        for expression, file, line, function in guards[seen:]:
             if expression.count_ops() > LONGEST_EXPRESSION:
                 raise RuntimeError("sizes inside the network are expressions of this one that are too long to export")
-            if in_users_code(place[0]) and expression.xreplace(values) == False:  # noqa: E712
-                raise RuntimeError(f"{in_words(*place)} computes with the number")
+            if in_users_code(file) and expression.xreplace(values) == False:  # noqa: E712
+                raise RuntimeError(f"{in_words(file, line, function)} computes with the number")
         seen = max(seen, len(guards))
 
     handles = [module.register_forward_pre_hook(check, with_kwargs=True) for module in network.modules()]

@@ -57,7 +57,7 @@ def build_container(cls: type, keys: Sequence[str], parts: Sequence[Any]) -> Any
         return cls._make(parts)  # type: ignore[attr-defined]
     if is_dataclass(cls):
         return cls(**dict(zip(keys, parts, strict=True)))
-    return cls(zip(keys, parts, strict=True))
+    return OrderedDict(zip(keys, parts, strict=True))
 
 
 def _is_container(cls: type) -> bool:

@@ -182,10 +182,8 @@ class _Graph:
             return [], ""
         base = f"{mean.output[0]}/count"
         nodes = [
-            helper.make_node(
-                "Shape", mean.input[:1], [f"{base}/sizes"], name=f"{base}/sizes", start=first, end=last + 1
-            ),
-            helper.make_node("Cast", [f"{base}/sizes"], [f"{base}/float"], name=f"{base}/float", to=TensorProto.FLOAT),
+            helper.make_node("Shape", mean.input[:1], [f"{base}/n"], name=f"{base}/n", start=first, end=last + 1),
+            helper.make_node("Cast", [f"{base}/n"], [f"{base}/float"], name=f"{base}/float", to=TensorProto.FLOAT),
             helper.make_node("ReduceProd", [f"{base}/float"], [base], name=base, keepdims=0),
         ]
         return nodes, base

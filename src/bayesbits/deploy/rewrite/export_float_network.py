@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ def export_float_network(decision: Decision) -> RewrittenProgram:
         takes=read_arguments(model, args, kwargs),
         returns=returns,
         examples=flat.examples(),
-        dynamic=found,
+        dynamic=replace(found, reasons={**found.reasons, **decision.fixed}),
         twin=twin,
         reading=read(twin, activation_products=decision.activation_products),
         node_of=copies.node_of,

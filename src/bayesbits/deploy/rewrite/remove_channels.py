@@ -42,7 +42,7 @@ NEEDS_ALL = frozenset((
 # fmt: on
 
 
-class ChannelsInDynamicSize(Exception):
+class DynamicChannelsError(Exception):
     """A size of an operation's output is that of channels and of something that may change, multiplied."""
 
 
@@ -92,11 +92,9 @@ class _ChannelRemoval:
         """Raise where indices are removed along a dimension whose size may change: masks are those of the examples."""
         values = node.meta.get("val")
         for value, masks in zip(values if isinstance(values, list | tuple) else [values], found, strict=False):
-            sizes = value.shape if isinstance(value, Tensor) else ()
-            if any(
-                mask is not None and isinstance(n, torch.SymInt) for n, mask in zip(sizes, masks or (), strict=False)
-            ):
-                raise ChannelsInDynamicSize(node.name)
+            sizes = zip(value.shape if isinstance(value, Tensor) else (), masks or (), strict=False)
+            if any(mask is not None and isinstance(size, torch.SymInt) for size, mask in sizes):
+                raise DynamicChannelsError(node.name)
 
     def _visit_layer(self, node: fx.Node) -> None:
         """A layer reads and makes the channels that its own weight has."""
