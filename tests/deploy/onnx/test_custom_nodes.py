@@ -21,8 +21,7 @@ def test_layers_and_quantizers_are_one_node_each_and_padding_is_the_zero_point()
     compressor.calibrate([inputs])
     compressor.fix(bb.Plan.uniform(compressor.topology, 8, 8))
     small = bb.deploy(compressor)
-    places = small.integer.structure.dynamic_places
-    model = export_with_custom_nodes(small.program, small.integer, (inputs,), OPSET, places)
+    model = export_with_custom_nodes(small.program, small.integer, (inputs,), OPSET)
     found = {
         (node.op_type, next(a.s.decode() for a in node.attribute if a.name == "of"))
         for node in model.graph.node

@@ -57,7 +57,7 @@ def test_the_kernel_of_every_layer(monkeypatch):
     monkeypatch.setattr(runtime, "_optimized", lambda model: SimpleNamespace(graph=graph))
     free = layer("free", arithmetic="float", reason="the plan leaves it in float")
     network = SimpleNamespace(
-        layers=(layer("first"), layer("twice"), free, layer("up", "conv_transpose"), layer("gone"))
+        parts=(layer("first"), layer("twice"), free, layer("up", "conv_transpose"), layer("gone"))
     )
     found = kernels(PRODUCT, network)
     assert found[:3] == (
@@ -70,7 +70,7 @@ def test_the_kernel_of_every_layer(monkeypatch):
 
 
 def test_the_optimized_graph_is_the_runtimes():
-    network = SimpleNamespace(layers=(layer("head"),))
+    network = SimpleNamespace(parts=(layer("head"),))
     (kernel,) = kernels(PRODUCT, network)
     assert (kernel.operation, kernel.integer) == ("MatMul", False)
 
