@@ -30,6 +30,7 @@ def tables() -> dict[str, str]:
         "whole_test_set": whole_test_set(),
         "fronts": "\n\n".join(front(name, costs) for name, costs in FRONTS.items()),
         "efficientnet": efficientnet(),
+        "transformers": transformers(),
         "training": benchmark("training-h200", "training", TRAINING),
         "scaling": benchmark("training-h200", "scaling", TRAINING),
         "training_cpu": benchmark("training-cpu", "training", CPU_TRAINING),
@@ -102,6 +103,25 @@ def efficientnet() -> str:
     ]
     told = f"`experiments/results/efficientnet-lite0.json`, {result['machine']}. Command: `{result['command']}`."
     return f"{markdown(rows)}\n\n{told}"
+
+
+def transformers() -> str:
+    """Networks of transformers: the share of MACs in integers, the sizes that may change, and what was verified."""
+    result = json.loads((EXPERIMENTS / "transformer-networks.json").read_text())
+    rows = [
+        {
+            "network": name,
+            "MACs in integers": f"{row['integer']:.1f}%" if "integer" in row else "",
+            "sizes that change": ", ".join(row.get("sizes", ())),
+            "verified at": "; ".join(row.get("verified", ())),
+            "otherwise": "; ".join(row["fixed"]) if row["passed"] else f"{row['stage']}: {row['error']}",
+        }
+        for name, row in result["networks"].items()
+    ]
+    versions = ", ".join(f"{package} {version}" for package, version in result["versions"].items())
+    return f"{markdown(rows)}\n\n`experiments/results/transformer-networks.json`, {versions}. Command: " + (
+        "`python -m experiments.transformer_networks`."
+    )
 
 
 def longest(result: Row) -> float:

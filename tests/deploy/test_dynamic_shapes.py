@@ -89,12 +89,14 @@ def test_no_size_changes_where_none_is_asked_for(compressor):
         small(**inputs(2, 8))
 
 
-def test_sizes_are_those_that_are_asked_for(compressor):
+def test_sizes_are_those_that_are_asked_for(compressor, tmp_path):
     words = Dim("words", min=2, max=10)
     small = bb.deploy(compressor, dynamic_shapes={"input_ids": {1: words}, "attention_mask": {1: words}})
     (size,) = small.integer.structure.sizes
     assert (size.name, size.places, size.high) == ("words", ((0, 1), (1, 1)), 10)
     assert small(**inputs(3, 5)).hidden.shape == (3, 5, 8)
+    bb.export_onnx(small, inputs(3, 8), tmp_path / "small.onnx")
+    assert bb.verify(compressor, small, tmp_path / "small.onnx", inputs(6, 5)).simulated.inputs == 2, "two calls"
 
 
 def arguments() -> list[Argument]:

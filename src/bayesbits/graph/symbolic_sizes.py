@@ -80,8 +80,9 @@ def name_sizes(
         wanted = _name(places, marks, examples)
         numbered = (f"{wanted}_{number}" if number > 1 else wanted for number in range(1, len(by_symbol) + 1))
         name = next(name for name in numbered if name not in sizes)
-        limits = [exported.range_constraints[symbols[place]] for place in places]
-        low, high = max(limit.lower for limit in limits), min(limit.upper for limit in limits)
+        limits = [exported.range_constraints.get(symbols[place]) for place in places]
+        low = max((limit.lower for limit in limits if limit is not None), default=2)
+        high = min((limit.upper for limit in limits if limit is not None), default=UNLIMITED)
         sizes[name] = DynamicSize(
             name=name,
             places=tuple(places),

@@ -119,22 +119,24 @@ def _count_examples(structure: Structure, tensors: list[Tensor]) -> int:
 
 def _count_calls(structure: Structure, tensors: list[Tensor]) -> tuple[int, tuple[bool, ...]]:
     """For a network with a fixed batch size: the number of calls, and which inputs are split into as many parts."""
-    calls, split = 1, []
-    for name, shape, tensor in zip(structure.inputs, structure.input_shapes, tensors, strict=True):
+    calls, split, dynamic = 1, [], structure.dynamic_places
+    for number, (name, shape, tensor) in enumerate(zip(structure.inputs, structure.input_shapes, tensors, strict=True)):
+        given = dict(enumerate(tensor.shape))  # sizes that may change are those of the inputs
+        shape = tuple(given.get(dim, size) if (number, dim) in dynamic else size for dim, size in enumerate(shape))
         whole = tuple(tensor.shape) == shape
         split.append(not whole)
         if whole:
             continue
         if not shape or tensor.dim() != len(shape) or tuple(tensor.shape[1:]) != shape[1:]:
             raise _wrong_shape(name, shape, tensor)
-        number, rest = divmod(len(tensor), shape[0])
-        if rest or calls not in (1, number):
-            fitting = max(1, number if calls == 1 else calls) * shape[0]
+        times, rest = divmod(len(tensor), shape[0])
+        if rest or calls not in (1, times):
+            fitting = max(1, times if calls == 1 else calls) * shape[0]
             raise ValueError(
                 f"the network takes {name!r} in batches of {shape[0]}, as its code fixes their size, and "
                 f"{len(tensor)} examples are not {'a whole number' if calls == 1 else calls} of those: pass {fitting}"
             )
-        calls = number
+        calls = times
     return calls, tuple(split)
 
 
