@@ -220,7 +220,7 @@ def _kernel(layer: IntegerLayer | IntegerProduct, operations: set[str]) -> Kerne
     operation = others[0] if others else "not found"
     if layer.arithmetic == "float":
         reason = layer.reason
-    elif isinstance(layer, IntegerLayer) and layer.kind == "conv_transpose":
+    elif not isinstance(layer, IntegerProduct) and layer.kind == "conv_transpose":
         reason = f"{NAME} has no integer kernel for transposed convolutions; whole numbers in float, exact"
     else:
         reason = f"{NAME} did not fuse it"
