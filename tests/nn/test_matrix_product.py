@@ -139,3 +139,12 @@ def test_under_autocast_products_run_in_half_precision():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         compressor.model(inputs)
     assert seen == [torch.bfloat16] * 2
+
+
+@pytest.mark.parametrize("kind", ["sdpa", "mask", "einsum", "baddbmm"])
+def test_a_compiled_network_computes_the_same(kind):
+    inputs = examples()
+    compressor = attached(attention(kind), inputs, bits=(4, 8))
+    expected = compressor.model(inputs)
+    compiled = torch.compile(compressor.model, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(inputs), expected)
