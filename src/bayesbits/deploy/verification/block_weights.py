@@ -63,7 +63,8 @@ def activation_error(layer: IntegerLayer, codes: Tensor, steps: Tensor, x: Tenso
     """How far the products of a layer may be off where its activations x are rounded to 8 bits block by block."""
     size = layer.group_size
     assert size is not None
-    missing = steps.shape[1] * size - codes.shape[1]
-    blocks = F.pad(x.double().abs(), (0, missing)).unflatten(-1, (-1, size)).amax(-1)
-    sums = F.pad(codes.double().abs(), (0, missing)).unflatten(-1, (-1, size)).sum(-1) * steps.double()
-    return ROUNDING * (blocks @ sums.t()) / HALF_STEPS
+    groups = steps.shape[1]
+    missing = groups * size - codes.shape[1]
+    blocks = F.pad(x.double().abs(), (0, missing)).reshape(*x.shape[:-1], groups, size).amax(-1)
+    sums = F.pad(codes.double().abs(), (0, missing)).reshape(-1, groups, size).sum(-1) * steps.double()
+    return F.linear(blocks, sums) * (ROUNDING / HALF_STEPS)
