@@ -167,9 +167,7 @@ class SubgraphExtractor:
 
 def exporter_constants(model: ModelProto, small: DeployedNetwork) -> set[str]:
     """Float constants of a model that the deployed network does not hold: the exporter computed them."""
-    structure = small.integer.structure
-    owners = [layer.name for layer in structure.layers] + [table.name for table in structure.tables]
-    owners += [grid.name for grid in structure.grids]
+    owners = [layer.name for layer in small.integer.layers] + [grid.name for grid in small.integer.structure.grids]
     program = small.program
     held = {_sorted_bytes(tensor.detach().numpy()) for tensor in (*program.parameters(), *program.buffers())}
     found = set()
