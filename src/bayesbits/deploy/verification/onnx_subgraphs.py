@@ -168,9 +168,7 @@ class SubgraphExtractor:
 
 def exporter_constants(model: ModelProto, small: DeployedNetwork) -> set[str]:
     """Float constants of a model that the deployed network does not hold: the exporter computed them."""
-    integer = small.integer
-    owners = [part.name for part in integer.parts] + [table.name for table in integer.tables]
-    owners += [grid.name for grid in integer.structure.grids]
+    owners = [part.name for part in small.integer.parts] + [grid.name for grid in small.integer.structure.grids]
     program = small.program
     held = {_sorted_bytes(tensor.detach().numpy()) for tensor in (*program.parameters(), *program.buffers())}
     found = set()
