@@ -113,11 +113,12 @@ POSTTRAIN["latency_table"] = None
             },
         ),
         (["export", "x"], "deploy.run_export", [Path("x")], {}),
-        (["verify", "x"], "deploy.run_verify", [Path("x"), 1000], {}),
-        (["verify", "x", "--num-examples", "9"], "deploy.run_verify", [Path("x"), 9], {}),
+        (["verify", "x"], "deploy.run_verify", [Path("x"), 1000, "onnxruntime"], {}),
+        (["verify", "x", "--runtime", "openvino"], "deploy.run_verify", [Path("x"), 1000, "openvino"], {}),
+        (["verify", "x", "--num-examples", "9"], "deploy.run_verify", [Path("x"), 9, "onnxruntime"], {}),
         # Former names of options, which are still accepted.
         (["demo", "--out", "x"], "search.run_demo", [Path("x")], {}),
-        (["verify", "x", "--inputs", "9"], "deploy.run_verify", [Path("x"), 9], {}),
+        (["verify", "x", "--inputs", "9"], "deploy.run_verify", [Path("x"), 9, "onnxruntime"], {}),
         (
             ["posttrain", "r", "--within", "2.5", "--examples=7"],
             "posttrain.run_posttrain",
