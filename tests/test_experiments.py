@@ -23,6 +23,7 @@ from experiments.fronts import compare
 from experiments.methods import FLOAT_ROW, Results, Row, chosen, recipe_of, rows, summary, table
 from experiments.methods import parse as parse_methods
 from experiments.posttrain import as_typed, parse, thinned, to_round
+from experiments.transformer_networks import run_stages
 from tests.zoo.data_files import Bytes, cifar_arrays, refused
 
 
@@ -237,3 +238,19 @@ def test_the_list_of_the_evidence_names_recipes_that_can_be_run(tmp_path):
         f"{cost}% bops" for cost in ("0.45", "0.35", "0.28", "0.2")
     }
     assert all(recipe.search.distillation == 0.5 and recipe.float_training is not None for recipe in ours)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_transformer_passes_every_stage_at_two_lengths(tmp_path):
+    row = run_stages("DistilBERT", tmp_path)
+    assert row["passed"], row
+    assert row["sizes"] == ["any batch", "length of 1 to 64"]
+    assert row["verified"] == ["3x16", "2x8"]
+    assert row["returns"] == "SequenceClassifierOutput"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_network_that_cannot_be_taken_is_refused_with_the_reason(tmp_path):
+    row = run_stages("EnCodec's encoder", tmp_path)
+    assert (row["passed"], row["stage"]) == (False, "attach")
+    assert row["error"].startswith("ValueError: no weighted layer of EncodecEncoder runs for these inputs")
