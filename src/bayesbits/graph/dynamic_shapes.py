@@ -127,14 +127,17 @@ class _Comparison:
         alone = [[place for place in group.places if self.symbols[place] == symbol] for symbol in symbols]
         if self._agrees(group.places, group.far) is False:
             return self._reason(group)
+        refused = []
         for places in alone if len(alone) > 1 else ():
             # Two beside three in a batch, whatever the examples have: one beside any other size is broadcast.
             others = dict.fromkeys(group.places, 3) if group.is_batch else {}
             agrees = self._agrees(places, 2 if group.is_batch else group.far, others)
             if agrees is False:
                 return self._reason(group)
-            if agrees is None:
-                self.joined |= dict.fromkeys(places, group.places[0])
+            refused += [places] if agrees is None else []
+        if len(refused) == 1:  # it depends on another one, which can change without it, such as a mask that is cut
+            refused.append(next(places for places in alone if places not in refused))
+        self.joined |= {place: group.places[0] for places in refused for place in places}
         for size in group.near():
             if self._agrees(group.places, size):
                 self.multiples |= dict.fromkeys(group.places, abs(size - group.size))
