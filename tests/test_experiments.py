@@ -24,6 +24,7 @@ from experiments.methods import FLOAT_ROW, Results, Row, chosen, recipe_of, rows
 from experiments.methods import parse as parse_methods
 from experiments.posttrain import as_typed, parse, thinned, to_round
 from experiments.run_time import OURS, SENTENCES, sentences, write_ours
+from experiments.transformer_networks import run_stages
 from tests.zoo.data_files import Bytes, cifar_arrays, refused
 
 
@@ -253,3 +254,19 @@ def test_files_at_run_time_and_of_weights_alone_are_written_and_verified(name, t
 def test_there_are_sentences_to_embed():
     assert len(sentences()) == SENTENCES
     assert all(40 < len(one) < 200 for one in sentences())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_transformer_passes_every_stage_at_two_lengths(tmp_path):
+    row = run_stages("DistilBERT", tmp_path)
+    assert row["passed"], row
+    assert row["sizes"] == ["any batch", "length of 1 to 64"]
+    assert row["verified"] == ["3x16", "2x8"]
+    assert row["returns"] == "SequenceClassifierOutput"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_network_that_cannot_be_taken_is_refused_with_the_reason(tmp_path):
+    row = run_stages("EnCodec's encoder", tmp_path)
+    assert (row["passed"], row["stage"]) == (False, "attach")
+    assert row["error"].startswith("ValueError: no weighted layer of EncodecEncoder runs for these inputs")

@@ -98,7 +98,8 @@ def test_sizes_that_are_asked_for_are_dynamic_and_have_their_names():
         export(Chain(), torch.zeros(2, 4), marks={(0, 1): Dim("features")})
 
 
-def test_sizes_that_cannot_change_alone_are_one():
+@pytest.mark.parametrize("batch", [1, 3])
+def test_sizes_that_cannot_change_alone_are_one(batch):
     class Scored(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -107,7 +108,7 @@ def test_sizes_that_cannot_change_alone_are_one():
         def forward(self, x: Tensor, mask: Tensor) -> Tensor:
             return nn.functional.scaled_dot_product_attention(self.layer(x), x, x, attn_mask=mask[:, None, None])
 
-    found = export(Scored(), torch.randn(3, 2, 8, 4), torch.zeros(3, 8))
+    found = export(Scored(), torch.randn(batch, 2, 8, 4), torch.zeros(batch, 8))
     places = {size.name: size.places for size in found.sizes}
     assert places["batch"] == ((0, 0), (1, 0))
     assert ((0, 2), (1, 1)) in places.values()

@@ -28,7 +28,7 @@ from bayesbits.deploy.rewrite.remove_channels import DynamicChannelsError, remov
 from bayesbits.deploy.rewrite.remove_dead_branches import remove_dead_branches
 from bayesbits.deploy.rewrite.replace_tables import replace_tables
 from bayesbits.deploy.rewrite.write_record import write_record
-from bayesbits.deploy.signature import read_arguments
+from bayesbits.deploy.signature import read_arguments, sort_keyword_inputs
 from bayesbits.records.integer_network import IntegerNetwork
 
 PASSES: tuple[Callable[[RewrittenProgram], None], ...] = (
@@ -108,7 +108,8 @@ def deploy(compressor: Compressor, *, channel_multiple: int = 1, dynamic_shapes:
     if not isinstance(channel_multiple, int) or channel_multiple < 1:
         raise ValueError(f"channel_multiple is {channel_multiple!r}; it is an integer of at least 1")
     decision = read_decision(compressor, channel_multiple)
-    arguments = read_arguments(decision.model, decision.args, decision.kwargs)
+    kwargs = sort_keyword_inputs(decision.model, decision.args, decision.kwargs)
+    arguments = read_arguments(decision.model, decision.args, kwargs)
     program = run_passes(replace(decision, marks=read_dynamic_shapes(dynamic_shapes, arguments)))
     assert program.record is not None
     return DeployedNetwork(program.record, program.graph, program.floats)

@@ -125,12 +125,19 @@ class _Comparison:
             return self._reason(group)
         symbols = dict.fromkeys(self.symbols[place] for place in group.places)
         alone = [[place for place in group.places if self.symbols[place] == symbol] for symbol in symbols]
-        for places in [group.places, *(alone if len(alone) > 1 else ())]:
-            agrees = self._agrees(places, group.far)
+        if self._agrees(group.places, group.far) is False:
+            return self._reason(group)
+        refused = []
+        for places in alone if len(alone) > 1 else ():
+            # Two beside three in a batch, whatever the examples have: one beside any other size is broadcast.
+            others = dict.fromkeys(group.places, 3) if group.is_batch else {}
+            agrees = self._agrees(places, 2 if group.is_batch else group.far, others)
             if agrees is False:
                 return self._reason(group)
-            if agrees is None:
-                self.joined |= dict.fromkeys(places, group.places[0])
+            refused += [places] if agrees is None else []
+        if len(refused) == 1:  # it depends on another one, which can change without it, such as a mask that is cut
+            refused.append(next(places for places in alone if places not in refused))
+        self.joined |= {place: group.places[0] for places in refused for place in places}
         for size in group.near():
             if self._agrees(group.places, size):
                 self.multiples |= dict.fromkeys(group.places, abs(size - group.size))
@@ -141,9 +148,15 @@ class _Comparison:
         """1 where the graph is right for that, and 2 otherwise: torch.export has no symbols for 1."""
         return 1 if self._agrees(group.places, 1) else 2
 
-    def _agrees(self, places: Sequence[Place], size: int) -> bool | None:
-        """Whether graph and network compute the same; None where the network does not take this size."""
-        tensors = resized(self.trials.examples, places, size)
+    def _agrees(self, places: Sequence[Place], size: int, others: Mapping[Place, int] | None = None) -> bool | None:
+        """Whether graph and network compute the same; None where the network does not take this size.
+
+        `others` are sizes at other places, where they are not those of the examples.
+        """
+        tensors = list(self.trials.whole if any(dim == 0 for _, dim in places) else self.trials.examples)
+        for place, other in (others or {}).items():
+            tensors = resized(tensors, [place], other)
+        tensors = resized(tensors, places, size)
         expected = self.trials.outputs(tensors)
         if isinstance(expected, Exception):
             return None

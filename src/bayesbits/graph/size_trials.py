@@ -51,7 +51,7 @@ class SizeTrials:
     """What the network said where a size was changed that it does not let change."""
 
     def __post_init__(self) -> None:
-        self.examples = self.flat.examples()
+        self.whole = self.examples = self.flat.examples()
         self._flat = self.flat.with_copied_network()
 
     def outputs(self, tensors: Sequence[Tensor]) -> Outputs | Exception:
@@ -91,7 +91,7 @@ class SizeTrials:
         """The largest parts of these places that can change together."""
         by_dimension = [[place for place in places if place[1] == dim] for dim in dict.fromkeys(d for _, d in places)]
         for parts in ([places], by_dimension, [[place] for place in places]):
-            tried = [self._try(part, size, (size // 2, 2 * size)) for part in parts]
+            tried = [self._try(part, size, (size // 2 if size > 3 else size + 1, 2 * size)) for part in parts]
             accepted = [group for group in tried if group is not None]
             if accepted or len(places) == 1:
                 return accepted

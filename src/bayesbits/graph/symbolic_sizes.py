@@ -38,17 +38,24 @@ def mark_sizes(
     return tensors, tuple(shape or None for shape in shapes)
 
 
-def find_symbols(exported: ExportedProgram) -> dict[Place, Any]:
-    """The symbols of the inputs' sizes; a size that torch.export has a number for, or computes, has none."""
+def is_symbolic(size: Any) -> bool:
+    """Whether a size of an exported tensor is not a number; a number may have the class of a symbol."""
+    if not isinstance(size, torch.SymInt):
+        return False
     from torch.fx.experimental.symbolic_shapes import is_concrete_int  # here, as it imports sympy: half a second
 
+    return not is_concrete_int(size)
+
+
+def find_symbols(exported: ExportedProgram) -> dict[Place, Any]:
+    """The symbols of the inputs' sizes; a size that torch.export has a number for, or computes, has none."""
     names = exported.graph_signature.user_inputs
     placeholders = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
     values = [placeholders[name].meta["val"] for name in names if isinstance(name, str)]
     found: dict[Place, Any] = {}
     for number, value in enumerate(values):
-        for dim, size in enumerate(value.shape):  # a number may have the class of a symbol
-            if isinstance(size, torch.SymInt) and not is_concrete_int(size) and size.node.expr.is_symbol:
+        for dim, size in enumerate(value.shape):
+            if is_symbolic(size) and size.node.expr.is_symbol:
                 found[number, dim] = size.node.expr
     return found
 

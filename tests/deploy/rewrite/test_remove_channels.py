@@ -68,3 +68,32 @@ def test_channels_concatenated_along_the_default_dimension_are_removed():
     shapes = {layer.name: layer.weight_shape for layer in small.integer.layers}
     assert shapes["last"][1] == shapes["left"][0] + shapes["right"][0] < 11
     assert torch.allclose(small(x), compressor.model(x), atol=1e-5)
+
+
+class Interleaved(nn.Module):
+    """Channels and positions of a sequence lie in one dimension for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.first(x))
+        y = torch.relu(y.reshape(y.shape[0], -1)).reshape(y.shape)
+        return self.last(y)
+
+
+def test_a_size_that_channels_are_removed_from_is_fixed_with_the_reason():
+    torch.manual_seed(0)
+    inputs = torch.randn(3, 6, 4)
+    compressor = bb.attach(Interleaved().eval(), inputs, bb.Spec(bits=(8,)))
+    compressor.calibrate([inputs])
+    plan, (group,) = bb.Plan.uniform(compressor.topology, 8, 8), compressor.topology.removable_groups
+    compressor.fix(plan.without(compressor.topology, set(group.channels[:3])))
+    small = bb.deploy(compressor)
+    assert small.integer.layer("first").weight_shape == (5, 4)
+    assert [size.name for size in small.integer.structure.sizes] == ["batch"]
+    assert "channels are removed from an operation's size that is computed from this one" in str(small)
+    with torch.no_grad():
+        torch.testing.assert_close(small(inputs), compressor.model(inputs), rtol=1e-4, atol=1e-5)
+    assert small(inputs[:1]).shape == (1, 6, 2)

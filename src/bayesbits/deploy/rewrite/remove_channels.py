@@ -31,6 +31,7 @@ from bayesbits.deploy.rewrite.size_arguments import (
 from bayesbits.graph.channel_rules import PADS
 from bayesbits.graph.exported_program import operation, shape
 from bayesbits.graph.pointwise import is_pointwise
+from bayesbits.graph.symbolic_sizes import is_symbolic
 
 aten = torch.ops.aten
 
@@ -93,7 +94,7 @@ class _ChannelRemoval:
         values = node.meta.get("val")
         for value, masks in zip(values if isinstance(values, list | tuple) else [values], found, strict=False):
             sizes = zip(value.shape if isinstance(value, Tensor) else (), masks or (), strict=False)
-            if any(mask is not None and isinstance(size, torch.SymInt) for size, mask in sizes):
+            if any(mask is not None and is_symbolic(size) for size, mask in sizes):
                 raise DynamicChannelsError(node.name)
 
     def _visit_layer(self, node: fx.Node) -> None:
