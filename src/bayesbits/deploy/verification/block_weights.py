@@ -64,6 +64,11 @@ def activation_error(layer: IntegerLayer, codes: Tensor, steps: Tensor, x: Tenso
     size = layer.group_size
     assert size is not None
     missing = steps.shape[1] * size - codes.shape[1]
-    blocks = F.pad(x.double().abs(), (0, missing)).unflatten(-1, (-1, size)).amax(-1)
-    sums = F.pad(codes.double().abs(), (0, missing)).unflatten(-1, (-1, size)).sum(-1) * steps.double()
+    blocks = _split(F.pad(x.double().abs(), (0, missing)), size).amax(-1)
+    sums = _split(F.pad(codes.double().abs(), (0, missing)), size).sum(-1) * steps.double()
     return ROUNDING * (blocks @ sums.t()) / HALF_STEPS
+
+
+def _split(x: Tensor, size: int) -> Tensor:
+    """The last axis in blocks of this size, as two axes."""
+    return x.reshape(*x.shape[:-1], -1, size)
