@@ -6,7 +6,9 @@
   as ReLU was absorbed by a layer.
 - A layer is the operation of its float network; a linear one is MatMul and Add. Its weight is stored as int8 codes with
   a zero point of 0, which DequantizeLinear reads, with one step or with one for each output channel. Its bias is stored
-  as numbers, which lie on the grid of the layer's sums already: some runtimes read no codes of 32 bits.
+  as numbers, which lie on the grid of the layer's sums already: some runtimes read no codes of 32 bits. The codes of a
+  layer that reads float activations are converted by Cast and Mul: behind DequantizeLinear onnxruntime would round its
+  activations to 8 bits.
 - A product of two activations is MatMul, and a table of embeddings is Gather, Cast and Mul, as in the other forms.
 - What the other forms do for onnxruntime alone (operations of its own domain, channels of zeros, other operations for
   sums) is left out.
@@ -164,7 +166,7 @@ class QdqWriter(NodeWriter):
         if codes is None:
             return weight
         steps, axis = self._steps(layer), 1 if transposed else output_axis(layer.kind, layer.groups)
-        if stored.dtype != np.int8:  # DequantizeLinear of opset 18 reads no codes of 16 bits
+        if not holds_codes(layer):
             steps = steps.reshape([-1 if own == axis else 1 for own in range(stored.ndim)] if steps.ndim else ())
             wide = self.add("Cast", [weight], f"{output}/codes", to=TensorProto.FLOAT)
             return self.add("Mul", [wide, self.constant(f"{layer.name}.weight.step", steps)], output)
@@ -176,6 +178,11 @@ class QdqWriter(NodeWriter):
 def zero_point(grid: Grid) -> np.int8 | np.uint8:
     """The zero point of a grid of up to 8 bits, in the type of its codes."""
     return np.int8(0) if grid.kind == "symmetric" else np.uint8(grid.zero_point)
+
+
+def holds_codes(layer: IntegerLayer) -> bool:
+    """Whether DequantizeLinear reads the weight of a layer, whose opset 18 has no codes of 16 bits."""
+    return layer.arithmetic == "integer" and layer.bits <= 8
 
 
 def holds_whole_type(zero: np.int8 | np.uint8, low: int, high: int) -> bool:

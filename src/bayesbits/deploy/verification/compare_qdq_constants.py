@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, numpy_helper
 
-from bayesbits.deploy.onnx.qdq_nodes import bias_numbers, holds_whole_type, zero_point
+from bayesbits.deploy.onnx.qdq_nodes import bias_numbers, holds_codes, holds_whole_type, zero_point
 from bayesbits.deploy.onnx.runtime import layer_of
 from bayesbits.deploy.onnx.tensor_names import MappedTensor, read_tensor_map
 from bayesbits.deploy.verification.compare_onnx_constants import read_by_table, table_constants
@@ -126,7 +126,7 @@ def _of_layer(layer: IntegerLayer, network: IntegerNetwork, *, transposed: bool)
         found["weight"] = network.tensors[f"{layer.name}.weight"].numpy()
     else:
         found["weight"], found["weight.step"] = codes.numpy(), network.steps(layer.name).numpy()
-        if found["weight"].dtype == np.int8:
+        if holds_codes(layer):
             found["weight.zero_point"] = np.zeros(found["weight.step"].shape, np.int8)
     found["weight"] = found["weight"].T if transposed else found["weight"]
     if layer.bias:
