@@ -13,7 +13,7 @@ from bayesbits.deploy import DeployedNetwork, VerificationError, deploy, export_
 from bayesbits.deploy.layer_errors import measure_deployed_errors
 from bayesbits.deploy.onnx import openvino_runtime
 from bayesbits.deploy.onnx import runtime as onnxruntime_runtime
-from bayesbits.deploy.onnx.export import FORMS, export_float_onnx
+from bayesbits.deploy.onnx.export import FORMS, export_float_onnx, refusal
 from bayesbits.deploy.onnx.latency import Latency, measure_latencies
 from bayesbits.deploy.onnx.layer_times import LayerTime, measure_layer_times
 from bayesbits.deploy.onnx.measure import network_ms
@@ -71,6 +71,10 @@ def run_bench(folder: Path, rounds: int) -> None:
     """Show time and size of the float network and of the ONNX files, and keep them in the folder."""
     with_openvino = has_extras("openvino")
     run, network = _write(folder, FORMS if with_openvino else RUNTIME_FORMS["onnxruntime"])
+    reason = refusal(network.integer, "qdq")
+    if not with_openvino:
+        reason = 'it is not installed: pip install "bayesbits[openvino]"'
+    with_openvino = reason is None
     example = to_device(run.loaders.example, torch.device("cpu"))
     files = {"float": folder / FLOAT} | {form: _onnx_file(folder, form) for form in RUNTIME_FORMS["onnxruntime"]}
     portable = {"openvino float": folder / FLOAT, "openvino qdq": _onnx_file(folder, "qdq")} if with_openvino else {}
@@ -85,7 +89,7 @@ def run_bench(folder: Path, rounds: int) -> None:
         runtimes.append(openvino_runtime.machine().runtime)
         _print_integer_layers(files["fast"], portable["openvino qdq"], network)
     else:
-        print_status('OpenVINO was not timed, as it is not installed: pip install "bayesbits[openvino]"')
+        print_status(f"OpenVINO was not timed: {reason}")
     Bench(
         cpu=found.cpu,
         runtime=", ".join(runtimes),
@@ -143,13 +147,23 @@ def with_measured_latency(result: Result, folder: Path) -> Result:
 
 
 def _write(folder: Path, forms: Sequence[str]) -> tuple[FinishedRun, DeployedNetwork]:
-    """Deploy the network of a run, and write it and ONNX files of these forms into the folder."""
+    """Deploy the network of a run, and write it and ONNX files of these forms into the folder.
+
+    A form that the network cannot be written in is left out, with a line that says why; a ValueError where all are.
+    """
     require_extras("writing ONNX files", "onnx")
     run = restore(folder, "cpu")
     network = deploy(run.compressor)
     for line in network.shapes():
         print_status(line)
     save(network, folder / DEPLOYED)
+    refused = {form: reason for form in forms if (reason := refusal(network.integer, form)) is not None}
+    for form, reason in refused.items():
+        _onnx_file(folder, form).unlink(missing_ok=True)  # that of an earlier network
+        if len(refused) == len(forms):
+            raise ValueError(reason)
+        print_status(f"{_onnx_file(folder, form)} was not written: {reason}")
+    forms = [form for form in forms if form not in refused]
     for form in forms:
         export_onnx(network, run.loaders.example, _onnx_file(folder, form), form)
         print_status(f"wrote {_onnx_file(folder, form)}")

@@ -98,7 +98,7 @@ def _warn_of_float(topology: Topology, spec: Spec) -> None:
             if entry.macs
         )
         multiplied = any(entry.what == ATTENTION_PRODUCT and entry.macs for entry in topology.unsupported)
-        asked = multiplied and not spec.activation_products
+        asked = multiplied and not spec.activation_products and spec.activations != "float"
         advice = ". Spec(activation_products=True) quantizes products of attention too" if asked else ""
         warnings.warn(
             f"{share:.1%} of the MACs stay in float and count at 32 bits: {named}; compressor.topology.unsupported "

@@ -53,7 +53,8 @@ def find_search_space(spec: Spec, topology: Topology) -> SearchSpace:
     owners.update({parameter: (table.name,) for parameter, table in topology.table_tensors.items()})
     owners.update(dict.fromkeys(topology.operand_tensors, ()))
     dynamic = _dynamic(spec, topology)
-    decided = dynamic if spec.activations != "float" else frozenset(owners) - set(topology.weight_tensors)
+    stored = {*topology.weight_tensors, *topology.table_tensors}
+    decided = dynamic if spec.activations != "float" else frozenset(owners) - stored
     layers, tensors = _collect(spec, topology, owners, decided)
     widths = {}
     for tensor, rules in tensors.items():

@@ -103,7 +103,8 @@ class Spec:
             to 8 bits by the range that they have at run time), or "float" (only weights are quantized).
         group_size: How many neighboring inputs of an output share a range in the weights of linear layers: 16, 32, 64,
             128 or 256. None: all of them. Only with activations="float" and prune=False.
-        activation_products: Whether the operands of products of two activations, as in attention, are quantized.
+        activation_products: Whether the operands of products of two activations, as in attention, are quantized. Not
+            with activations="float".
         channel_multiple: The number of kept channels of a group is rounded up to a multiple of this.
         method: How tensors are quantized: "bayesian_bits", or a method to compare with, such as "lsq", "pact" or "dq"
             (see `bayesbits.methods`). These neither prune nor have gates or asymmetric ranges, and one range for each
@@ -176,7 +177,7 @@ class Spec:
     """Whether the operands of matrix products of two computed tensors are quantized, as those of attention: their
     widths are learned, and the products are charged and counted like layers. The output of softmax has the range 0 to
     1, masks are left alone. Otherwise these products stay in float and count at 32 bits, and a runtime can run its own
-    attention."""
+    attention. With activations="dynamic" the ranges of these operands are calibrated and learned all the same."""
     channel_multiple: int = 1
     """The number of kept channels of a group is rounded up to a multiple of this."""
     latency_table: LatencyTable | str | None = None
@@ -236,6 +237,11 @@ class Spec:
             _check_width("Spec.output_bits", self.output_bits, ', "learned" or None')
         check_integer(self, "channel_multiple", 1)
         check_choice(self, "activations", ACTIVATIONS)
+        if self.activation_products and self.activations == "float":
+            raise ValueError(
+                "Spec.activation_products is True and Spec.activations is 'float', which leaves the operands of "
+                "products in float, too: leave one of them out"
+            )
         self._check_groups()
         self._check_method()
         if not isinstance(self.rules, Mapping):

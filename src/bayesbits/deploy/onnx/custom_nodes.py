@@ -126,10 +126,7 @@ class CustomNodeInterpreter(fx.Interpreter):
         if product.output is not None:
             self._uint8[node] = self.network.grid(product.output)
         dtype = torch.float32 if product.output is None else torch.uint8
-        left, right = (x.shape for x in operands)
-        stacked = torch.broadcast_shapes(left[:-2], right[:-2])  # type: ignore[no-untyped-call]
-        shape = [*stacked, left[-2], right[-1]]
-        return custom_node(node, "Product", product.name, tuple(operands), dtype, shape)
+        return custom_node(node, "Product", product.name, tuple(operands), dtype, product_shape(*operands))
 
 
 def custom_node(
@@ -170,6 +167,12 @@ def output_shape(layer: IntegerLayer, x: Tensor) -> list[Any]:
     extra = layer.output_padding
     spatial = [(n - 1) * s - 2 * p + w + 1 + e for (n, s, p, w), e in zip(sizes, extra, strict=True)]
     return [*x.shape[: -axes - 1], layer.weight_shape[1] * layer.groups, *spatial]
+
+
+def product_shape(left: Tensor, right: Tensor) -> list[Any]:
+    """The shape of the matrix product of two tensors."""
+    stacked = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])  # type: ignore[no-untyped-call]
+    return [*stacked, left.shape[-2], right.shape[-1]]
 
 
 class _CustomNodeModule(nn.Module):

@@ -14,7 +14,7 @@ from torch import nn
 
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.onnx.custom_nodes import IR_VERSION, OPSET, export_with_custom_nodes, quiet_exporter, translate
-from bayesbits.deploy.onnx.qdq_export import to_qdq_onnx
+from bayesbits.deploy.onnx.qdq_export import qdq_refusal, to_qdq_onnx
 from bayesbits.deploy.onnx.runtime import check_loads
 from bayesbits.deploy.signature import name_tensors, read_arguments, sort_keyword_inputs
 from bayesbits.graph.dynamic_shapes import export_dynamic
@@ -60,7 +60,8 @@ def export_onnx(
     Raises:
         ImportError: If a package of the extra ``onnx`` is missing.
         TypeError: If ``small`` is not a :class:`bayesbits.DeployedNetwork`.
-        ValueError: If ``form`` is not one of the three, or ``accuracy_level`` neither 1 nor 4.
+        ValueError: If ``form`` is not one of the three, or ``accuracy_level`` neither 1 nor 4; or if ``"qdq"`` is to
+            hold inputs that are quantized at run time, or weights in groups.
         RuntimeError: If onnxruntime cannot load the result; no file is written then.
 
     Example::
@@ -84,7 +85,15 @@ def export_onnx(
         raise ValueError(f"form is {form!r}; it is one of {', '.join(FORMS)}")
     if accuracy_level not in ACCURACY_LEVELS:
         raise ValueError(f"accuracy_level is {accuracy_level!r}; it is one of {ACCURACY_LEVELS}")
+    reason = refusal(small.integer, form)
+    if reason is not None:
+        raise ValueError(reason)
     _write(to_onnx(small, example_inputs, form, accuracy_level), path)
+
+
+def refusal(network: IntegerNetwork, form: str) -> str | None:
+    """Why a network cannot be written in a form, with the way out; None where it can."""
+    return qdq_refusal(network) if form == "qdq" else None
 
 
 def to_onnx(small: DeployedNetwork, example_inputs: Any, form: str, accuracy_level: int = 1) -> ModelProto:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bayesbits.deploy.onnx import runtime
 from bayesbits.deploy.onnx.runtime import Kernel, Machine, layer_of
-from bayesbits.records.integer_network import IntegerLayer, IntegerNetwork
+from bayesbits.records.integer_network import IntegerLayer, IntegerNetwork, IntegerProduct
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -90,7 +90,8 @@ class Session:
 
 
 def kernels(model: ModelProto, network: IntegerNetwork) -> tuple[Kernel, ...]:
-    """The kernel that every layer of a model became in OpenVINO, for the inputs that the network was attached with.
+    """The kernel that every layer and every product of two activations became in OpenVINO, for the inputs that the
+    network was attached with.
 
     Where the calls of a layer became different kernels, one that is no integer kernel is reported.
     """
@@ -104,7 +105,7 @@ def kernels(model: ModelProto, network: IntegerNetwork) -> tuple[Kernel, ...]:
             names = {name.split("/")[0] for name in operation.made_of}
             for layer in {layer_of(computed.get(name, name)) for name in names}:
                 found.setdefault(layer, []).append(operation)
-    return tuple(_kernel(layer, found.get(layer.name, [])) for layer in network.layers)
+    return tuple(_kernel(part, found.get(part.name, [])) for part in network.parts)
 
 
 def machine() -> Machine:
@@ -115,7 +116,7 @@ def machine() -> Machine:
     return replace(runtime.machine(), runtime=f"{NAME} {version}")
 
 
-def _kernel(layer: IntegerLayer, operations: Sequence[Operation]) -> Kernel:
+def _kernel(layer: IntegerLayer | IntegerProduct, operations: Sequence[Operation]) -> Kernel:
     others = [operation for operation in operations if operation.precision not in INTEGERS]
     shown = next(iter([*others, *operations]), None)
     name = "not found" if shown is None else f"{shown.kind} {shown.precision}"

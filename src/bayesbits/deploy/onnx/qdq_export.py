@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx
 
-from bayesbits.deploy.modules import DEQUANTIZERS, LAYERS, QUANTIZERS
+from bayesbits.deploy.modules import LAYERS, PRODUCTS, QUANTIZERS, TABLES
 from bayesbits.deploy.network import DeployedNetwork
-from bayesbits.deploy.onnx.custom_nodes import custom_node, export_with_custom_nodes, output_shape
+from bayesbits.deploy.onnx.custom_nodes import custom_node, export_with_custom_nodes, output_shape, product_shape
 from bayesbits.records.integer_network import IntegerNetwork
 from bayesbits.utils.naming import name_of
 
@@ -28,7 +28,8 @@ OPSET, IR_VERSION = 18, 8
 
 
 class NumberInterpreter(fx.Interpreter):
-    """Runs a deployed program with a custom node in place of every layer and quantizer; all of them return numbers."""
+    """Runs a deployed program with custom nodes in place of its layers, products, tables and quantizers; all of them
+    return numbers."""
 
     def __init__(self, program: fx.GraphModule, network: IntegerNetwork) -> None:
         super().__init__(program)
@@ -38,16 +39,34 @@ class NumberInterpreter(fx.Interpreter):
         if n.op != "call_module":
             return super().run_node(n)
         kind, _, key = str(n.target).partition(".")
-        (source,) = n.all_input_nodes
-        name, x = name_of(key), self.env[source]
+        name, (x, *others) = name_of(key), self.fetch_args_kwargs_from_env(n)[0]
         assert isinstance(x, Tensor)
+        if kind == PRODUCTS:
+            return custom_node(n, "Product", name, (x, *others), torch.float32, product_shape(x, *others))
+        if kind == TABLES:
+            return custom_node(n, "Table", name, x, torch.float32, [*x.shape, self.network.table(name).columns])
         if kind == LAYERS:
             shape = output_shape(self.network.layer(name), x)
             return custom_node(n, "Layer", name, x, torch.float32, shape)
         if kind == QUANTIZERS:
             return custom_node(n, "Quantize", name, x, torch.float32, x.shape)
-        assert kind == DEQUANTIZERS, f"form 'qdq' cannot write the module {n.target}"
-        return x
+        return x  # of a dequantizer
+
+
+def qdq_refusal(network: IntegerNetwork) -> str | None:
+    """Why a network cannot be written in the portable form, with the way out; None where it can."""
+    for layer in network.layers:
+        reason = None
+        if layer.dynamic:
+            reason = "quantizes its input at run time"
+        elif layer.group_size is not None:
+            reason = f"has weights in groups of {layer.group_size} inputs"
+        if reason is not None:
+            return (
+                f'form "qdq" cannot write {layer.name or "the layer"}, which {reason}: export with form="fast" or '
+                '"compact", for onnxruntime, or attach with activations="static"'
+            )
+    return None
 
 
 def to_qdq_onnx(small: DeployedNetwork, inputs: tuple[Tensor, ...]) -> ModelProto:

@@ -6,7 +6,10 @@
   as ReLU was absorbed by a layer.
 - A layer is the operation of its float network; a linear one is MatMul and Add. Its weight is stored as int8 codes with
   a zero point of 0, which DequantizeLinear reads, with one step or with one for each output channel. Its bias is stored
-  as numbers, which lie on the grid of the layer's sums already: some runtimes read no codes of 32 bits.
+  as numbers, which lie on the grid of the layer's sums already: some runtimes read no codes of 32 bits. The codes of a
+  layer that reads float activations are converted by Cast and Mul: behind DequantizeLinear onnxruntime would round its
+  activations to 8 bits.
+- A product of two activations is MatMul, and a table of embeddings is Gather, Cast and Mul, as in the other forms.
 - What the other forms do for onnxruntime alone (operations of its own domain, channels of zeros, other operations for
   sums) is left out.
 """
@@ -21,11 +24,12 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
+from bayesbits.deploy.onnx.replace_custom_nodes import SUFFIX
 from bayesbits.deploy.onnx.standard_nodes import Array, NodeWriter, window
 from bayesbits.deploy.onnx.symbolic_dims import name_sizes
 from bayesbits.deploy.onnx.tensor_names import MappedTensor, auxiliary_node, name_inputs_and_outputs, write_tensor_map
 from bayesbits.deploy.onnx.zero_padding import keep_zero_padding
-from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
+from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerProduct
 from bayesbits.records.topology import output_axis
 
 
@@ -73,11 +77,15 @@ class _Replacement:
         kind, of = node.op_type, attributes["of"]
         output: str = node.output[0]
         if output not in self._outputs:
-            self._names[output] = self._numbered(of, ".numbers" if kind == "Layer" else ".quantized")
+            self._names[output] = self._numbered(of, f".{SUFFIX[kind]}")
         output = self._names.get(output, output)
         if kind == "Layer":
             layer = self.network.layer(of)
             self.writer.rounded_layer(layer, inputs[0], output, self._numbered(of), self._ranks[node.output[0]])
+        elif kind == "Product":
+            self.writer.rounded_product(self.network.product(of), inputs, output, self._numbered(of))
+        elif kind == "Table":
+            self.writer.table(self.network.table(of), inputs[0], output)
         else:
             self.writer.quantize(self.network.grid(of), inputs[0], output)
         self.mapped.append(MappedTensor(attributes["node"], kind, of, output, None))
@@ -104,6 +112,15 @@ class QdqWriter(NodeWriter):
         self._layer(layer, x, f"{name}/sum", name, rank)
         grid = self.network.grid(layer.output)
         self._round(grid, f"{name}/sum", output, layer.output_low, layer.output_high, f"{layer.name}.codes")
+
+    def rounded_product(self, product: IntegerProduct, operands: Sequence[str], output: str, name: str) -> None:
+        """A product of two activations, on the grid of its output where it has one."""
+        if product.output is None:
+            self.add("MatMul", operands, output, name=name)
+            return
+        self.add("MatMul", operands, f"{name}/sum", name=name)
+        grid = self.network.grid(product.output)
+        self._round(grid, f"{name}/sum", output, product.output_low, product.output_high, f"{product.name}.codes")
 
     def _round(self, grid: Grid, x: str, output: str, low: int, high: int, owner: str) -> None:
         """Numbers to those of a grid, between two codes whose constants belong to `owner`."""
@@ -149,7 +166,7 @@ class QdqWriter(NodeWriter):
         if codes is None:
             return weight
         steps, axis = self._steps(layer), 1 if transposed else output_axis(layer.kind, layer.groups)
-        if stored.dtype != np.int8:  # DequantizeLinear of opset 18 reads no codes of 16 bits
+        if not holds_codes(layer):
             steps = steps.reshape([-1 if own == axis else 1 for own in range(stored.ndim)] if steps.ndim else ())
             wide = self.add("Cast", [weight], f"{output}/codes", to=TensorProto.FLOAT)
             return self.add("Mul", [wide, self.constant(f"{layer.name}.weight.step", steps)], output)
@@ -161,6 +178,11 @@ class QdqWriter(NodeWriter):
 def zero_point(grid: Grid) -> np.int8 | np.uint8:
     """The zero point of a grid of up to 8 bits, in the type of its codes."""
     return np.int8(0) if grid.kind == "symmetric" else np.uint8(grid.zero_point)
+
+
+def holds_codes(layer: IntegerLayer) -> bool:
+    """Whether DequantizeLinear reads the weight of a layer, whose opset 18 has no codes of 16 bits."""
+    return layer.arithmetic == "integer" and layer.bits <= 8
 
 
 def holds_whole_type(zero: np.int8 | np.uint8, low: int, high: int) -> bool:
@@ -181,7 +203,6 @@ def bias_numbers(network: IntegerNetwork, layer: IntegerLayer) -> Array:
 
 def grids_of(network: IntegerNetwork, tensors: Sequence[MappedTensor]) -> dict[str, Grid]:
     """The grid of every mapped tensor that lies on one, by the tensor's name in the file."""
-    names = {
-        tensor.value: network.layer(tensor.of).output if tensor.kind == "Layer" else tensor.of for tensor in tensors
-    }
+    emitted = {part.name: part.output for part in network.parts}
+    names = {each.value: each.of if each.kind == "Quantize" else emitted.get(each.of) for each in tensors}
     return {value: network.grid(name) for value, name in names.items() if name is not None}

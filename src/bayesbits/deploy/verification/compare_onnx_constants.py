@@ -52,7 +52,7 @@ def check_onnx_constants(model: ModelProto, network: IntegerNetwork) -> Constant
             weights += expected.size if what == "weight" else 0
             biases += expected.size if what == "bias" else 0
     for table in network.tables:
-        for what, expected in _table_constants(table, network).items():
+        for what, expected in table_constants(table, network).items():
             constant = stored.get(f"{table.name}.{what}")
             if constant is None:
                 raise VerificationError(f"{table.name}: the ONNX file has no constant {table.name}.{what}")
@@ -98,7 +98,7 @@ def _layer_constants(layer: IntegerLayer, network: IntegerNetwork) -> Iterator[t
         yield "codes.high", np.asarray(layer.output_high + shift), False
 
 
-def _table_constants(table: IntegerTable, network: IntegerNetwork) -> dict[str, Array]:
+def table_constants(table: IntegerTable, network: IntegerNetwork) -> dict[str, Array]:
     """The constants that a table has in the file."""
     if f"{table.name}.codes" not in network.tensors:
         return {"weight": network.tensors[f"{table.name}.weight"].numpy()}
@@ -151,8 +151,8 @@ def _check_constants_read(model: ModelProto, network: IntegerNetwork) -> None:
             read -= {f"{layer.name}.{what}" for what in _SHAPES} | _SHARED
             _check_same_constants(tensor, read, _constants_of_layer(layer, network))
         elif tensor.kind == "Table" and tensor.of in tables:
-            expected = {f"{tensor.of}.{what}" for what in _table_constants(tables[tensor.of], network)}
-            _check_same_constants(tensor, set(_read_by_table(tensor.value, producers)), expected)
+            expected = {f"{tensor.of}.{what}" for what in table_constants(tables[tensor.of], network)}
+            _check_same_constants(tensor, set(read_by_table(tensor.value, producers)), expected)
         elif tensor.kind == "Product" and tensor.of in products:
             read = set(_read_by_product(tensor.value, tensor.of, producers))
             _check_same_constants(tensor, read, _constants_of_product(products[tensor.of], network))
@@ -193,7 +193,7 @@ def _read_by_layer(
                 waiting += source.input[1:]
 
 
-def _read_by_table(value: str, producers: Mapping[str, NodeProto]) -> Iterator[str]:
+def read_by_table(value: str, producers: Mapping[str, NodeProto]) -> Iterator[str]:
     """The constants that are read between the indices of a lookup and its rows."""
     waiting = [value]
     while waiting:

@@ -3,8 +3,8 @@
 The arithmetic of a runtime is its own here: sums of integers are equal, but where a number is scaled and rounded, the
 last bit of a float may decide, and so a value may land on the neighboring code. Two comparisons say how much that is:
 
-- layer by layer: the file is cut at its layers and quantizers, each reads the deployed network's own values, and no
-  value of the result may be farther than `LARGEST_STEPS` away;
+- layer by layer: the file is cut at its layers, products, tables and quantizers, each reads the deployed network's own
+  values, and no value of the result may be farther than `LARGEST_STEPS` away;
 - end to end: the whole file runs from the network's inputs. Differences add up from layer to layer, and a runtime may
   leave out the rounding between operations that it computes at once: OpenVINO does not round the output of a layer that
   it adds to another tensor in the same kernel. All this is counted; the mean over an output may not exceed
@@ -33,6 +33,7 @@ from bayesbits.deploy.verification.compare_outputs import check_names, class_axe
 from bayesbits.deploy.verification.cut_model import cut_model, given
 from bayesbits.deploy.verification.deployed_program import run_deployed
 from bayesbits.deploy.verification.differences import count_true, differences, largest
+from bayesbits.deploy.verification.onnx_subgraphs import KINDS
 from bayesbits.deploy.verification.result import Predictions, RuntimeTensor, Steps, VerificationError
 from bayesbits.records.integer_network import Grid
 
@@ -177,7 +178,7 @@ class PortableComparison:
         whole = self._end_to_end.get(name, _Differences())
         return RuntimeTensor(
             name=name if owner is None else owner.of,
-            kind="output" if owner is None else "layer" if owner.kind == "Layer" else "quantizer",
+            kind="output" if owner is None else KINDS[owner.kind],
             exact=False,
             values=alone.values,
             differing=alone.differing,

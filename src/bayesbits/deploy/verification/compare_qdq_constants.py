@@ -1,8 +1,8 @@
 """The constants of an ONNX file in the form "qdq", compared with the record of the deployed network.
 
-Two checks, as for the other forms: the values of the constants are equal, and every layer and quantizer reads all of
-its own constants and no others. The inputs of a verification need not reach both ends of every range, and differences
-of a step are allowed when the file runs, so that running it alone would not show a missing bound.
+Two checks, as for the other forms: the values of the constants are equal, and every layer, product, table and quantizer
+reads all of its own constants and no others. The inputs of a verification need not reach both ends of every range, and
+differences of a step are allowed when the file runs, so that running it alone would not show a missing bound.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, numpy_helper
 
-from bayesbits.deploy.onnx.qdq_nodes import bias_numbers, holds_whole_type, zero_point
+from bayesbits.deploy.onnx.qdq_nodes import bias_numbers, holds_codes, holds_whole_type, zero_point
 from bayesbits.deploy.onnx.runtime import layer_of
 from bayesbits.deploy.onnx.tensor_names import MappedTensor, read_tensor_map
+from bayesbits.deploy.verification.compare_onnx_constants import read_by_table, table_constants
 from bayesbits.deploy.verification.differences import ArrayComparison
 from bayesbits.deploy.verification.result import ConstantCounts, VerificationError
-from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
+from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerProduct
 
 Array = NDArray[Any]
 
@@ -31,6 +32,8 @@ def check_qdq_constants(model: ModelProto, network: IntegerNetwork) -> ConstantC
     stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     reader = _Reader(model)
     layers = {layer.name: layer for layer in network.layers}
+    products = {product.name: product for product in network.products}
+    tables = {table.name: table for table in network.tables}
     weights, biases = dict[str, int](), dict[str, int]()
     for tensor in read_tensor_map(model):
         if tensor.kind == "Layer" and tensor.of in layers:
@@ -39,6 +42,13 @@ def check_qdq_constants(model: ModelProto, network: IntegerNetwork) -> ConstantC
             expected = _of_layer(layer, network, transposed=layer.kind == "linear")
             weights[layer.name] = expected[f"{layer.name}.weight"].size
             biases[layer.name] = expected[f"{layer.name}.bias"].size if layer.bias else 0
+        elif tensor.kind == "Product" and tensor.of in products:
+            expected, read = _of_product(products[tensor.of], network), reader.product(tensor, products[tensor.of])
+        elif tensor.kind == "Table" and tensor.of in tables:
+            constants = table_constants(tables[tensor.of], network)
+            weights[tensor.of] = constants["weight"].size
+            expected = {f"{tensor.of}.{what}": value for what, value in constants.items()}
+            read = reader.table(tensor)
         elif tensor.kind == "Quantize" and tensor.of in {grid.name for grid in network.structure.grids}:
             expected, read = _of_rounding(network.grid(tensor.of), None, tensor.of), reader.rounding(tensor)[1]
         else:
@@ -50,10 +60,11 @@ def check_qdq_constants(model: ModelProto, network: IntegerNetwork) -> ConstantC
 
 
 class _Reader:
-    """Reads which constants a layer or a quantizer of the file reads."""
+    """Reads which constants a layer, product, table or quantizer of the file reads."""
 
     def __init__(self, model: ModelProto) -> None:
         self._producers = {name: node for node in model.graph.node for name in node.output}
+        self._stored = {tensor.name for tensor in model.graph.initializer}
 
     def rounding(self, tensor: MappedTensor) -> tuple[str, list[str]]:
         """The numbers that are rounded to the grid of a tensor, and the constants that this takes."""
@@ -69,7 +80,7 @@ class _Reader:
             value = node.input[0]
             read += node.input[1:]
         node = self._producers.get(value)
-        owner = f"{tensor.of}.codes" if tensor.kind == "Layer" else tensor.of
+        owner = tensor.of if tensor.kind == "Quantize" else f"{tensor.of}.codes"
         if node is not None and node.op_type == "Clip" and node.input[1:] == [f"{owner}.low", f"{owner}.high"]:
             value = node.input[0]
             read += node.input[1:]
@@ -85,6 +96,18 @@ class _Reader:
         if node is None:
             raise VerificationError(f"{layer.name}: the ONNX file does not compute this layer at {tensor.value}")
         return [*read, *(name for operand in node.input[1:] for name in self._constants(operand))]
+
+    def product(self, tensor: MappedTensor, product: IntegerProduct) -> list[str]:
+        """The constants that a product of two activations and the rounding behind it read."""
+        value, read = (tensor.value, list[str]()) if product.output is None else self.rounding(tensor)
+        node = self._producers.get(value)
+        if node is None or layer_of(node.name) != product.name or node.op_type != "MatMul":
+            raise VerificationError(f"{product.name}: the ONNX file does not compute this product at {tensor.value}")
+        return [*read, *(name for name in node.input if name in self._stored)]
+
+    def table(self, tensor: MappedTensor) -> list[str]:
+        """The constants that a table of embeddings reads."""
+        return list(read_by_table(tensor.value, self._producers))
 
     def _constants(self, name: str) -> Iterator[str]:
         """The constants that a tensor is computed from."""
@@ -103,7 +126,7 @@ def _of_layer(layer: IntegerLayer, network: IntegerNetwork, *, transposed: bool)
         found["weight"] = network.tensors[f"{layer.name}.weight"].numpy()
     else:
         found["weight"], found["weight.step"] = codes.numpy(), network.steps(layer.name).numpy()
-        if found["weight"].dtype == np.int8:
+        if holds_codes(layer):
             found["weight.zero_point"] = np.zeros(found["weight.step"].shape, np.int8)
     found["weight"] = found["weight"].T if transposed else found["weight"]
     if layer.bias:
@@ -113,6 +136,14 @@ def _of_layer(layer: IntegerLayer, network: IntegerNetwork, *, transposed: bool)
         return own
     bounds = (layer.output_low, layer.output_high)
     return own | _of_rounding(network.grid(layer.output), bounds, f"{layer.name}.codes")
+
+
+def _of_product(product: IntegerProduct, network: IntegerNetwork) -> dict[str, Array]:
+    """The constants that the rounding behind a product of two activations reads; the product itself has none."""
+    if product.output is None:
+        return {}
+    bounds = (product.output_low, product.output_high)
+    return _of_rounding(network.grid(product.output), bounds, f"{product.name}.codes")
 
 
 def _of_rounding(grid: Grid, bounds: tuple[int, int] | None, owner: str) -> dict[str, Array]:

@@ -1,6 +1,7 @@
-"""A file of the form "qdq", cut at its layers and quantizers: a model in which each of them reads given values.
+"""A file of the form "qdq", cut at its layers, products, tables and quantizers: a model in which each of them reads
+given values.
 
-Every tensor that a layer or a quantizer computes becomes an output. What reads it reads an input of the new model
+Every tensor that one of them computes becomes an output. What reads it reads an input of the new model
 instead, through the same QuantizeLinear and DequantizeLinear where the tensor is quantized, so that a runtime still
 computes in integers. Fed the deployed network's values, every tensor is judged by what computes it, and not by
 differences in front of it. All pieces are in one model, which is compiled once.

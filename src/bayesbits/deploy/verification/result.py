@@ -93,8 +93,8 @@ class RuntimeTensor:
     name: str
     """The name of the layer, of the quantized tensor, or of the output."""
     kind: str
-    """"layer", "table", "quantizer", "output", "input" (numbers that a layer quantizes at run time), or "integers" (the
-    codes and sums of such a layer before the runtime fuses it, which are not compared end to end)."""
+    """"layer", "product", "table", "quantizer", "output", "input" (numbers that a layer quantizes at run time), or
+    "integers" (the codes and sums of such a layer before the runtime fuses it, which are not compared end to end)."""
     exact: bool
     """Whether it has to be equal bit by bit; otherwise float operations compute it."""
     values: int
