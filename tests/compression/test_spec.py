@@ -127,7 +127,7 @@ def test_activations_at_run_time() -> None:
 
 
 def test_products_are_not_quantized_beside_float_activations() -> None:
-    with pytest.raises(ValueError, match="activation_products is True and Spec.activations is 'float'"):
+    with pytest.raises(ValueError, match=r"activation_products is True and Spec.activations is 'float'"):
         Spec(activations="float", activation_products=True)
     assert Spec(activations="dynamic", activation_products=True).activation_products
 
