@@ -80,6 +80,18 @@ def test_without_openvino_the_files_of_onnxruntime_are_measured(folder, monkeypa
     assert 'install with: pip install "bayesbits[openvino]"' in told
 
 
+def test_a_form_that_cannot_hold_the_network_is_left_out(folder, monkeypatch):
+    monkeypatch.setattr(deploy, "refusal", lambda network, form: "it has groups" if form == "qdq" else None)
+    (folder / "qdq.onnx").write_text("that of an earlier network")
+    told = bayesbits("export", folder)
+    assert "qdq.onnx was not written: it has groups" in " ".join(told.stderr.split())
+    assert (folder / "compact.onnx").exists()
+    assert not (folder / "qdq.onnx").exists()
+    assert "it has groups" in bayesbits("verify", folder, "--runtime", "openvino", code=1).stderr
+    assert "OpenVINO was not timed: it has groups" in bayesbits("bench", folder, "--rounds", 1).stderr
+    assert [one.name for one in Bench.load(folder / "bench.json").files] == ["float", "fast", "compact"] * 4
+
+
 def test_a_failed_verification_is_said_kept_and_shown(folder, monkeypatch):
     def deploy_wrongly(compressor):
         small = bb.deploy(compressor)

@@ -367,3 +367,5 @@ def test_the_warning_names_the_option_for_products_of_attention():
     with pytest.warns(UserWarning, match=r"attention product.*Spec\(activation_products=True\) quantizes products"):
         bb.attach(attention("matmul"), examples())
     bb.attach(attention("matmul"), examples(), bb.Spec(activation_products=True))
+    with pytest.warns(UserWarning, match="lists all of them with the reasons$"):  # it would be refused there
+        bb.attach(attention("matmul"), examples(), bb.Spec(activations="float"))

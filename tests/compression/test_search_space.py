@@ -9,6 +9,7 @@ from bayesbits.compression.search_space import SearchSpace, find_search_space
 from bayesbits.compression.spec import Spec
 from bayesbits.graph.trace import trace
 from bayesbits.records.topology import Addition, Topology
+from tests.deploy.tables import TOKENS, Words
 from tests.graph.attention import attention, examples
 from tests.graph.networks import ROWS, Tied, traced
 from tests.networks import traced_once
@@ -265,3 +266,10 @@ def test_rules_name_products_of_two_activations_and_their_operands() -> None:
     assert (widths["sdpa.probabilities"], widths["sdpa.value"]) == ((2, 4, 8), (4, 8))
     space = find_search_space(Spec(rules={"sdpa.*": {"skip": True}}), topology)
     assert {space.widths[f"sdpa.{name}"] for name in ("query", "key", "probabilities", "value")} == {(32,)}
+
+
+def test_tables_are_quantized_where_activations_are_float() -> None:
+    tables = trace(Words(), TOKENS)
+    choices = find_search_space(Spec(activations="float", rules={"positions": {"bits": 8}}), tables)
+    assert (choices.widths["words.weight"], choices.widths["positions.weight"]) == (ALL, (8,))
+    assert choices.widths["head.input"] == (32,)

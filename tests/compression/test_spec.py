@@ -126,6 +126,12 @@ def test_activations_at_run_time() -> None:
         Spec(method="lsq", activation_bits=4, activations="dynamic")
 
 
+def test_products_are_not_quantized_beside_float_activations() -> None:
+    with pytest.raises(ValueError, match=r"activation_products is True and Spec.activations is 'float'"):
+        Spec(activations="float", activation_products=True)
+    assert Spec(activations="dynamic", activation_products=True).activation_products
+
+
 def test_weights_alone_in_groups() -> None:
     spec = Spec.for_backend("onnxruntime", activations="float")
     assert (spec.group_size, spec.prune, spec.residual_bits) == (32, False, None)

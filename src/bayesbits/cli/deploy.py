@@ -69,11 +69,10 @@ def run_verify(folder: Path, num_examples: int, runtime: str = "onnxruntime") ->
 
 def run_bench(folder: Path, rounds: int) -> None:
     """Show time and size of the float network and of the ONNX files, and keep them in the folder."""
-    with_openvino = has_extras("openvino")
-    run, network = _write(folder, FORMS if with_openvino else RUNTIME_FORMS["onnxruntime"])
-    reason = refusal(network.integer, "qdq")
-    if not with_openvino:
-        reason = 'it is not installed: pip install "bayesbits[openvino]"'
+    installed = has_extras("openvino")
+    run, network = _write(folder, FORMS if installed else RUNTIME_FORMS["onnxruntime"])
+    missing = None if installed else 'it is not installed: pip install "bayesbits[openvino]"'
+    reason = missing or refusal(network.integer, "qdq")
     with_openvino = reason is None
     example = to_device(run.loaders.example, torch.device("cpu"))
     files = {"float": folder / FLOAT} | {form: _onnx_file(folder, form) for form in RUNTIME_FORMS["onnxruntime"]}
