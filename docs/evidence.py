@@ -116,3 +116,19 @@ def within_budgets() -> list[Row]:
             row[budget] = " / ".join("-" if one is None else f"{one['accuracy']:.2f}" for one in both)
         found.append(row)
     return found
+
+
+def minilm() -> list[Row]:
+    """all-MiniLM-L6-v2 without training: cosines between the embeddings of the ONNX files and those of float."""
+    networks = json.loads((EXPERIMENTS / "minilm.json").read_text())["networks"]
+    return [
+        {
+            "all-MiniLM-L6-v2": name,
+            "mean cosine": f"{row['mean_cosine']:.4f}",
+            "smallest": f"{row['smallest_cosine']:.3f}",
+            "MB": f"{row['megabytes']:.1f}",
+            "MB, compact form": f"{row['compact_megabytes']:.1f}" if "compact_megabytes" in row else "",
+            "sentences verified": row.get("verified_sentences", ""),
+        }
+        for name, row in networks.items()
+    ]

@@ -27,6 +27,7 @@ def tables() -> dict[str, str]:
         "choices": markdown(evidence.rows(chosen=True)),
         "methods": markdown(evidence.methods()),
         "within_budgets": markdown(evidence.within_budgets()),
+        "minilm": markdown(evidence.minilm()),
         "whole_test_set": whole_test_set(),
         "fronts": "\n\n".join(front(name, costs) for name, costs in FRONTS.items()),
         "efficientnet": efficientnet(),
