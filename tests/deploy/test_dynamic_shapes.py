@@ -129,3 +129,20 @@ def test_dynamic_shapes_follow_the_containers():
 def test_other_forms_are_refused(shapes, error, match):
     with pytest.raises(error, match=match):
         read_dynamic_shapes(shapes, arguments())
+
+
+def test_sizes_of_images_change_where_all_sizes_are_asked_for(tmp_path):
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
+    images = torch.randn(2, 3, 8, 8)
+    compressor = bb.attach(nn.Sequential(*layers).eval(), images, bb.Spec(bits=(8,), prune=False))
+    compressor.calibrate([images])
+    compressor.fix(bb.Plan.uniform(compressor.topology, 8, 8))
+    small = bb.deploy(compressor)
+    assert [size.name for size in small.integer.structure.sizes] == ["batch"]
+    assert any('deploy(dynamic_shapes="all") lets them change' in line for line in small.shapes())
+    small = bb.deploy(compressor, dynamic_shapes="all")
+    assert [size.name for size in small.integer.structure.sizes] == ["batch", "height", "width"]
+    bb.export_onnx(small, images, tmp_path / "small.onnx")
+    for shape in ((2, 3, 8, 8), (1, 3, 12, 5)):
+        assert bb.verify(compressor, small, tmp_path / "small.onnx", torch.randn(shape)).failure is None

@@ -60,6 +60,8 @@ class Decision:
     """The layers whose input is quantized at run time, by its own range."""
     marks: Marks | None = None
     """The sizes of inputs that are dynamic; None: all that the network lets change, which are found by trying."""
+    image_sizes: bool = False
+    """Whether sizes of images are among those that are tried."""
     fixed: Mapping[Place, str] = field(default_factory=dict)
     """Sizes that could not stay dynamic, and why."""
 

@@ -17,16 +17,16 @@ from bayesbits.graph.size_trials import Place
 from bayesbits.records.integer_network import Argument
 from bayesbits.utils.pytree import Tree
 
-AUTO = "auto"
-"""All sizes that the network lets change."""
+AUTO, ALL = "auto", "all"
+"""The batches and lengths that the network lets change; these and its image sizes."""
 
 
 def read_dynamic_shapes(shapes: Any, arguments: Sequence[Argument]) -> dict[Place, Any] | None:
-    """The sizes that a user wants to be dynamic, with what torch.export takes for each; None for "auto".
+    """The sizes that a user wants to be dynamic, with what torch.export takes for each; None for "auto", "all".
 
     Raises a TypeError or ValueError that names the argument where the form is another one.
     """
-    if isinstance(shapes, str) and shapes == AUTO:
+    if isinstance(shapes, str) and shapes in (AUTO, ALL):
         return None
     if shapes is None or shapes is False:
         return {}
@@ -39,8 +39,8 @@ def read_dynamic_shapes(shapes: Any, arguments: Sequence[Argument]) -> dict[Plac
         by_name = dict(zip(given, shapes, strict=False))
     else:
         raise TypeError(
-            f"dynamic_shapes is a {type(shapes).__name__}; it is 'auto', None for fixed sizes, or as torch.export "
-            "takes it: a dict by the names of arguments, or a tuple"
+            f"dynamic_shapes is a {type(shapes).__name__}; it is 'auto', 'all', None for fixed sizes, or as "
+            "torch.export takes it: a dict by the names of arguments, or a tuple"
         )
     known = {argument.name: argument for argument in arguments}
     unknown = [str(name) for name in by_name if name not in known]

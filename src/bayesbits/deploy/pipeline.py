@@ -15,7 +15,7 @@ from torch.export import Dim
 
 from bayesbits.compression.compressor import Compressor, check_compressor
 from bayesbits.deploy.decision import Decision, read_decision, stored_decision
-from bayesbits.deploy.dynamic_shapes import AUTO, read_dynamic_shapes
+from bayesbits.deploy.dynamic_shapes import ALL, AUTO, read_dynamic_shapes
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.rewrite.choose_arithmetic import choose_arithmetic
 from bayesbits.deploy.rewrite.export_float_network import export_float_network
@@ -77,9 +77,10 @@ def deploy(compressor: Compressor, *, channel_multiple: int = 1, dynamic_shapes:
         compressor: The handle that :func:`attach` returned, after ``calibrate`` and ``fix``.
         channel_multiple: Groups of channels keep some of their removed channels, as zeros, until their size is a
             multiple of this number (8 or 16 for most hardware).
-        dynamic_shapes: The sizes of inputs that may change from call to call. By default all that the network's code
-            lets change (batch, length, image size), which are found by running it at other sizes. ``None``: no size.
-            Otherwise as for ``torch.export.export``, such as ``{"x": {0: torch.export.Dim("batch")}}``.
+        dynamic_shapes: The sizes of inputs that may change from call to call. ``"auto"``: batches and lengths, where
+            the network's code lets them change, which is found by running it at other sizes. ``"all"``: image sizes
+            too, with which files are slower. ``None``: no size. Otherwise as for ``torch.export.export``, such as
+            ``{"x": {0: torch.export.Dim("batch")}}``.
 
     Returns:
         The deployed network. ``print`` shows its layers, the sizes that it takes, and why some layers compute in float
@@ -110,7 +111,8 @@ def deploy(compressor: Compressor, *, channel_multiple: int = 1, dynamic_shapes:
     decision = read_decision(compressor, channel_multiple)
     kwargs = sort_keyword_inputs(decision.model, decision.args, decision.kwargs)
     arguments = read_arguments(decision.model, decision.args, kwargs)
-    program = run_passes(replace(decision, marks=read_dynamic_shapes(dynamic_shapes, arguments)))
+    marks, images = read_dynamic_shapes(dynamic_shapes, arguments), dynamic_shapes == ALL
+    program = run_passes(replace(decision, marks=marks, image_sizes=images))
     assert program.record is not None
     return DeployedNetwork(program.record, program.graph, program.floats)
 

@@ -63,10 +63,10 @@ def export_marked(flat: FlatNetwork, export: Export, marks: Marks) -> DynamicExp
     return DynamicExport(exported, name_sizes(exported, marks, examples, {}, {}, {}))
 
 
-def export_dynamic(flat: FlatNetwork, export: Export) -> DynamicExport:
-    """Export a network with every size dynamic that its code lets change."""
+def export_dynamic(flat: FlatNetwork, export: Export, *, images: bool = True) -> DynamicExport:
+    """Export a network with every size dynamic that its code lets change; without `images` not those of images."""
     trials = SizeTrials(flat)
-    groups = trials.groups()
+    groups = trials.groups(images=images)
     reasons: dict[Place, str] = {}
     while True:
         exported, groups = _export_groups(flat, export, groups, reasons)

@@ -19,6 +19,9 @@ from bayesbits.utils.modes import evaluation_mode
 Place = tuple[int, int]
 """The position of an input, and a dimension of it."""
 Outputs = tuple[Tensor, ...]
+IMAGE_DIMS = 4
+"""The dimensions of a batch of images; volumes have one more."""
+FIXED_IMAGE = 'files with fixed image sizes are faster; deploy(dynamic_shapes="all") lets them change'
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,8 @@ class SizeTrials:
             except ForwardError as error:
                 return error.__cause__ if isinstance(error.__cause__, Exception) else error
 
-    def groups(self) -> list[SizeGroup]:
-        """The sizes that the network lets change, the batch first."""
+    def groups(self, *, images: bool = True) -> list[SizeGroup]:
+        """The sizes that the network lets change, the batch first; without `images` those of images stay fixed."""
         batch = self._batch()
         found, taken = [batch], set(() if batch is None else batch.places)
         if batch is not None and batch.size > 2:  # two examples are enough to try the other sizes
@@ -73,7 +76,11 @@ class SizeTrials:
         sizes: dict[int, list[Place]] = {}
         for number, example in enumerate(self.examples):
             for dim, size in enumerate(example.shape):
-                if (number, dim) not in taken and dim > 0 and size > 1:
+                if (number, dim) in taken or dim == 0 or size == 1:
+                    continue
+                if dim >= 2 and example.dim() >= IMAGE_DIMS and not images:
+                    self.refusals[number, dim] = FIXED_IMAGE
+                else:
                     sizes.setdefault(size, []).append((number, dim))
         for size, places in sizes.items():
             found += self._parts(places, size)

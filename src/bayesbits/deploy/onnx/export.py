@@ -111,7 +111,7 @@ def to_onnx(small: DeployedNetwork, example_inputs: Any, form: str, accuracy_lev
 
 
 def export_float_onnx(model: nn.Module, example_inputs: Any, path: str | Path) -> None:
-    """Write a float network to an ONNX file as torch exports it, for inputs of any size where it takes them.
+    """Write a float network to an ONNX file as torch exports it, for any batch and length that it takes.
 
     Batch norms are not folded: the runtime folds them itself. Padding in front of a max-pooling is kept apart from it.
     """
@@ -124,7 +124,7 @@ def export_float_onnx(model: nn.Module, example_inputs: Any, path: str | Path) -
     flat = FlatNetwork(model, args, kwargs)
     with quiet_exporter(), evaluation_mode(flat), torch.no_grad():
         returns = flat.returns()
-        found = export_dynamic(flat, lambda examples, marks: export_flat(flat, examples, marks)[0])
+        found = export_dynamic(flat, lambda examples, marks: export_flat(flat, examples, marks)[0], images=False)
         proto = translate(found.exported, OPSET)
     keep_zero_padding(proto)
     name_inputs_and_outputs(proto.graph, *name_tensors(read_arguments(model, args, kwargs), returns))

@@ -32,7 +32,10 @@ def export_float_network(decision: Decision) -> RewrittenProgram:
     def export(examples: tuple[Tensor, ...], shapes: Any) -> ExportedProgram:
         return export_functional(flat, examples, shapes)[0]
 
-    found = export_dynamic(flat, export) if decision.marks is None else export_marked(flat, export, decision.marks)
+    if decision.marks is None:
+        found = export_dynamic(flat, export, images=decision.image_sizes)
+    else:
+        found = export_marked(flat, export, decision.marks)
     exported = found.exported
     copies = _GraphCopies(exported, flat.examples())
     with evaluation_mode(flat), torch.no_grad(), output_shapes(model) as module_outputs:
