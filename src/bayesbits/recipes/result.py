@@ -162,7 +162,7 @@ def layer_rows(cost: Cost, topology: Topology) -> list[dict[str, Any]]:
         | {"bops": entry.bops, "share": entry.share, "latency_ms": None, **none}
         for entry in cost.products
     ]
-    tables = [
+    tables: list[dict[str, Any]] = [
         {**none, "name": entry.name, "macs": 0, "weight_bits": entry.bits, "activation_bits": None, "bops": 0}
         | {"share": 0.0, "latency_ms": None, "weight_bytes": entry.weight_bytes, "parameters": entry.parameters}
         for entry in cost.tables
