@@ -359,7 +359,7 @@ def test_asymmetric_ranges_are_deployed_and_proven(activation, bits, form, tmp_p
     assert torch.equal(again(case.inputs), case.small(case.inputs))
 
 
-SECOND_RUNTIME = {name: ZOO[name] for name in ("lenet5", "cifar_resnet8", "mobilenetv2", "resnet18")}
+SECOND_RUNTIME = {name: (ZOO | WHOLE)[name] for name in ("lenet5", "cifar_resnet8", "mobilenetv2", "resnet18")}
 
 
 @pytest.mark.check
