@@ -72,6 +72,17 @@ def test_nothing_is_loaded_cut_or_overlapping(driver, pages, name, width, scheme
     assert (ink < paper) == (scheme == "light")
 
 
+def test_columns_of_the_picture_line_up_where_a_layer_emits_codes(driver, pages):
+    page, plan = pages[ENCODER]
+    assert "up.output" in plan.bits
+    open_page(driver, page, 1400)
+    for column in ("weight", "input", "channels", "share"):
+        places = "return [...document.querySelectorAll(arguments[0])].map((one) => one.getBoundingClientRect().right)"
+        found = driver.execute_script(places, f".picture details.layer .{column}")
+        assert len(found) == 6
+        assert max(found) - min(found) < 1, column
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_layer_and_tensor_of_the_plan_is_on_the_page(driver, pages, name):
     page, plan = pages[name]
