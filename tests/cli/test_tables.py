@@ -57,3 +57,13 @@ def test_a_folder_in_the_list_of_files_has_the_size_of_what_is_in_it(tmp_path):
     (tmp_path / "deployed").mkdir()
     (tmp_path / "deployed/codes").write_bytes(b"0" * 12_345)
     assert "│ deployed/ │ 12.3 kB │" in "\n".join(shown(lambda _: file_table(tmp_path), 80))
+
+
+def test_a_table_of_embeddings_has_bits_and_a_size_and_reads_nothing():
+    row = {"name": "words", "macs": 0, "weight_bits": 4, "activation_bits": None, "kept_in": 0, "kept_out": 0}
+    row |= {"channels_in": 0, "channels_out": 0, "share": 0.0, "weight_bytes": 1000}
+    for width in (80, 200):
+        text = "\n".join(shown(lambda console: layer_table([row], console), width))
+        assert "1 kB" in text
+        assert "None" not in text
+        assert "4/" not in text

@@ -7,31 +7,13 @@ from functools import cache
 import onnx
 import pytest
 import torch
-from torch import Tensor, nn
 
 import bayesbits as bb
 from bayesbits.deploy.onnx.export import to_onnx
 from bayesbits.deploy.verification.compare_qdq_constants import check_qdq_constants
 from tests.deploy.exported import Exported
 from tests.deploy.portable import copy_of
-
-
-class Encoder(nn.Module):
-    """Words and positions, a block of attention, and classes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.positions = nn.Embedding(20, 16), nn.Embedding(12, 16)
-        self.first, self.second = nn.LayerNorm(16), nn.LayerNorm(16)
-        self.query, self.key, self.value, self.out = (nn.Linear(16, 16) for _ in range(4))
-        self.up, self.head = nn.Linear(16, 32), nn.Linear(32, 4)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.first(self.words(tokens) + self.positions(torch.arange(tokens.shape[1])))
-        weights = torch.softmax(self.query(x) @ self.key(x).transpose(1, 2) / 4, -1)
-        x = self.second(x + self.out(weights @ self.value(x)))
-        return self.head(nn.functional.gelu(self.up(x)).mean(1))
-
+from tests.deploy.tables import Encoder, tokens
 
 SPECS = {
     "products": bb.Spec(bits=(4, 8), activation_products=True),
@@ -39,10 +21,6 @@ SPECS = {
     "dynamic": replace(bb.Spec.for_backend("onnxruntime", "dynamic"), activation_products=True, residual_bits="auto"),
     "groups": replace(bb.Spec.for_backend("onnxruntime", "float"), group_size=16, residual_bits="auto"),
 }
-
-
-def tokens(count: int, length: int) -> Tensor:
-    return torch.randint(0, 20, (count, length), generator=torch.Generator().manual_seed(length))
 
 
 @cache

@@ -12,6 +12,7 @@ from bayesbits.recipes.metrics import Score
 from bayesbits.recipes.process import Process
 from bayesbits.recipes.result import layer_rows, method_of, result_of_run
 from bayesbits.training.metrics import MetricsLog
+from tests.deploy.tables import fixed_words
 from tests.graph.attention import attention, examples
 
 RECIPE = recipes.Recipe("mine", recipes.DataConfig("digits"), recipes.ModelConfig("lenet5"), seed=3)
@@ -95,3 +96,13 @@ def test_products_of_two_activations_have_a_row_without_channels():
     assert all(row.keys() == rows[0].keys() for row in rows)
     assert (rows[2]["weight_bits"], rows[2]["activation_bits"], rows[2]["channels_in"]) == (8, 8, 0)
     assert sum(row["share"] for row in rows) == pytest.approx(100)
+
+
+def test_tables_of_embeddings_have_a_row_with_bits_and_bytes():
+    compressor = fixed_words(4)
+    cost = compressor.cost()
+    rows = layer_rows(cost, compressor.topology)
+    assert [row["name"] for row in rows] == ["head", "words", "positions"]
+    assert all(row.keys() == rows[0].keys() for row in rows)
+    assert [(row["weight_bits"], row["activation_bits"]) for row in rows] == [(8, 8), (4, None), (4, None)]
+    assert sum(row["weight_bytes"] for row in rows) == sum(entry.weight_bytes for entry in (*cost.layers, *cost.tables))

@@ -18,17 +18,22 @@ from bayesbits.recipes.result import make_result
 from bayesbits.records.plan import Plan
 from bayesbits.records.tensor_statistics import Histogram, LayerError, TensorStatistics
 from bayesbits.records.topology import Activation, ChannelGroup, Layer, Topology
+from tests.deploy.tables import Encoder, tokens
 from tests.report.runs import write_bench
 
 _SHAPES = {"lenet5": (1, 1, 28, 28), "resnet50": (1, 3, 64, 64)}
 LONG = "150 layers"
+ENCODER = "encoder"
 _POINTS = 40
 
 
 def network(name: str) -> Topology:
-    """The topology of LeNet-5, of ResNet-50, or of a chain of 150 layers with long names."""
+    """The topology of LeNet-5, of ResNet-50, of a chain of 150 layers with long names, or of a transformer with tables
+    and products of two activations."""
     if name == LONG:
         return _chain(150)
+    if name == ENCODER:
+        return bb.trace(Encoder().eval(), tokens(1, 6), activation_products=True)
     return bb.trace(build_model(name, {})[0].eval(), torch.zeros(_SHAPES[name]))
 
 

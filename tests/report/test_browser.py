@@ -10,7 +10,7 @@ from selenium.webdriver.support.ui import Select
 
 from bayesbits.report import write_comparison_page, write_report
 from tests.report.browser import CUT, OVERLAPPING, browser, open_page
-from tests.report.made_runs import LONG, network, write_made_run
+from tests.report.made_runs import ENCODER, LONG, network, write_made_run
 from tests.report.runs import HOSTILE, write_run, write_statistics, write_verification
 
 pytestmark = pytest.mark.check
@@ -27,7 +27,7 @@ def driver(tmp_path_factory):
 def pages(tmp_path_factory):
     """For each network the page and the plan; for "comparison" a page about two runs."""
     folder, found = tmp_path_factory.mktemp("runs"), {}
-    for name in NETWORKS:
+    for name in (*NETWORKS, ENCODER):
         plan = write_made_run(folder / name, network(name))
         found[name] = write_report(folder / name), plan
     write_made_run(folder / "other", network("lenet5"), seed=1)
@@ -56,7 +56,7 @@ def tip(driver):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1400])
-@pytest.mark.parametrize("name", [*NETWORKS, "comparison"])
+@pytest.mark.parametrize("name", [*NETWORKS, ENCODER, "comparison"])
 def test_nothing_is_loaded_cut_or_overlapping(driver, pages, name, width, scheme):
     driver.get_log("browser")
     open_page(driver, pages[name][0], width, scheme)
@@ -70,6 +70,17 @@ def test_nothing_is_loaded_cut_or_overlapping(driver, pages, name, width, scheme
     colors = "const style = getComputedStyle(document.body); return [style.color, style.backgroundColor]"
     ink, paper = (sum(map(int, one[4:-1].split(","))) for one in driver.execute_script(colors))
     assert (ink < paper) == (scheme == "light")
+
+
+def test_columns_of_the_picture_line_up_where_a_layer_emits_codes(driver, pages):
+    page, plan = pages[ENCODER]
+    assert "up.output" in plan.bits
+    open_page(driver, page, 1400)
+    for column in ("weight", "input", "channels", "share"):
+        places = "return [...document.querySelectorAll(arguments[0])].map((one) => one.getBoundingClientRect().right)"
+        found = driver.execute_script(places, f".picture details.layer .{column}")
+        assert len(found) == 6
+        assert max(found) - min(found) < 1, column
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -32,7 +32,7 @@ def _wide(names: Sequence[str], layers: Sequence[Mapping[str, Any]]) -> Table:
         table.add_row(
             name,
             str(layer["weight_bits"]),
-            str(layer["activation_bits"]),
+            _input_bits(layer),
             _part(layer["kept_in"], layer["channels_in"]),
             _part(layer["kept_out"], layer["channels_out"]),
             f"{layer['macs']:,}",
@@ -48,7 +48,7 @@ def _narrow(names: Sequence[str], layers: Sequence[Mapping[str, Any]]) -> Table:
     for name, layer in zip(names, layers, strict=True):
         table.add_row(
             name,
-            f"{layer['weight_bits']}/{layer['activation_bits']}",
+            f"{layer['weight_bits']}/{_input_bits(layer)}".rstrip("/"),
             _part(layer["kept_in"], layer["channels_in"], "/"),
             _part(layer["kept_out"], layer["channels_out"], "/"),
             format_count(layer["macs"]),
@@ -58,13 +58,18 @@ def _narrow(names: Sequence[str], layers: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
+def _input_bits(layer: Mapping[str, Any]) -> str:
+    """The width of the input; nothing for a table of embeddings, whose input is indices."""
+    return "" if layer["activation_bits"] is None else str(layer["activation_bits"])
+
+
 def _part(kept: int, channels: int, *separator: str) -> str:
-    """How many channels are kept; nothing for a product of two activations, which has none of its own."""
+    """How many channels are kept; nothing for products of two activations and tables, which have none of their own."""
     return format_part(kept, channels, *separator) if channels else ""
 
 
 def _size(layer: Mapping[str, Any]) -> str:
-    return format_bytes(layer["weight_bytes"]) if layer["channels_out"] else ""
+    return format_bytes(layer["weight_bytes"]) if layer["channels_out"] or layer["weight_bytes"] else ""
 
 
 def _layer_table(heads: Sequence[str]) -> Table:

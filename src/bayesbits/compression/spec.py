@@ -167,8 +167,8 @@ class Spec:
     """How activations are quantized. "static": to learned widths, in ranges that are calibrated and learned. "dynamic":
     the inputs of linear layers to 8 bits, by the range that each tensor has at run time; convolutions stay "static",
     as the runtime's integer convolution of such inputs is slower than the float one. "float": only weights are
-    quantized, for networks whose speed is that of reading their weights; the options for the widths of inputs, operands
-    and outputs have no effect."""
+    quantized, tables of embeddings included, for networks whose speed is that of reading their weights; the options
+    for the widths of inputs, operands and outputs have no effect."""
     group_size: int | None = None
     """How many neighboring inputs of an output share a range in the weights of linear layers: 16, 32, 64, 128 or 256;
     None: all of them. Such weights are stored with a step for every group, and multiplied with float activations, so

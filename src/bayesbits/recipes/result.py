@@ -150,9 +150,11 @@ def method_of(spec: Spec) -> str:
 
 
 def layer_rows(cost: Cost, topology: Topology) -> list[dict[str, Any]]:
-    """The cost of every layer, with the numbers of channels of the float network, and of every product of activations.
+    """The cost of every layer, with the numbers of channels of the float network, of every product of two activations,
+    and of every table of embeddings.
 
-    A product has the widths of its operands in the place of those of a weight and an input, and no channels.
+    A product has the widths of its operands in the place of those of a weight and an input, and no channels. A table
+    has a width and bytes, and no input: its "activation_bits" are None.
     """
     none = {"kept_in": 0, "kept_out": 0, "weight_bytes": 0, "parameters": 0, "channels_in": 0, "channels_out": 0}
     products = [
@@ -160,14 +162,20 @@ def layer_rows(cost: Cost, topology: Topology) -> list[dict[str, Any]]:
         | {"bops": entry.bops, "share": entry.share, "latency_ms": None, **none}
         for entry in cost.products
     ]
-    return [
+    tables: list[dict[str, Any]] = [
+        {**none, "name": entry.name, "macs": 0, "weight_bits": entry.bits, "activation_bits": None, "bops": 0}
+        | {"share": 0.0, "latency_ms": None, "weight_bytes": entry.weight_bytes, "parameters": entry.parameters}
+        for entry in cost.tables
+    ]
+    layers = [
         asdict(entry)
         | {
             "channels_in": len(topology.layer(entry.name).in_channels),
             "channels_out": len(topology.layer(entry.name).out_channels),
         }
         for entry in cost.layers
-    ] + products
+    ]
+    return [*layers, *products, *tables]
 
 
 def result_of_run(

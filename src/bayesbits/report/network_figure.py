@@ -131,7 +131,8 @@ def _row(run: Run, topology: Topology, row: Row, short: str, name: str, width: f
         return PictureRow(row, name, short, *gutters, bits)
     layer = topology.layer(row.node.name)
     activation = topology.activation(layer.activation)
-    first = activation.consumers[0]
+    names = {one.name for one in topology.layers}  # products of two activations may read it, too
+    first = next(name for name in activation.consumers if name in names)
     bits = []
     if layer.parameter in plan:
         bits.append(Bits(layer.parameter, "weight", plan[layer.parameter], widest))
