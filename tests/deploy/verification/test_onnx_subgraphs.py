@@ -11,9 +11,11 @@ from bayesbits.deploy.onnx.runtime import Session
 from bayesbits.deploy.onnx.tensor_names import MappedTensor
 from bayesbits.deploy.verification.onnx_subgraphs import SubgraphExtractor, exporter_constants
 
+LAYERS = (SimpleNamespace(name="fc", arithmetic="integer"), SimpleNamespace(name="free", arithmetic="float"))
 SMALL = SimpleNamespace(
     integer=SimpleNamespace(
-        layers=(SimpleNamespace(name="fc", arithmetic="integer"), SimpleNamespace(name="free", arithmetic="float")),
+        layers=LAYERS,
+        parts=LAYERS,
         structure=SimpleNamespace(grids=(SimpleNamespace(name="q"), SimpleNamespace(name="r"))),
     ),
     program=SimpleNamespace(parameters=lambda: [torch.tensor([[1.0, 2.0], [3.0, 4.0]])], buffers=list),
