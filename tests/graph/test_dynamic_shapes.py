@@ -128,3 +128,18 @@ def test_an_export_that_fails_with_some_sizes_is_made_with_the_others():
     found = export(Strange(), torch.randn(2, 8, 4))
     assert [size.name for size in found.sizes] == ["batch"]
     assert found.reasons[0, 1] == "torch.export finds that not with this length"
+
+
+class Ignoring(nn.Module):
+    """Reads its second input only where some of it is zero, as networks of transformers do with masks."""
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        if torch.compiler.is_exporting() or not bool(mask.all()):
+            x = x * mask[torch.arange(len(x))]
+        return x.mean(1)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_an_input_that_the_network_may_ignore_changes_with_the_others(batch):
+    found = export(Ignoring(), torch.randn(batch, 4), torch.ones(batch, 4))
+    assert [(size.name, size.places) for size in found.sizes if size.name == "batch"] == [("batch", ((0, 0), (1, 0)))]

@@ -131,10 +131,8 @@ class _Comparison:
         for places in alone if len(alone) > 1 else ():
             # Two beside three in a batch, whatever the examples have: one beside any other size is broadcast.
             others = dict.fromkeys(group.places, 3) if group.is_batch else {}
-            agrees = self._agrees(places, 2 if group.is_batch else group.far, others)
-            if agrees is False:
-                return self._reason(group)
-            refused += [places] if agrees is None else []
+            if not self._agrees(places, 2 if group.is_batch else group.far, others):
+                refused.append(places)
         if len(refused) == 1:  # it depends on another one, which can change without it, such as a mask that is cut
             refused.append(next(places for places in alone if places not in refused))
         self.joined |= {place: group.places[0] for places in refused for place in places}
