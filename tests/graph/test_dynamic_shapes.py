@@ -135,7 +135,7 @@ class Ignoring(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         if torch.compiler.is_exporting() or not bool(mask.all()):
-            x = x * mask[torch.arange(len(x))]
+            x = x + mask.index_select(0, torch.arange(x.shape[0])) - 1
         return x.mean(1)
 
 
