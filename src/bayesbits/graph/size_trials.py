@@ -21,7 +21,6 @@ Place = tuple[int, int]
 Outputs = tuple[Tensor, ...]
 IMAGE_DIMS = 4
 """The dimensions of a batch of images; volumes have one more."""
-FIXED_IMAGE = 'files with fixed image sizes are faster; deploy(dynamic_shapes="all") lets them change'
 
 
 @dataclass(frozen=True)
@@ -76,11 +75,8 @@ class SizeTrials:
         sizes: dict[int, list[Place]] = {}
         for number, example in enumerate(self.examples):
             for dim, size in enumerate(example.shape):
-                if (number, dim) in taken or dim == 0 or size == 1:
-                    continue
-                if dim >= 2 and example.dim() >= IMAGE_DIMS and not images:
-                    self.refusals[number, dim] = FIXED_IMAGE
-                else:
+                left_fixed = dim >= 2 and example.dim() >= IMAGE_DIMS and not images
+                if (number, dim) not in taken and dim > 0 and size > 1 and not left_fixed:
                     sizes.setdefault(size, []).append((number, dim))
         for size, places in sizes.items():
             found += self._parts(places, size)
