@@ -103,6 +103,14 @@ def output_of(model: nn.Module, inputs: Any) -> Tensor:
     return output
 
 
+def train_one_step(model: nn.Module, inputs: Any, compressor: bb.Compressor) -> None:
+    """One step of training with some loss and the penalty."""
+    model.train()
+    (output_of(model, inputs).float().square().mean() + 1e-3 * compressor.penalty()).backward()
+    torch.optim.SGD(compressor.parameter_groups(), lr=1e-4).step()
+    model.eval()
+
+
 def random_plan(topology: bb.Topology) -> bb.Plan:
     """Widths of 2, 4 and 8 bits at random, and 30% of the removable channels gone."""
     choose = random.Random(0)
@@ -121,10 +129,7 @@ def run_stages(name: str, folder: Path) -> str:
         compressor = bb.attach(model, inputs, bb.Spec(bits=(2, 4, 8)))
         compressor.calibrate([inputs])
         stage = "step"
-        model.train()
-        (output_of(model, inputs).float().square().mean() + 1e-3 * compressor.penalty()).backward()
-        torch.optim.SGD(compressor.parameter_groups(), lr=1e-4).step()
-        model.eval()
+        train_one_step(model, inputs, compressor)
         stage = "plan"
         topology = compressor.topology
         plan = random_plan(topology)

@@ -22,7 +22,7 @@ from torch import nn
 
 import bayesbits as bb
 from bayesbits.utils.files import write_atomically
-from experiments.foreign_networks import output_of
+from experiments.foreign_networks import train_one_step
 
 RESULTS = Path(__file__).parent / "results" / "transformer-networks.json"
 EXAMPLES, TOKENS, PIXELS = 3, 16, 64
@@ -163,10 +163,7 @@ def run_stages(name: str, folder: Path) -> dict[str, Any]:
         row["attached"] = 100 * sum(layer.macs for layer in topology.layers) / topology.macs
         compressor.calibrate([inputs])
         stage = "step"
-        model.train()
-        (output_of(model, inputs).float().square().mean() + 1e-3 * compressor.penalty()).backward()
-        torch.optim.SGD(compressor.parameter_groups(), lr=1e-4).step()
-        model.eval()
+        train_one_step(model, inputs, compressor)
         stage = "plan"
         compressor.fix(bb.Plan.uniform(topology, 8, 8))
         stage = "deploy"

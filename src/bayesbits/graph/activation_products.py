@@ -15,7 +15,7 @@ from torch import fx
 
 from bayesbits.graph.channel_rules import MOVES, SAME
 from bayesbits.graph.exported_program import Program, arguments, is_float, operation, shape
-from bayesbits.graph.layers import FoundLayer
+from bayesbits.graph.layers import FoundLayer, unique_name
 from bayesbits.records.topology import Unsupported
 from bayesbits.utils.matrix_products import (
     ATTENTION,
@@ -154,7 +154,7 @@ def _products(
 ) -> list[FoundProduct]:
     """The products of one call: two for attention."""
     what = "sdpa" if call.operation == ATTENTION else call.operation
-    name = _unique(".".join(part for part in (owner, what) if part), taken)
+    name = unique_name(".".join(part for part in (owner, what) if part), taken, mark="_")
     operands = [operand_nodes(node) for node in nodes]
     if call.operation != ATTENTION:
         sides = (f"{name}.left", f"{name}.right")
@@ -176,13 +176,3 @@ def _is_softmax(node: fx.Node) -> bool:
     while operation(node) in (*MOVES, *SAME) and len(node.all_input_nodes) == 1 and is_float(node.all_input_nodes[0]):
         node = node.all_input_nodes[0]
     return node.op == "call_function" and operation(node) in SOFTMAX
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    """The name, with a number behind it where it is taken; it is taken from now on."""
-    number, found = 1, name
-    while found in taken:
-        number += 1
-        found = f"{name}_{number}"
-    taken.add(found)
-    return found

@@ -192,8 +192,8 @@ class _FoundLayers:
     def _product(self, nodes: list[fx.Node], *, alone: bool) -> FoundLayer:
         """A layer that is not a standard call: named by its module where that has no other, or by its parameter."""
         name = self.program.path(nodes[0]) if alone else self.products.label(nodes[0])
-        name = _unique(name, self._names)
-        parameter = self._stored(nodes[0]) or _unique(f"{name}.weight", self._weights)
+        name = unique_name(name, self._names)
+        parameter = self._stored(nodes[0]) or unique_name(f"{name}.weight", self._weights)
         kind = _product_kind(nodes[0])
         used: dict[fx.Node, None] = {}
         weights: set[fx.Node] = {*nodes}
@@ -282,12 +282,12 @@ def _pads_zeros(node: fx.Node) -> bool:
     return given.get("mode", "constant") == "constant" and not given.get("value") and min(given["pad"], default=0) >= 0
 
 
-def _unique(name: str, taken: set[str]) -> str:
-    """The name, with a number behind it where it is taken; it is taken from now on."""
+def unique_name(name: str, taken: set[str], mark: str = "#") -> str:
+    """The name, with a mark and a number behind it where it is taken; it is taken from now on."""
     number, found = 1, name
     while found in taken:
         number += 1
-        found = f"{name}#{number}"
+        found = f"{name}{mark}{number}"
     taken.add(found)
     return found
 
