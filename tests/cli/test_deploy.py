@@ -21,7 +21,6 @@ def folder(tmp_path_factory):
     return place
 
 
-@pytest.mark.check  # OpenVINO in the process of the tests: an interrupt later on crashes it
 def test_a_run_is_exported_verified_and_measured(folder):
     assert "parameters" in bayesbits("export", folder).output
     assert (folder / "fast.onnx").stat().st_size >= (folder / "compact.onnx").stat().st_size
@@ -62,7 +61,6 @@ def test_errors_that_cannot_be_measured_are_said_and_stop_nothing(tmp_path, monk
     assert TensorStatistics.load(tmp_path / "statistics.json").deployed == ()
 
 
-@pytest.mark.check  # OpenVINO in the process of the tests: an interrupt later on crashes it
 def test_openvino_runs_the_portable_file_of_a_run(folder):
     told = bayesbits("verify", folder, "--num-examples", 32, "--runtime", "openvino").output
     assert "integer kernels    4 of 4 layers" in told
@@ -72,7 +70,6 @@ def test_openvino_runs_the_portable_file_of_a_run(folder):
     assert "it is one of onnxruntime, openvino" in bayesbits("verify", folder, "--runtime", "trt", code=1).stderr
 
 
-@pytest.mark.check  # OpenVINO in the process of the tests: an interrupt later on crashes it
 def test_without_openvino_the_files_of_onnxruntime_are_measured(folder, monkeypatch):
     found = optional_packages.find_spec
     monkeypatch.setattr(optional_packages, "find_spec", lambda name: None if name == "openvino" else found(name))

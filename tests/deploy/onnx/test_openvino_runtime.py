@@ -1,6 +1,10 @@
 """OpenVINO: what it returns, and which layers it really computes in integers."""
 
+import subprocess
+import sys
+
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import Tensor, nn
@@ -19,6 +23,28 @@ def test_all_layers_of_a_small_cnn_run_in_integers(name):
     assert all(kernel.integer and kernel.reason is None for kernel in found)
     assert {kernel.operation.split()[0] for kernel in found} == {"Convolution", "FullyConnected"}
     assert {kernel.operation.split()[1] for kernel in found} <= {"u8", "i8"}
+
+
+def test_a_signal_is_handled_after_sessions_are_freed(tmp_path):
+    """In a process of its own, which a stack for signals that was freed would end with a segmentation fault."""
+    program = """
+import gc, signal, sys
+import numpy as np
+from bayesbits.deploy.onnx.openvino_runtime import Session
+first, second = (Session(sys.argv[1]) for _ in range(2))
+for session in (first, second):
+    session.run({name: np.zeros((2, 3, 8, 8), np.float32) for name in session.inputs})
+del session, first
+gc.collect()
+del second
+gc.collect()
+signal.signal(signal.SIGINT, lambda number, frame: print("handled"))
+signal.raise_signal(signal.SIGINT)
+"""
+    path = tmp_path / "file.onnx"
+    onnx.save(file("openvino"), path)
+    ended = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "handled\n"), ended.stderr
 
 
 class Mixed(nn.Module):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,6 @@ class Session:
 
     def __init__(self, model: ModelProto | bytes | str | Path, *, threads: int | None = None) -> None:
         import onnx
-        import openvino
 
         if isinstance(model, str | Path):
             model = onnx.load(str(model))
@@ -58,7 +58,7 @@ class Session:
             model = onnx.load_from_string(model)
         self.inputs = [value.name for value in model.graph.input]
         self.outputs = [value.name for value in model.graph.output]
-        self._core, self._content = openvino.Core(), model.SerializeToString()
+        self._content = model.SerializeToString()
         self._options: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1}
         self._options |= {} if threads is None else {"INFERENCE_NUM_THREADS": threads}
         self._compiled: dict[Shapes, Any] = {}
@@ -83,9 +83,9 @@ class Session:
         """OpenVINO's compiled model for inputs of these shapes."""
         key = tuple((name, tuple(shapes[name])) for name in self.inputs)
         if key not in self._compiled:
-            read = self._core.read_model(self._content)
+            read = _core().read_model(self._content)
             read.reshape({name: list(shape) for name, shape in key})
-            self._compiled[key] = self._core.compile_model(read, "CPU", self._options)
+            self._compiled[key] = _core().compile_model(read, "CPU", self._options)
         return self._compiled[key]
 
 
@@ -114,6 +114,18 @@ def machine() -> Machine:
 
     version = str(openvino.__version__).partition("-")[0]
     return replace(runtime.machine(), runtime=f"{NAME} {version}")
+
+
+@cache
+def _core() -> Any:
+    """The one core of this process.
+
+    A core sets the stack that signal handlers run on, and sets the former one again when it is freed. Of two cores, the
+    second one then sets the stack of the first, which is freed: the next Ctrl-C would end in a segmentation fault.
+    """
+    import openvino
+
+    return openvino.Core()
 
 
 def _kernel(layer: IntegerLayer | IntegerProduct, operations: Sequence[Operation]) -> Kernel:
