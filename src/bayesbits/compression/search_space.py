@@ -81,16 +81,6 @@ def _dynamic(spec: Spec, topology: Topology) -> frozenset[str]:
     return frozenset(activation.name for activation in topology.activations if linear.issuperset(activation.consumers))
 
 
-def _by_convolution(topology: Topology, tensor: str) -> bool:
-    """Whether a convolution may emit the codes of this output; linear layers emit numbers at run time.
-
-    The output may be that of a clipping module behind the layer, whose layer is not known.
-    """
-    linear = [layer for layer in topology.layers if layer.kind == "linear"]
-    own = {name for layer in linear for name in (layer.name, layer.norm)}
-    return len(linear) < len(topology.layers) and tensor.removesuffix(".output") not in own
-
-
 def _decided(spec: Spec, topology: Topology, tensor: str) -> tuple[int, ...]:
     """The width of an activation that `Spec.activations` decides; at run time the network's input may stay in float."""
     if spec.activations == "float":
@@ -169,7 +159,7 @@ def _given(spec: Spec, topology: Topology, tensor: str) -> tuple[int, ...]:
     """The widths of a tensor without a rule."""
     given: int | str | None = "learned"
     if tensor in topology.emitted_tensors:
-        given = spec.output_bits if spec.activations == "static" or _by_convolution(topology, tensor) else None
+        given = spec.output_bits
     elif tensor in topology.operand_tensors:
         given = spec.residual_bits
         if given == "auto":

@@ -93,7 +93,7 @@ class Spec:
         input_bits: The width of the network's input: fixed, where 32 leaves it in float, or "learned".
         residual_bits: The width of the operands of residual additions: fixed, "learned", or None for no quantizer.
             "auto" is 8 bits, but none where a normalization such as LayerNorm reads the sum, as in transformers.
-        output_bits: The width of the outputs of layers that other float operations read (SiLU, GELU, a batch norm that
+        output_bits: The width of the outputs of convolutions that float operations read (SiLU, GELU, a batch norm that
             cannot be folded): fixed, "learned", or None for no quantizer.
         per_channel_weights: Whether every output channel of a weight, and every row of a table of embeddings, has a
             range of its own. Rows of 64 weights and more have one in any case.

@@ -5,8 +5,10 @@ need nothing special. Accumulation is exact: in float32 where no sum can reach 2
 that follows is that of onnxruntime's integer kernels, operation by operation in float32:
 
     codes out:    clip(rint(float32(acc) * float32(float32(s_x s_w) / s_y)), low, high)
-    numbers out:  float32(acc) * float32(s_x s_w)
-    dynamic:      float32(acc) * float32(s_x s_w) + bias, where s_x is the step that the input has at run time
+    numbers out:  float32(acc) * float32(s_x s_w) + bias
+
+The bias is a part of acc where codes are emitted, and a number elsewhere. Where the input is quantized at run time, s_x
+is the step that it has then.
 
 The product of two activations is scaled in the same way, with the step of its second operand in the place of s_w.
 
@@ -126,23 +128,25 @@ class ExactLayer(nn.Module):
         self.layer = layer
         assert layer.input is not None
         grid = network.grid(layer.input)
+        spatial = (1,) * (0 if layer.kind == "linear" else len(layer.weight_shape) - 2)
         self.register_buffer("codes", network.codes(layer.name))
-        self.register_buffer("bias", network.bias(layer.name))
-        scale = torch.tensor(grid.step) * network.steps(layer.name)
+        scale, bias = torch.tensor(grid.step) * network.steps(layer.name), network.bias(layer.name)
         if layer.output is not None:
             scale = scale / torch.tensor(network.grid(layer.output).step)
-        spatial = 0 if layer.kind == "linear" else len(layer.weight_shape) - 2
-        self.register_buffer("scale", scale.reshape(-1, *[1] * spatial))
+        elif bias is not None:
+            bias = network.bias_numbers(layer).reshape(-1, *spatial)
+        self.register_buffer("bias", bias)
+        self.register_buffer("scale", scale.reshape(-1, *spatial))
         self.wide = largest_sum(network, layer) >= EXACT_IN_FLOAT32
 
     def forward(self, codes: Tensor) -> Tensor:
         # On a GPU sums may be formed by transforms that round; in float64 they cannot come near half a unit.
         dtype = torch.float64 if self.wide or codes.is_cuda else torch.float32
-        bias = None if self.bias is None else self.bias.to(dtype)
+        bias = None if self.bias is None or self.layer.output is None else self.bias.to(dtype)
         sums = _apply(self.layer, codes.to(dtype), self.codes.to(dtype), bias)
         scaled = (torch.round(sums) if codes.is_cuda else sums).float() * self.scale
         if self.layer.output is None:
-            return scaled
+            return scaled if self.bias is None else scaled + self.bias
         return torch.clamp(torch.round(scaled), self.layer.output_low, self.layer.output_high)
 
     def extra_repr(self) -> str:

@@ -1,8 +1,9 @@
-"""Finding the layers whose outputs float operations read, and where an output quantizer lets them emit codes.
+"""Finding the convolutions whose outputs float operations read, and where an output quantizer lets them emit codes.
 
 A layer emits codes if the quantizer that reads its output can move in front of everything between the two (see
 `operations`): the quantizer of the next layer's input, or of an operand of an addition. Where a float operation is in
-between (SiLU, a batch norm of its own, a concatenation with something else), the layer needs a quantizer of its own.
+between (SiLU, a batch norm of its own, a concatenation with something else), a convolution needs a quantizer of its own
+to run in the runtime's fast kernel. A linear layer needs none: it emits numbers as fast as codes.
 """
 
 from __future__ import annotations
@@ -16,9 +17,6 @@ from bayesbits.graph.exported_program import Program, is_float, operation
 from bayesbits.graph.layers import BATCH_NORMS, FoundLayer, layer_input
 from bayesbits.graph.operations import CLIPS, clip_bounds, moves_values
 from bayesbits.graph.residual import module_output
-
-INTEGER_KINDS = ("conv", "linear")
-"""The kinds of layers that a runtime computes with integers; it has no integer kernel of transposed convolutions."""
 
 
 def find_emitted(
@@ -41,7 +39,7 @@ def find_emitted(
     search = _Search(program, layers, operands, multiplied)
     emitted = {}
     for layer in layers:
-        if layer.kind in INTEGER_KINDS and layer.name not in outputs and len(layer.calls) == 1:
+        if layer.kind == "conv" and layer.name not in outputs and len(layer.calls) == 1:
             found = search.place(search.output_of(layer))
             if found is not None:
                 emitted[f"{found[0]}.output"] = found[1]

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from bayesbits.records.dynamic_size import DynamicSize
@@ -306,6 +307,15 @@ class IntegerNetwork:
     def bias(self, layer: str) -> Tensor | None:
         """The bias of a layer: int32, or float32 where its arithmetic is float or its input quantized at run time."""
         return self.tensors.get(f"{layer}.bias")
+
+    def bias_numbers(self, layer: IntegerLayer) -> Tensor:
+        """The bias of a layer as numbers: its codes times the step of the layer's sums, or what is stored in float."""
+        bias = self.tensors[f"{layer.name}.bias"]
+        if bias.dtype != torch.int32:
+            return bias
+        assert layer.input is not None
+        step = self.grid(layer.input).step * self.steps(layer.name).double()  # exact
+        return (bias.double() * step).float()
 
     @property
     def parameter_count(self) -> int:

@@ -7,8 +7,9 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 import bayesbits as bb
-from bayesbits.deploy.onnx.block_weights import DOMAIN, FLOAT32, INT8, OPERATION, pack_blocks, stored_bits
+from bayesbits.deploy.onnx.block_weights import FLOAT32, INT8, OPERATION, pack_blocks, stored_bits
 from bayesbits.deploy.onnx.runtime import Session, operation_counts
+from bayesbits.deploy.onnx.tensor_names import RUNTIME_DOMAIN
 
 
 def test_bytes_by_hand():
@@ -34,7 +35,7 @@ def test_the_runtime_multiplies_with_code_times_step(bits, inputs):
     codes = generator.integers(-high, high + 1, (5, inputs))
     steps = generator.random((5, -(-inputs // 32)), np.float32)
     node = helper.make_node(
-        OPERATION, ["x", "weight", "steps"], ["y"], domain=DOMAIN,
+        OPERATION, ["x", "weight", "steps"], ["y"], domain=RUNTIME_DOMAIN,
         K=inputs, N=5, bits=bits, block_size=32, accuracy_level=FLOAT32,
     )  # fmt: skip
     graph = helper.make_graph(
@@ -46,7 +47,7 @@ def test_the_runtime_multiplies_with_code_times_step(bits, inputs):
             numpy_helper.from_array(steps.reshape(-1), "steps"),
         ],
     )  # fmt: skip
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)]
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(RUNTIME_DOMAIN, 1)]
     found = Session(helper.make_model(graph, opset_imports=opsets, ir_version=10)).run({"x": np.eye(inputs, dtype="f")})
     np.testing.assert_array_equal(found["y"].T, codes.astype("f") * np.repeat(steps, 32, 1)[:, :inputs])
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto
 
+from bayesbits.deploy.onnx.tensor_names import RUNTIME_DOMAIN
 from bayesbits.records.integer_network import IntegerLayer
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-OPERATION, DOMAIN = "MatMulNBits", "com.microsoft"
+OPERATION = "MatMulNBits"
 FLOAT32, INT8 = 1, 4
 ACCURACY_LEVELS = (FLOAT32, INT8)
 """The accuracy levels that are written, by what they multiply in."""
@@ -65,7 +66,7 @@ def write_block_product(writer: NodeWriter, layer: IntegerLayer, bits: int, x: s
     last = f"{name}/product" if layer.bias else output
     writer.add(
         OPERATION, [x, weight, steps], last, name=name,
-        domain=DOMAIN, K=inputs, N=outputs, bits=bits, block_size=size, accuracy_level=writer.accuracy,
+        domain=RUNTIME_DOMAIN, K=inputs, N=outputs, bits=bits, block_size=size, accuracy_level=writer.accuracy,
     )  # fmt: skip
     if layer.bias:
         writer.add("Add", [last, writer.constant(f"{layer.name}.bias", tensors[f"{layer.name}.bias"].numpy())], output)

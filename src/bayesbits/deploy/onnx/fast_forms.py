@@ -26,10 +26,10 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
 from bayesbits.deploy.onnx.symbolic_dims import example_size
+from bayesbits.deploy.onnx.tensor_names import RUNTIME_DOMAIN
 
 Array = NDArray[Any]
 
-RUNTIME_DOMAIN = "com.microsoft"
 SHIFT, HEIGHT = 3.0, 6.0
 """The numbers of the hard sigmoid."""
 RESHAPES = frozenset(("Flatten", "Reshape", "Squeeze"))

@@ -148,7 +148,7 @@ class QdqWriter(NodeWriter):
             self.add("Squeeze", [f"{name}/batch/output", first], output)
             return
         operands = [x, self._numbers(layer, name)]
-        bias = [self.constant(f"{layer.name}.bias", bias_numbers(self.network, layer))] if layer.bias else []
+        bias = [self.constant(f"{layer.name}.bias", self.network.bias_numbers(layer).numpy())] if layer.bias else []
         if layer.kind == "linear":
             product = self.add("MatMul", operands, f"{name}/product" if bias else output, name=name)
             if bias:
@@ -189,16 +189,6 @@ def holds_whole_type(zero: np.int8 | np.uint8, low: int, high: int) -> bool:
     """Whether two codes are the ends of the type of a zero point, at which QuantizeLinear saturates by itself."""
     ends = np.iinfo(zero.dtype)
     return (low + int(zero), high + int(zero)) == (ends.min, ends.max)
-
-
-def bias_numbers(network: IntegerNetwork, layer: IntegerLayer) -> Array:
-    """The bias of a layer as numbers: its codes times the step of the layer's sums, or what is stored in float."""
-    bias: Array = network.tensors[f"{layer.name}.bias"].numpy()
-    if layer.arithmetic == "float":
-        return bias
-    assert layer.input is not None
-    scale = np.float64(network.grid(layer.input).step) * network.steps(layer.name).numpy().astype(np.float64)
-    return (bias.astype(np.float64) * scale).astype(np.float32)
 
 
 def grids_of(network: IntegerNetwork, tensors: Sequence[MappedTensor]) -> dict[str, Grid]:

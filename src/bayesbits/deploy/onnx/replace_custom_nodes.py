@@ -11,7 +11,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 
 from bayesbits.deploy.onnx.block_weights import FLOAT32
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
-from bayesbits.deploy.onnx.fast_forms import RUNTIME_DOMAIN, write_fast_forms
+from bayesbits.deploy.onnx.fast_forms import write_fast_forms
 from bayesbits.deploy.onnx.product_nodes import write_product
 from bayesbits.deploy.onnx.standard_nodes import (
     Array,
@@ -21,13 +21,14 @@ from bayesbits.deploy.onnx.standard_nodes import (
 )
 from bayesbits.deploy.onnx.symbolic_dims import example_size, example_symbols, name_sizes
 from bayesbits.deploy.onnx.tensor_names import (
+    RUNTIME_DOMAIN,
     MappedTensor,
     auxiliary_node,
     name_inputs_and_outputs,
     write_tensor_map,
 )
 from bayesbits.deploy.onnx.zero_padding import keep_zero_padding
-from bayesbits.records.integer_network import IntegerLayer, IntegerNetwork
+from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
 
 FUSED = frozenset(
     ("AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "MatMul", "Mul", "Sigmoid", "Softmax", "Where")
@@ -103,6 +104,8 @@ class _Replacement:
         }
         """The results of Pad that a convolution computes itself: from which tensor, and how much on each side."""
         self._names: dict[str, str] = {}
+        self._codes: dict[tuple[str, Grid] | None, str] = {}
+        """The codes of a tensor on a grid without its name, which all layers read whose inputs have an equal grid."""
         self._calls: Counter[tuple[str, str]] = Counter()
         self._sums: set[str] = set()
 
@@ -122,7 +125,13 @@ class _Replacement:
             self.writer.nodes.append(copied)
             return
         of, program_node = _attribute(node, "of"), _attribute(node, "node")
+        quantized = (inputs[0], replace(self.network.grid(of), name="")) if node.op_type == "Quantize" else None
+        if quantized in self._codes and node.output[0] not in self._outputs:
+            self._names[node.output[0]] = self._codes[quantized]
+            return
         output = self._output(node, of)
+        if quantized is not None:
+            self._codes[quantized] = output
         if node.op_type == "Layer" and self.network.layer(of).dynamic:
             self._map_input(node, of, inputs[0])
         if node.op_type == "Product":

@@ -5,8 +5,10 @@ in integers, and its result is known bit by bit. Another runtime that fuses othe
 
 - A layer that emits codes is DequantizeLinear -> Conv or Gemm -> QuantizeLinear -> integer Clip, which becomes
   QLinearConv or QGemm. A float Clip in front of QuantizeLinear would prevent the fusion.
-- A layer that emits numbers is ConvInteger or MatMulInteger, an Add of the bias, a Cast and a Mul by the scale. As Conv
-  or Gemm, followed by a float function, it would become a float kernel.
+- A linear layer that emits numbers is MatMulIntegerToFloat of the runtime's own domain, which adds the bias, too. The
+  runtime makes it of standard nodes only where the step of the input is computed at run time.
+- A convolution that emits numbers is ConvInteger, a Cast, a Mul by the scale and an Add of the bias. As Conv, followed
+  by a float function, it would become a float kernel.
 - A linear layer whose input is quantized at run time is DynamicQuantizeLinear and MatMulInteger (see `run_time_nodes`).
 - A convolution of an image with one position that emits numbers is written as a linear layer: the runtime's ConvInteger
   takes ten times as long.
@@ -37,7 +39,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from bayesbits.deploy.onnx.block_weights import FLOAT32, stored_bits, write_block_product, write_expanded_weight
 from bayesbits.deploy.onnx.run_time_nodes import RunTimeNodes
-from bayesbits.deploy.onnx.tensor_names import auxiliary_node
+from bayesbits.deploy.onnx.tensor_names import RUNTIME_DOMAIN, auxiliary_node
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerTable
 from bayesbits.records.topology import output_axis
 
@@ -248,46 +250,55 @@ class NodeWriter:
         self.add("Reshape", [f"{name}/numbers", sizes], output)
 
     def _integer_sum(self, layer: IntegerLayer, x: str, weight: str, output: str, name: str) -> None:
-        """A layer that emits numbers: the integer sum of products, converted to float and scaled."""
-        operands = [x, weight, self.grid_constants(self._input(layer))[1]]
-        if layer.kind == "conv":
-            total = self.add("ConvInteger", operands, f"{name}/sum", name=name, **window(layer))
-        else:
-            operands[1] = self.add("Transpose", [operands[1]], f"{name}/turned", perm=[1, 0])
-            total = self.add("MatMulInteger", operands, f"{name}/sum", name=name)
-        axes = (-1,) + (1,) * (len(layer.weight_shape) - 2)
-        if layer.bias:
-            bias = self.constant(f"{layer.name}.bias", self._tensor(layer, "bias").reshape(axes))
-            total = self.add("Add", [total, bias], f"{name}/biased")
+        """A layer that emits numbers: the integer sum of products, converted to float, scaled, plus the bias."""
+        step, zero_point = self.grid_constants(self._input(layer))
+        steps = _along_channels(layer, self._tensor(layer, "steps"))
+        weight_step = self.constant(f"{layer.name}.weight.step", steps)
+        if layer.kind == "linear":
+            turned = self.add("Transpose", [weight], f"{name}/turned", perm=[1, 0])
+            operands = [x, turned, step, weight_step, zero_point, "", *self._bias_numbers(layer)]
+            self.add("MatMulIntegerToFloat", operands, output, name=name, domain=RUNTIME_DOMAIN)
+            return
+        total = self.add("ConvInteger", [x, weight, zero_point], f"{name}/sum", name=name, **window(layer))
         number = self.add("Cast", [total], f"{name}/number", to=TensorProto.FLOAT)
-        steps = self._accumulator_steps(layer)
-        steps = steps.reshape(axes if steps.size > 1 else ())
-        self.add("Mul", [number, self.constant(f"{layer.name}.scale", steps)], output)
+        self._scaled_sum(layer, number, self.add("Mul", [step, weight_step], f"{name}/scale"), output, name)
+
+    def _scaled_sum(self, layer: IntegerLayer, total: str, scale: str, output: str, name: str) -> None:
+        """A sum of products times the scale, plus the bias."""
+        last = f"{name}/scaled" if layer.bias else output
+        self.add("Mul", [total, scale], last)
+        if layer.bias:
+            self.add("Add", [last, *self._bias_numbers(layer)], output)
+
+    def _bias_numbers(self, layer: IntegerLayer) -> list[str]:
+        """The bias of a layer that emits numbers, if it has one."""
+        if not layer.bias:
+            return []
+        bias = _along_channels(layer, self.network.bias_numbers(layer).numpy())
+        return [self.constant(f"{layer.name}.bias", bias)]
 
     def _transposed_convolution(self, layer: IntegerLayer, x: str, output: str, name: str) -> None:
         """A transposed convolution of float codes, which is exact; the runtime has no integer kernel for it."""
         codes = self.to_float_codes(self._input(layer), x, f"{name}/input")
         weight = self.add("Cast", [self._weight(layer)], f"{name}/weight", to=TensorProto.FLOAT)
         total = self.add("ConvTranspose", [codes, weight], f"{name}/sum", name=name, **window(layer))
-        axes = (-1,) + (1,) * (len(layer.weight_shape) - 2)
+        scale = _along_channels(layer, self._accumulator_steps(layer))
+        if layer.output is None:
+            self._scaled_sum(layer, total, self.constant(f"{layer.name}.scale", scale), output, name)
+            return
         if layer.bias:
-            bias = self.constant(f"{layer.name}.bias", self._tensor(layer, "bias").reshape(axes))
+            bias = self.constant(f"{layer.name}.bias", _along_channels(layer, self._tensor(layer, "bias")))
             number = self.add("Cast", [bias], f"{name}/bias", to=TensorProto.FLOAT)
             total = self.add("Add", [total, number], f"{name}/biased")
-        steps = self._accumulator_steps(layer)
-        last = output if layer.output is None else f"{name}/numbers"
-        if layer.output is not None:
-            steps = steps / np.float32(self.network.grid(layer.output).step)
-        steps = steps.reshape(axes if steps.size > 1 else ())
-        scaled = self.add("Mul", [total, self.constant(f"{layer.name}.scale", steps)], last)
-        if layer.output is not None:
-            bounds = [
-                self.constant(f"{layer.name}.codes.{end}", np.float32(code))
-                for end, code in (("low", layer.output_low), ("high", layer.output_high))
-            ]
-            rounded = self.add("Round", [scaled], f"{name}/rounded")
-            clipped = self.add("Clip", [rounded, *bounds], f"{name}/clipped")
-            self.to_uint8_codes(self.network.grid(layer.output), clipped, output)
+        scale = scale / np.float32(self.network.grid(layer.output).step)
+        scaled = self.add("Mul", [total, self.constant(f"{layer.name}.scale", scale)], f"{name}/numbers")
+        bounds = [
+            self.constant(f"{layer.name}.codes.{end}", np.float32(code))
+            for end, code in (("low", layer.output_low), ("high", layer.output_high))
+        ]
+        rounded = self.add("Round", [scaled], f"{name}/rounded")
+        clipped = self.add("Clip", [rounded, *bounds], f"{name}/clipped")
+        self.to_uint8_codes(self.network.grid(layer.output), clipped, output)
 
     def _float_layer(self, layer: IntegerLayer, x: str, output: str, name: str, shape: Sequence[int | None]) -> None:
         """A layer in float; codes of its weight are multiplied by their steps, once, when the file is loaded.
@@ -412,6 +423,11 @@ def pads_depthwise(layer: IntegerLayer, shape: Sequence[int | None]) -> bool:
     left = layer.groups % DEPTHWISE_BLOCK
     slow = left % DEPTHWISE_PART != 0 or (left != 0 and layer.groups >= MANY_CHANNELS)
     return slow and layer.weight_shape[1] == 1 and math.prod(size or 1 for size in shape[2:]) >= MANY_POSITIONS
+
+
+def _along_channels(layer: IntegerLayer, values: Array) -> Array:
+    """One value, or one for each output channel, in the shape in which they are combined with the output."""
+    return values.reshape((-1,) + (1,) * (len(layer.weight_shape) - 2))
 
 
 def _multiplies_one_position(layer: IntegerLayer, shape: Sequence[int | None]) -> bool:

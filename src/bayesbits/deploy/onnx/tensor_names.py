@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from onnx import GraphProto, ModelProto, helper
 
 KEY, FORM = "bayesbits", "bayesbits.form"
+RUNTIME_DOMAIN = "com.microsoft"
+"""The domain of the operations that onnxruntime alone has."""
 
 
 @dataclass(frozen=True)

@@ -193,6 +193,16 @@ def _kept(channels: tuple[int, ...], removed: set[int]) -> Array:
     return np.array([index for index, channel in enumerate(channels) if channel not in removed], dtype=np.int64)
 
 
+def bias_numbers(network: IntegerNetwork, layer: IntegerLayer) -> Array:
+    """The bias of a layer as numbers: its codes times the step of the layer's sums, or what is stored in float."""
+    bias: Array = network.tensors[f"{layer.name}.bias"].numpy()
+    if bias.dtype != np.int32:
+        return bias
+    assert layer.input is not None
+    step = np.float64(network.grid(layer.input).step) * network.steps(layer.name).numpy().astype(np.float64)
+    return (bias.astype(np.float64) * step).astype(np.float32)
+
+
 def _check_modules(small: DeployedNetwork) -> None:
     """The modules of the deployed program hold the constants of the record."""
     network, modules = small.integer, dict[str, Any](small.program.named_modules())
@@ -213,9 +223,10 @@ def _check_modules(small: DeployedNetwork) -> None:
             _DEPLOYED.check_equal(layer.name, "code of the weight", _array(module.codes), codes)
         else:
             _DEPLOYED.check_equal(layer.name, "weight", _array(module.weight), _float_weight(network, layer))
-        bias = network.bias(layer.name)
-        if bias is not None:
-            _DEPLOYED.check_equal(layer.name, "bias", _array(module.bias), bias.numpy())
+        if layer.bias:
+            emits_codes = layer.arithmetic == "integer" and layer.output is not None
+            bias = network.tensors[f"{layer.name}.bias"].numpy() if emits_codes else bias_numbers(network, layer)
+            _DEPLOYED.check_equal(layer.name, "bias", _array(module.bias).reshape(-1), bias)
     for product in network.products:
         module = modules[target_of(PRODUCTS, product.name)]
         _check_field(product.name, "record of its module", module.product, product)

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, numpy_helper
 
-from bayesbits.deploy.onnx.qdq_nodes import bias_numbers, holds_codes, holds_whole_type, zero_point
+from bayesbits.deploy.onnx.qdq_nodes import holds_codes, holds_whole_type, zero_point
 from bayesbits.deploy.onnx.runtime import layer_of
 from bayesbits.deploy.onnx.tensor_names import MappedTensor, read_tensor_map
+from bayesbits.deploy.verification.compare_constants import bias_numbers
 from bayesbits.deploy.verification.compare_onnx_constants import read_by_table, table_constants
 from bayesbits.deploy.verification.differences import ArrayComparison
 from bayesbits.deploy.verification.result import ConstantCounts, VerificationError
