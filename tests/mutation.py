@@ -58,7 +58,9 @@ TESTS: dict[str, list[str]] = {
     "deploy/rewrite/index_masks.py": ["tests/deploy/rewrite/test_index_masks.py"],
     "deploy/rewrite/size_arguments.py": ["tests/deploy/rewrite/test_size_arguments.py"],
     "deploy/rewrite/fuse_quantizers.py": ["tests/deploy/rewrite/test_fuse_quantizers.py"],
-    "deploy/modules.py": ["tests/deploy/test_modules.py"],
+    "deploy/modules/layers.py": ["tests/deploy/modules/test_layers.py"],
+    "deploy/modules/products.py": ["tests/deploy/modules/test_products.py"],
+    "deploy/modules/quantizers.py": ["tests/deploy/modules/test_quantizers.py"],
 }
 
 _ARITHMETIC = {

@@ -50,7 +50,7 @@ def test_one_step_is_adams_step_on_that_gradient():
     report = adaround(compressor, x, AdaRoundConfig(steps=1, batch_size=2, lr=0.2), reference=reference)
     assert codes(compressor, "0").item() == 1
     assert model[0].weight.item() == pytest.approx(2.0)
-    assert report.layers[0].moved == 1
+    assert report.units[0].moved == 1
 
 
 def pairs(seed: int) -> tuple[bb.Compressor, Tensor]:
@@ -84,9 +84,9 @@ def test_it_finds_better_codes_than_the_nearest_as_exhaustive_search_does(seed):
     # Six weights are few beside their error: their regularizer needs more weight than that of a layer of thousands.
     report = adaround(compressor, [x[:128], x[128:]], AdaRoundConfig(steps=400, batch_size=64))
     assert torch.equal(codes(compressor, "0").float(), best)
-    assert report.layers[0].nearest_error == pytest.approx(error(nearest.float()), rel=1e-4)
-    assert report.layers[0].error == pytest.approx(error(best), rel=1e-4)
-    assert report.layers[0].moved == 3
+    assert report.units[0].nearest_error == pytest.approx(error(nearest.float()), rel=1e-4)
+    assert report.units[0].error == pytest.approx(error(best), rel=1e-4)
+    assert report.units[0].moved == 3
 
 
 class Kinds(nn.Module):
@@ -123,12 +123,12 @@ def test_every_kind_of_layer_is_rounded_to_its_learned_codes(per_channel):
     before = copy.deepcopy(model.state_dict())
     nearest = {layer.name: codes(compressor, layer.name) for layer in compressor.topology.layers}
     report = adaround(compressor, [x[:8], x[8:]], QUICK)
-    assert [layer.name for layer in report.layers] == [layer.name for layer in compressor.topology.layers]
+    assert [layer.name for layer in report.units] == [layer.name for layer in compressor.topology.layers]
     assert not report.skipped
     assert report.plan == compressor.plan()
     changed = {key for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
     assert changed <= {layer.parameter for layer in compressor.topology.layers}
-    for layer in report.layers:
+    for layer in report.units:
         after = codes(compressor, layer.name)
         assert (after - nearest[layer.name]).abs().max() <= 1
         assert int((after != nearest[layer.name]).sum()) == layer.moved
@@ -136,7 +136,7 @@ def test_every_kind_of_layer_is_rounded_to_its_learned_codes(per_channel):
         if layer.moved:  # at the center of the code: rounding changes nothing any more
             module = model.get_submodule(layer.name)
             torch.testing.assert_close(module.effective_weight(), module.weight, rtol=1e-5, atol=1e-6)
-    assert sum(layer.error for layer in report.layers) < 0.97 * sum(layer.nearest_error for layer in report.layers)
+    assert sum(layer.error for layer in report.units) < 0.97 * sum(layer.nearest_error for layer in report.units)
 
 
 def logit_error(model: nn.Module, reference: nn.Module, x: Tensor) -> float:
@@ -165,8 +165,8 @@ def test_errors_are_measured_behind_the_function():
     model, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.randn(64, 4)
     with torch.no_grad():
         model[0].bias.copy_(torch.tensor([-100.0] * 4 + [0.0] * 4))  # half of the channels never pass the ReLU
-    behind = adaround(fixed(copy.deepcopy(model), x), [x], QUICK).layers[0]
-    before = adaround(fixed(copy.deepcopy(model), x), [x], replace(QUICK, after_activation=False)).layers[0]
+    behind = adaround(fixed(copy.deepcopy(model), x), [x], QUICK).units[0]
+    before = adaround(fixed(copy.deepcopy(model), x), [x], replace(QUICK, after_activation=False)).units[0]
     assert behind.nearest_error < 0.6 * before.nearest_error
 
 
@@ -211,7 +211,7 @@ def test_tied_weights_are_left_alone():
     tokens = torch.randint(5, (16, 3))
     report = adaround(fixed(Embedded(), tokens), [tokens], QUICK)
     assert [entry.name for entry in report.skipped] == ["head"]
-    assert [layer.name for layer in report.layers] == ["hidden"]
+    assert [layer.name for layer in report.units] == ["hidden"]
 
 
 def test_networks_that_cannot_be_exported_are_rounded_too():
@@ -229,7 +229,7 @@ def test_networks_that_cannot_be_exported_are_rounded_too():
     with pytest.warns(UserWarning, match=r"torch.export cannot take it .* read by a run with hooks"):
         compressor = fixed(Unreadable(), x)
     report = adaround(compressor, [x], QUICK)
-    assert [layer.name for layer in report.layers] == ["first", "second"]
+    assert [layer.name for layer in report.units] == ["first", "second"]
 
 
 def test_results_are_repeatable_and_reported_as_they_come():
@@ -293,7 +293,7 @@ def test_deploying_works_unchanged():
     compressor = fixed(model, x, 3, 8, bb.Spec(prune=False))
     report = adaround(compressor, [x], QUICK)
     correct_biases(compressor, [x])
-    assert sum(layer.moved for layer in report.layers) > 0
+    assert sum(layer.moved for layer in report.units) > 0
     small = bb.deploy(compressor)
     with torch.no_grad():
         wanted = model(x)
@@ -308,11 +308,11 @@ def test_a_weight_that_a_function_multiplies_is_rounded_and_a_computed_one_is_sk
     )
     compressor = fixed(model, x, weights=3)
     report = adaround(compressor, [x], AdaRoundConfig(steps=400))
-    assert [layer.name for layer in report.layers] == ["0", "2"]
+    assert [layer.name for layer in report.units] == ["0", "2"]
     # By exhaustive search no codes of the second layer are more than 3% better than the nearest: it may keep those.
-    assert report.layers[0].moved > 0
-    assert report.layers[0].error < report.layers[0].nearest_error
-    assert report.layers[1].error <= report.layers[1].nearest_error
+    assert report.units[0].moved > 0
+    assert report.units[0].error < report.units[0].nearest_error
+    assert report.units[1].error <= report.units[1].nearest_error
     assert [(layer.name, layer.reason) for layer in report.skipped] == [
         ("4", "its weight is computed from parameters, so that no codes can be written into it")
     ]
@@ -338,5 +338,5 @@ def test_rounding_of_filters_comes_close_to_the_best_of_all_whatever_their_size(
         codes = torch.clamp(grid.below[channel].flatten() + up, *grid.bounds) * grid.step[channel].flatten()
         outputs = F.relu6(torch.einsum("nkp,ck->cnp", rows[:, channel], codes) + layer.bias[channel].detach())
         best += (outputs - wanted[:, channel]).square().mean((1, 2)).min().item()
-    (learned,) = adaround(compressor, [x], AdaRoundConfig(steps=400)).layers
+    (learned,) = adaround(compressor, [x], AdaRoundConfig(steps=400)).units
     assert learned.nearest_error - learned.error > 0.9 * (learned.nearest_error - best)

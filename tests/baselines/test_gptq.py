@@ -53,7 +53,7 @@ def test_the_error_is_far_below_that_of_nearest_codes(per_channel: bool) -> None
     seen: list[tuple[str, int, int]] = []
     report = gptq(compressor, [x[:128], x[128:]], progress=lambda *what: seen.append(what))
     assert seen == [("0", 1, 2), ("2", 2, 2)]
-    first = report.layers[0]
+    first = report.units[0]
     assert 0 < first.moved < first.weights == 128
     assert first.error < 0.3 * first.nearest_error
     assert report.plan == plan == compressor.plan()
@@ -73,7 +73,7 @@ def test_it_is_close_to_the_best_of_all_codes() -> None:
     errors = [
         (x @ (torch.tensor(codes) * step - weight[0])).square().mean().item() for codes in product((-1, 0, 1), repeat=4)
     ]
-    (found,) = gptq(compressor, [x]).layers
+    (found,) = gptq(compressor, [x]).units
     assert min(errors) * (1 - 1e-4) <= found.error <= sorted(errors)[3]
 
 
@@ -86,7 +86,7 @@ def test_positions_that_do_not_count_have_no_say() -> None:
     for inputs, positions in ((x[:, :3], None), (padded, lambda batch: mask.int()), (padded, None)):
         torch.manual_seed(1)
         compressor = fixed(nn.Sequential(nn.Linear(8, 4)), inputs)
-        found.append((gptq(compressor, [inputs], positions=positions).layers[0].error, compressor.model[0].weight))
+        found.append((gptq(compressor, [inputs], positions=positions).units[0].error, compressor.model[0].weight))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-6)
     assert torch.equal(found[0][1], found[1][1])
     assert not torch.equal(found[1][1], found[2][1])

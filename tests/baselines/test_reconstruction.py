@@ -83,7 +83,7 @@ def test_layers_alone_without_dropping_are_adaround():
     options = {"steps": 40, "batch_size": 16, "lr": 0.03}
     rounded = adaround(first, batches(), AdaRoundConfig(**options))
     alone = reconstruct(second, batches(), ReconstructionConfig(**options, drop=0.0, range_lr=0.0, blocks=False))
-    assert alone.units == rounded.layers
+    assert alone.units == rounded.units
     ours, theirs = first.model.state_dict(), second.model.state_dict()
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
 

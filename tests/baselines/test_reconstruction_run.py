@@ -10,12 +10,11 @@ import bayesbits as bb
 from bayesbits.baselines import AdaRoundConfig
 from bayesbits.baselines.layerwise import float_copy
 from bayesbits.baselines.reconstruction_run import (
-    RoundedUnit,
     Settings,
     layer_unit,
     obstacles,
     reconstruct_units,
-    report_text,
+    skipped_layers,
 )
 
 
@@ -72,12 +71,11 @@ def test_the_input_of_the_network_keeps_its_range():
     assert torch.equal(compressor.attachment.quantizers["0.input"].log_beta, fixed)
 
 
-def test_obstacles_and_the_text_of_a_report():
+def test_obstacles_and_the_layers_that_they_skip():
     compressor, _ = prepared()
     plan = compressor.plan()
     compressor.fix(bb.Plan({**plan.bits, "2.weight": 32}))
     reasons = obstacles(compressor, None)
     assert reasons["0"] is None
     assert "32 bits" in str(reasons["2"])
-    unit = RoundedUnit("block", 20, 4, 2.0, 1.0, ("block.a", "block.b"))
-    assert report_text([unit], []) == "block: 4 of 20 codes of 2 layers moved, error 2 -> 1"
+    assert [(layer.name, layer.reason) for layer in skipped_layers(reasons)] == [("2", reasons["2"])]

@@ -14,7 +14,7 @@ from bayesbits.cost.macs import layer_macs
 from bayesbits.deploy import rewrite
 from bayesbits.deploy.decision import stored_decision
 from bayesbits.deploy.graph_json import graph_to_data
-from bayesbits.deploy.modules import ExactLayer
+from bayesbits.deploy.modules.layers import ExactLayer
 from bayesbits.deploy.pipeline import PASSES, rebuild, run_passes
 from bayesbits.deploy.rewrite.export_float_network import export_float_network
 from tests.deploy.comparison import call, check_equal

@@ -32,12 +32,13 @@ from typing import TYPE_CHECKING
 from bayesbits.utils.lazy_package import LazyPackage
 
 if TYPE_CHECKING:
-    from bayesbits.baselines.adaround import AdaRoundReport, adaround
+    from bayesbits.baselines.adaround import adaround
     from bayesbits.baselines.adaround_rounding import AdaRoundConfig
     from bayesbits.baselines.bias_correction import BiasCorrectionReport, correct_biases, correct_biases_without_data
     from bayesbits.baselines.cross_layer_equalization import EqualizationReport, equalize
-    from bayesbits.baselines.gptq import GPTQReport, gptq
-    from bayesbits.baselines.reconstruction import ReconstructionConfig, ReconstructionReport, reconstruct
+    from bayesbits.baselines.gptq import gptq
+    from bayesbits.baselines.reconstruction import ReconstructionConfig, reconstruct
+    from bayesbits.baselines.rounding_report import RoundingReport
     from bayesbits.baselines.sensitivity import Sensitivity, sensitivity
     from bayesbits.baselines.smoothing import SmoothingReport, smooth
     from bayesbits.baselines.solver import solve
@@ -45,12 +46,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdaRoundConfig",
-    "AdaRoundReport",
     "BiasCorrectionReport",
     "EqualizationReport",
-    "GPTQReport",
     "ReconstructionConfig",
-    "ReconstructionReport",
+    "RoundingReport",
     "Sensitivity",
     "SmoothingReport",
     "adaround",
@@ -68,12 +67,10 @@ __all__ = [
 # Where each public name comes from, as "module:attribute"; it is imported when it is first used.
 _SOURCES = {
     "AdaRoundConfig": "bayesbits.baselines.adaround_rounding:AdaRoundConfig",
-    "AdaRoundReport": "bayesbits.baselines.adaround:AdaRoundReport",
     "BiasCorrectionReport": "bayesbits.baselines.bias_correction:BiasCorrectionReport",
     "EqualizationReport": "bayesbits.baselines.cross_layer_equalization:EqualizationReport",
-    "GPTQReport": "bayesbits.baselines.gptq:GPTQReport",
     "ReconstructionConfig": "bayesbits.baselines.reconstruction:ReconstructionConfig",
-    "ReconstructionReport": "bayesbits.baselines.reconstruction:ReconstructionReport",
+    "RoundingReport": "bayesbits.baselines.rounding_report:RoundingReport",
     "Sensitivity": "bayesbits.baselines.sensitivity:Sensitivity",
     "SmoothingReport": "bayesbits.baselines.smoothing:SmoothingReport",
     "adaround": "bayesbits.baselines.adaround:adaround",

@@ -9,45 +9,15 @@ so that the quantizer's ordinary rounding finds this code.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from bayesbits.baselines.adaround_rounding import AdaRoundConfig
-from bayesbits.baselines.layerwise import Progress, SkippedLayer
-from bayesbits.baselines.reconstruction_run import RoundedUnit, Settings, reconstruct_network, report_text
+from bayesbits.baselines.layerwise import Progress
+from bayesbits.baselines.reconstruction_run import Settings, reconstruct_network
+from bayesbits.baselines.rounding_report import RoundingReport
 from bayesbits.compression.compressor import Compressor
-from bayesbits.records.plan import Plan
-
-
-@dataclass(frozen=True)
-class AdaRoundReport:
-    """The changes that `adaround` made to a network; `print` shows one line for each layer.
-
-    Args:
-        plan: The plan of the network, which did not change.
-        layers: The layers whose rounding was learned, in running order, with their errors before and after.
-        skipped: The other layers, each with the reason.
-
-    Example::
-
-        >>> import bayesbits as bb
-        >>> from bayesbits.baselines.reconstruction_run import RoundedUnit
-        >>> layer = RoundedUnit("0", weights=12, moved=3, nearest_error=0.5, error=0.2)
-        >>> print(bb.baselines.AdaRoundReport(bb.Plan({"0.weight": 4}), (layer,), ()))
-        0: 3 of 12 codes moved, error 0.5 -> 0.2
-    """
-
-    plan: Plan
-    """The plan of the network, which did not change."""
-    layers: tuple[RoundedUnit, ...]
-    """The layers whose rounding was learned, in running order."""
-    skipped: tuple[SkippedLayer, ...]
-    """The other layers, each with the reason."""
-
-    def __str__(self) -> str:
-        return report_text(self.layers, self.skipped)
 
 
 def adaround(
@@ -57,7 +27,7 @@ def adaround(
     *,
     reference: nn.Module | None = None,
     progress: Progress | None = None,
-) -> AdaRoundReport:
+) -> RoundingReport:
     """Learn for every weight of a network with a fixed plan whether it is rounded up or down.
 
     Only weights change, each by at most one code. A layer keeps its nearest codes where the learned ones are not better
@@ -87,9 +57,8 @@ def adaround(
         >>> compressor = bb.attach(model, x)
         >>> compressor.fix(bb.baselines.uniform(compressor, [x], weights=3))
         >>> report = bb.baselines.adaround(compressor, [x], bb.baselines.AdaRoundConfig(steps=20))
-        >>> [layer.name for layer in report.layers]
+        >>> [unit.name for unit in report.units]
         ['0', '2']
     """
     settings = Settings(AdaRoundConfig() if config is None else config, blocks=False)
-    rounded, skipped = reconstruct_network(compressor, batches, settings, reference, progress, "adaptive rounding")
-    return AdaRoundReport(compressor.plan(), rounded, skipped)
+    return reconstruct_network(compressor, batches, settings, reference, progress, "adaptive rounding")

@@ -11,7 +11,6 @@ their curvature, the largest first. It takes one pass over the data, and no lear
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,57 +19,26 @@ from torch import Tensor
 from bayesbits.baselines.adaround_rounding import RoundingGrid
 from bayesbits.baselines.layerwise import (
     Progress,
-    SkippedLayer,
     attached_layer,
     check_batches,
     check_fixed,
     observing_layers,
 )
 from bayesbits.baselines.reconstruction_run import (
-    RoundedUnit,
     obstacles,
     read_paths,
-    report_text,
     restored_on_failure,
+    skipped_layers,
     write_codes,
 )
+from bayesbits.baselines.rounding_report import RoundedUnit, RoundingReport
 from bayesbits.compression.compressor import Compressor
 from bayesbits.posttraining.quantizer_state import as_float_network
-from bayesbits.records.plan import Plan
 from bayesbits.utils.batches import call_without_labels
 from bayesbits.utils.progress import progress_bar
 
 BLOCK = 128
 """So many columns are rounded before the columns behind them are changed, all at once."""
-
-
-@dataclass(frozen=True)
-class GPTQReport:
-    """The changes that `gptq` made to a network; `print` shows one line for each layer.
-
-    Args:
-        plan: The plan of the network, which did not change.
-        layers: The layers whose rounding was chosen, in running order, with their errors before and after.
-        skipped: The other layers, each with the reason.
-
-    Example::
-
-        >>> import bayesbits as bb
-        >>> from bayesbits.baselines.reconstruction_run import RoundedUnit
-        >>> layer = RoundedUnit("0", weights=12, moved=3, nearest_error=0.5, error=0.2)
-        >>> print(bb.baselines.GPTQReport(bb.Plan({"0.weight": 4}), (layer,), ()))
-        0: 3 of 12 codes moved, error 0.5 -> 0.2
-    """
-
-    plan: Plan
-    """The plan of the network, which did not change."""
-    layers: tuple[RoundedUnit, ...]
-    """The layers whose rounding was chosen, in running order."""
-    skipped: tuple[SkippedLayer, ...]
-    """The other layers, each with the reason."""
-
-    def __str__(self) -> str:
-        return report_text(self.layers, self.skipped)
 
 
 def gptq(
@@ -80,7 +48,7 @@ def gptq(
     positions: Callable[[Any], Tensor] | None = None,
     damping: float = 0.01,
     progress: Progress | None = None,
-) -> GPTQReport:
+) -> RoundingReport:
     """Choose the codes of the weights of linear layers so that their errors compensate for each other.
 
     Only weights change. Inputs are those of the float network. A layer keeps its nearest codes where the chosen ones
@@ -109,7 +77,7 @@ def gptq(
         >>> compressor = bb.attach(model, x, bb.Spec(bits=(2, 4, 8)))
         >>> compressor.fix(bb.baselines.uniform(compressor, [x], weights=2, activations=8))
         >>> report = bb.baselines.gptq(compressor, [x])
-        >>> report.layers[0].error <= report.layers[0].nearest_error
+        >>> report.units[0].error <= report.units[0].nearest_error
         True
     """
     check_fixed(compressor, "gptq")
@@ -129,8 +97,7 @@ def gptq(
             advance(name)
             if progress is not None:
                 progress(name, number, len(names))
-    skipped = tuple(SkippedLayer(name, reason) for name, reason in reasons.items() if reason is not None)
-    return GPTQReport(compressor.plan(), tuple(rounded), skipped)
+    return RoundingReport(compressor.plan(), tuple(rounded), skipped_layers(reasons))
 
 
 def _curvatures(

@@ -13,10 +13,10 @@ from typing import Any
 from torch import nn
 
 from bayesbits.baselines.adaround_rounding import AdaRoundConfig
-from bayesbits.baselines.layerwise import Progress, SkippedLayer
-from bayesbits.baselines.reconstruction_run import RoundedUnit, Settings, reconstruct_network, report_text
+from bayesbits.baselines.layerwise import Progress
+from bayesbits.baselines.reconstruction_run import Settings, reconstruct_network
+from bayesbits.baselines.rounding_report import RoundingReport
 from bayesbits.compression.compressor import Compressor
-from bayesbits.records.plan import Plan
 from bayesbits.utils.checks import check_flag, check_number
 
 
@@ -69,35 +69,6 @@ class ReconstructionConfig(AdaRoundConfig):
         check_flag(self, "blocks")
 
 
-@dataclass(frozen=True)
-class ReconstructionReport:
-    """The changes that `reconstruct` made to a network; `print` shows one line for each block or layer.
-
-    Args:
-        plan: The plan of the network, which did not change.
-        units: The blocks and layers that were learned, in running order, with their errors before and after.
-        skipped: The layers whose rounding was not learned, each with the reason.
-
-    Example::
-
-        >>> import bayesbits as bb
-        >>> from bayesbits.baselines.reconstruction_run import RoundedUnit
-        >>> unit = RoundedUnit("layer1.0", 24, 3, nearest_error=0.5, error=0.2, layers=("layer1.0.a", "layer1.0.b"))
-        >>> print(bb.baselines.ReconstructionReport(bb.Plan({"0.weight": 4}), (unit,), ()))
-        layer1.0: 3 of 24 codes of 2 layers moved, error 0.5 -> 0.2
-    """
-
-    plan: Plan
-    """The plan of the network, which did not change."""
-    units: tuple[RoundedUnit, ...]
-    """The blocks and layers that were learned, in running order."""
-    skipped: tuple[SkippedLayer, ...]
-    """The layers whose rounding was not learned, each with the reason."""
-
-    def __str__(self) -> str:
-        return report_text(self.units, self.skipped)
-
-
 def reconstruct(
     compressor: Compressor,
     batches: Iterable[Any],
@@ -105,7 +76,7 @@ def reconstruct(
     *,
     reference: nn.Module | None = None,
     progress: Progress | None = None,
-) -> ReconstructionReport:
+) -> RoundingReport:
     """Learn the rounding of weights and the ranges of activations, block after block, of a network with a fixed plan.
 
     Any plan will do: mixed widths, and channels that are removed. Weights change by at most one code each, and the
@@ -141,5 +112,4 @@ def reconstruct(
     """
     config = ReconstructionConfig() if config is None else config
     settings = Settings(config, config.drop, config.range_lr, config.blocks)
-    rounded, skipped = reconstruct_network(compressor, batches, settings, reference, progress, "reconstruction")
-    return ReconstructionReport(compressor.plan(), rounded, skipped)
+    return reconstruct_network(compressor, batches, settings, reference, progress, "reconstruction")

@@ -24,6 +24,7 @@ from bayesbits.baselines.reconstruction_blocks import block_unit, find_blocks
 from bayesbits.baselines.reconstruction_examples import Gathering, Networks, gather_block, gather_layer
 from bayesbits.baselines.reconstruction_learning import learn, mean_error
 from bayesbits.baselines.reconstruction_units import BlockUnit, LayerUnit, Unit
+from bayesbits.baselines.rounding_report import RoundedUnit, RoundingReport
 from bayesbits.baselines.waiting_passes import waiting_passes
 from bayesbits.compression.compressor import Compressor
 from bayesbits.graph.layer_paths import LayerPaths, read_layer_paths
@@ -36,34 +37,6 @@ from bayesbits.utils.modes import evaluation_mode
 from bayesbits.utils.progress import progress_bar
 
 WIDEST = 16  # at more bits half a step is below the precision of float32 weights
-
-
-@dataclass(frozen=True)
-class RoundedUnit:
-    """A layer or a block whose rounding was learned."""
-
-    name: str
-    """The layer, or the module of the block."""
-    weights: int
-    """The number of its weights."""
-    moved: int
-    """The number of weights whose code is not the nearest one."""
-    nearest_error: float
-    """The squared error of the output with every weight at its nearest code: summed over channels, mean over data."""
-    error: float
-    """The squared error with the learned codes, and the learned ranges where they learn."""
-    layers: tuple[str, ...] = ()
-    """The layers whose rounding was learned."""
-
-    def __str__(self) -> str:
-        error = f"error {self.nearest_error:.4g} -> {self.error:.4g}"
-        layers = f" of {len(self.layers)} layers" if len(self.layers) > 1 else ""
-        return f"{self.name}: {self.moved} of {self.weights} codes{layers} moved, {error}"
-
-
-def report_text(units: Sequence[RoundedUnit], skipped: Sequence[SkippedLayer]) -> str:
-    """One line for each unit, and one for each layer that was skipped."""
-    return "\n".join([*map(str, units), *(f"{entry.name} is left as it was: {entry.reason}" for entry in skipped)])
 
 
 @dataclass(frozen=True)
@@ -86,8 +59,8 @@ def reconstruct_network(
     reference: nn.Module | None,
     progress: Progress | None,
     method: str,
-) -> tuple[tuple[RoundedUnit, ...], tuple[SkippedLayer, ...]]:
-    """Check the arguments, and learn what can be learned; returns the units, and the layers that were skipped."""
+) -> RoundingReport:
+    """Check the arguments, and learn what can be learned."""
     check_fixed(compressor, method)
     held = check_batches(batches, method, least=settings.config.batch_size)
     reference = float_copy(compressor) if reference is None else reference
@@ -95,7 +68,7 @@ def reconstruct_network(
     reasons = obstacles(compressor, paths)
     units = _units(compressor, settings, reference, held[0], paths, reasons)
     rounded = reconstruct_units(compressor, units, held, reference, settings, progress)
-    return rounded, tuple(SkippedLayer(name, reason) for name, reason in reasons.items() if reason is not None)
+    return RoundingReport(compressor.plan(), rounded, skipped_layers(reasons))
 
 
 def _units(
@@ -238,6 +211,11 @@ def obstacles(compressor: Compressor, paths: LayerPaths | None) -> dict[str, str
     return {
         layer.name: _obstacle(compressor, layer, bits[layer.parameter], paths) for layer in compressor.topology.layers
     }
+
+
+def skipped_layers(reasons: Mapping[str, str | None]) -> tuple[SkippedLayer, ...]:
+    """The layers that `obstacles` gives a reason for."""
+    return tuple(SkippedLayer(name, reason) for name, reason in reasons.items() if reason is not None)
 
 
 def _obstacle(compressor: Compressor, layer: Layer, bits: int, paths: LayerPaths | None) -> str | None:

@@ -4,7 +4,7 @@
     decision.py        what the passes read: bits, codes, grids, removed channels
     layer_weights.py   the final weights; `remove_weight_channels` removes channels from them
     rewrite/           the passes; `remove_channels.py` removes channels from the graph
-    network.py         `DeployedNetwork`, which runs the result in torch by the modules of modules.py
+    network.py         `DeployedNetwork`, which runs the result in torch by the modules of modules/
     storage.py         `save` and `load`, with graph_json.py and packing.py
     onnx/              `export_onnx`, `measure`, onnxruntime and OpenVINO
     verification/      `verify`
@@ -15,7 +15,7 @@ it in `RUNTIMES` (verification/verify.py): verification/compare_portable.py comp
 file from these two in a folder beside onnx/, as onnx/export.py does, and compare it as verification/compare_runtime.py
 and compare_onnx_constants.py do. Name the runtime in `BACKENDS` (compression/spec.py), utils/optional_packages.py and
 the extras of pyproject.toml. If the runtime computes other layers in integers than onnxruntime does, or emits other
-codes, change rewrite/choose_arithmetic.py, rewrite/fuse_quantizers.py and the arithmetic in modules.py.
+codes, change rewrite/choose_arithmetic.py, rewrite/fuse_quantizers.py and the arithmetic in modules/.
 """
 
 from bayesbits.deploy.network import DeployedNetwork

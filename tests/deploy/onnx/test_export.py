@@ -11,7 +11,7 @@ from onnx import TensorProto
 from torch import Tensor, nn
 
 import bayesbits as bb
-from bayesbits.deploy.onnx import standard_nodes
+from bayesbits.deploy.onnx import node_writer
 from bayesbits.deploy.onnx.export import export_float_onnx
 from bayesbits.utils import optional_packages
 from tests.deploy.calls import deploy_uniformly, rows
@@ -111,7 +111,7 @@ def test_a_file_that_does_not_load_is_not_written(tmp_path, monkeypatch):
     _, small = deploy_uniformly(nn.Sequential(nn.Linear(4, 2)), rows())
     bb.export_onnx(small, rows(), tmp_path / "small.onnx")
     before = (tmp_path / "small.onnx").read_bytes()
-    monkeypatch.setattr(standard_nodes, "auxiliary_node", lambda name: "the same")
+    monkeypatch.setattr(node_writer, "auxiliary_node", lambda name: "the same")
     with pytest.raises(RuntimeError, match=r"onnxruntime cannot load what was exported.*the same"):
         bb.export_onnx(small, rows(), tmp_path / "small.onnx")
     assert (tmp_path / "small.onnx").read_bytes() == before

@@ -8,8 +8,8 @@ import pytest
 import torch
 from onnx import ModelProto, TensorProto, helper
 
+from bayesbits.deploy.onnx.layer_nodes import LayerWriter
 from bayesbits.deploy.onnx.runtime import Session, operation_counts
-from bayesbits.deploy.onnx.standard_nodes import NodeWriter
 from bayesbits.records.integer_network import IntegerLayer
 
 LAYER = IntegerLayer(
@@ -28,7 +28,7 @@ X = np.array([[-1.0, 2.0], [0.5, 254.0]], np.float32)  # a step of 1, a zero poi
 
 
 def written(*layers: tuple[IntegerLayer, str], compact: bool = False) -> ModelProto:
-    writer = NodeWriter(SimpleNamespace(tensors=TENSORS), compact=compact)
+    writer = LayerWriter(SimpleNamespace(tensors=TENSORS), compact=compact)
     for layer, name in layers:
         writer.layer(layer, "x", f"y_{name}", name, [None, 2])
     graph = helper.make_graph(

@@ -25,7 +25,7 @@ from bayesbits.deploy.onnx.tensor_names import RUNTIME_DOMAIN
 from bayesbits.records.integer_network import IntegerLayer
 
 if TYPE_CHECKING:
-    from bayesbits.deploy.onnx.standard_nodes import NodeWriter
+    from bayesbits.deploy.onnx.layer_nodes import LayerWriter
 
 Array = NDArray[Any]
 
@@ -55,7 +55,7 @@ def pack_blocks(codes: Array, bits: int, size: int) -> Array:
     return packed
 
 
-def write_block_product(writer: NodeWriter, layer: IntegerLayer, bits: int, x: str, output: str, name: str) -> None:
+def write_block_product(writer: LayerWriter, layer: IntegerLayer, bits: int, x: str, output: str, name: str) -> None:
     """A linear layer in float whose weight has a step for every group of inputs, stored in this width."""
     (outputs, inputs), size = layer.weight_shape, layer.group_size
     assert size is not None
@@ -72,7 +72,7 @@ def write_block_product(writer: NodeWriter, layer: IntegerLayer, bits: int, x: s
         writer.add("Add", [last, writer.constant(f"{layer.name}.bias", tensors[f"{layer.name}.bias"].numpy())], output)
 
 
-def write_expanded_weight(writer: NodeWriter, layer: IntegerLayer, codes: str, name: str) -> str:
+def write_expanded_weight(writer: LayerWriter, layer: IntegerLayer, codes: str, name: str) -> str:
     """The numbers of a weight in groups, from its codes; the runtime computes them once, when it loads the file."""
     (outputs, inputs), size = layer.weight_shape, layer.group_size
     assert size is not None

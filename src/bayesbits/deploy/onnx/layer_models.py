@@ -16,7 +16,8 @@ import torch
 from onnx import ModelProto, TensorProto, helper
 
 from bayesbits.deploy.onnx.custom_nodes import IR_VERSION, OPSET
-from bayesbits.deploy.onnx.standard_nodes import Array, NodeWriter
+from bayesbits.deploy.onnx.layer_nodes import LayerWriter
+from bayesbits.deploy.onnx.node_writer import Array, NodeWriter
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, Structure
 from bayesbits.records.latency_table import CODES, FLOAT
 
@@ -30,7 +31,7 @@ def layer_model(layer: IntegerLayer, form: str, x_shape: Sequence[int]) -> Model
     The layer's weight has the numbers of channels that are to be measured, and `x_shape` fits them.
     """
     network = _network(layer, form)
-    writer = NodeWriter(network, compact=False)
+    writer = LayerWriter(network, compact=False)
     rank = len(layer.weight_shape)
     last = layer.kind == "conv" and form != FLOAT and len(x_shape) == rank
     shape = [*x_shape[:-1], layer.weight_shape[0]] if layer.kind == "linear" else list(x_shape)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from bayesbits.deploy.onnx.standard_nodes import NodeWriter
+from bayesbits.deploy.onnx.node_writer import NodeWriter
 from bayesbits.records.integer_network import IntegerProduct
 
 BYTE = (0, 255)

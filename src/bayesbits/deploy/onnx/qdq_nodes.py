@@ -24,8 +24,8 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
+from bayesbits.deploy.onnx.node_writer import Array, NodeWriter, window
 from bayesbits.deploy.onnx.replace_custom_nodes import SUFFIX
-from bayesbits.deploy.onnx.standard_nodes import Array, NodeWriter, window
 from bayesbits.deploy.onnx.symbolic_dims import name_sizes
 from bayesbits.deploy.onnx.tensor_names import MappedTensor, auxiliary_node, name_inputs_and_outputs, write_tensor_map
 from bayesbits.deploy.onnx.zero_padding import keep_zero_padding

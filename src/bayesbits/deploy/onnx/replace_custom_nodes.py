@@ -12,13 +12,9 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 from bayesbits.deploy.onnx.block_weights import FLOAT32
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
 from bayesbits.deploy.onnx.fast_forms import write_fast_forms
+from bayesbits.deploy.onnx.layer_nodes import LayerWriter
+from bayesbits.deploy.onnx.node_writer import Array
 from bayesbits.deploy.onnx.product_nodes import write_product
-from bayesbits.deploy.onnx.standard_nodes import (
-    Array,
-    NodeWriter,
-    missing_channels,
-    pads_depthwise,
-)
 from bayesbits.deploy.onnx.symbolic_dims import example_size, example_symbols, name_sizes
 from bayesbits.deploy.onnx.tensor_names import (
     RUNTIME_DOMAIN,
@@ -27,6 +23,7 @@ from bayesbits.deploy.onnx.tensor_names import (
     name_inputs_and_outputs,
     write_tensor_map,
 )
+from bayesbits.deploy.onnx.zero_channels import missing_channels, pads_depthwise
 from bayesbits.deploy.onnx.zero_padding import keep_zero_padding
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
 
@@ -79,7 +76,7 @@ class _Replacement:
         self, graph: GraphProto, network: IntegerNetwork, compact: bool, accuracy: int, symbols: Mapping[str, int]
     ) -> None:
         self.network = network
-        self.writer = NodeWriter(network, compact, accuracy)
+        self.writer = LayerWriter(network, compact, accuracy)
         self.mapped: list[MappedTensor] = []
         self._outputs = {value.name for value in graph.output}
         self._shapes = {

@@ -16,7 +16,7 @@ from bayesbits.deploy.onnx.tensor_names import auxiliary_node
 from bayesbits.records.integer_network import IntegerLayer
 
 if TYPE_CHECKING:
-    from bayesbits.deploy.onnx.standard_nodes import NodeWriter
+    from bayesbits.deploy.onnx.node_writer import NodeWriter
 
 
 class RunTimeNodes:

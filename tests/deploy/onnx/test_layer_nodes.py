@@ -10,8 +10,10 @@ from onnx import TensorProto, helper
 from torch import nn
 
 import bayesbits as bb
+from bayesbits.deploy.onnx.layer_nodes import LayerWriter
+from bayesbits.deploy.onnx.node_writer import NodeWriter
 from bayesbits.deploy.onnx.runtime import Session
-from bayesbits.deploy.onnx.standard_nodes import NodeWriter, _packed, missing_channels, pads_depthwise, storage_type
+from bayesbits.deploy.onnx.zero_channels import missing_channels, pads_depthwise
 from bayesbits.records.integer_network import Grid, IntegerLayer
 
 
@@ -55,7 +57,7 @@ def run(writer: NodeWriter, x: np.ndarray, taken: int, returned: int, output: st
 
 @pytest.mark.parametrize("compact", [False, True])
 def test_a_linear_layer_that_emits_codes(compact):
-    writer = NodeWriter(NETWORK, compact)
+    writer = LayerWriter(NETWORK, compact)
     writer.layer(LAYER, "x", "y", "fc", [None, 2])
     # 6 - 2 + 10 = 14 and 18 + 4 - 3 = 19, times 0.5 * 0.5 / 2: 1.75 and 2.375; then far beyond the bounds
     codes = run(writer, np.array([[6, 1], [0, 255]], np.uint8), UINT8, UINT8).astype(int) - 128
@@ -64,7 +66,7 @@ def test_a_linear_layer_that_emits_codes(compact):
 
 
 def test_a_linear_layer_that_emits_numbers():
-    writer = NodeWriter(NETWORK, compact=False)
+    writer = LayerWriter(NETWORK, compact=False)
     writer.layer(replace(LAYER, output=None), "x", "y", "fc", [None, 2])
     assert [node.op_type for node in writer.nodes] == ["Transpose", "MatMulInteger", "Add", "Cast", "Mul"]
     assert run(writer, np.array([[6, 1]], np.uint8), UINT8, FLOAT).tolist() == [[14 * 0.25, 19 * 0.25]]
@@ -82,7 +84,7 @@ def convolution(writer, codes, shape, **changes):
 
 @pytest.mark.parametrize("compact", [False, True])
 def test_a_convolution_of_one_position_that_emits_numbers_is_a_matrix_product(compact):
-    writer = NodeWriter(NETWORK, compact)
+    writer = LayerWriter(NETWORK, compact)
     kinds = convolution(writer, TENSORS["fc.codes"].reshape(2, 2, 1, 1), [None, 2, 1, 1], output=None)
     assert "MatMulInteger" in kinds
     assert "ConvInteger" not in kinds
@@ -100,7 +102,7 @@ def test_other_convolutions_that_emit_numbers_stay_convolutions(size, changes):
     stride, padding = changes.get("stride", (1, 1))[0], changes.get("padding", (0, 0))[0]
     output = (size + 2 * padding - 1) // stride + 1
     assert "ConvInteger" in convolution(
-        NodeWriter(NETWORK, False), codes, [None, 2, output, output], output=None, **changes
+        LayerWriter(NETWORK, False), codes, [None, 2, output, output], output=None, **changes
     )
 
 
@@ -108,7 +110,7 @@ def test_other_convolutions_that_emit_numbers_stay_convolutions(size, changes):
 @pytest.mark.parametrize(("channels", "groups"), [(1, 1), (2, 1), (3, 1), (4, 1), (6, 2)])
 def test_channels_of_zeros_are_added_to_two_and_three(channels, groups, compact):
     torch.manual_seed(0)
-    writer = NodeWriter(NETWORK, compact)
+    writer = LayerWriter(NETWORK, compact)
     codes = torch.randint(-7, 8, (2, channels // groups, 3, 3), dtype=torch.int8)
     kinds = convolution(writer, codes, [None, 2, 5, 5], padding=(1, 1), groups=groups)
     assert kinds.count("Pad") == (2 if channels in (2, 3) else 0)
@@ -145,7 +147,7 @@ def expected_codes(tensors, name, x, scale, groups, padding, low, high):
 def test_a_depthwise_convolution_computes_whole_blocks_of_channels(channels, padded, per_channel, compact):
     """The convolution in front emits the channels of zeros, and its own channels for other readers."""
     tensors = steps_of({"fc": (channels, 3, 1, 1), "dw": (channels, 1, 3, 3)}, per_channel)
-    writer = NodeWriter(SimpleNamespace(tensors=tensors, grid=NETWORK.grid), compact)
+    writer = LayerWriter(SimpleNamespace(tensors=tensors, grid=NETWORK.grid), compact)
     first = replace(LAYER, **POINT | {"weight_shape": (channels, 3, 1, 1)})
     second = replace(
         LAYER,
@@ -170,7 +172,7 @@ def test_a_depthwise_convolution_computes_whole_blocks_of_channels(channels, pad
 @pytest.mark.parametrize("stride", [1, 2])
 def test_a_depthwise_convolution_pads_its_input_where_nothing_in_front_does(stride):
     tensors = steps_of({"dw": (12, 1, 3, 3)}, True)
-    writer = NodeWriter(SimpleNamespace(tensors=tensors, grid=NETWORK.grid), False)
+    writer = LayerWriter(SimpleNamespace(tensors=tensors, grid=NETWORK.grid), False)
     layer = replace(
         LAYER,
         **POINT | DEPTHWISE | {"name": "dw", "weight_shape": (12, 1, 3, 3), "groups": 12, "stride": (stride,) * 2},
@@ -185,26 +187,8 @@ def test_a_depthwise_convolution_pads_its_input_where_nothing_in_front_does(stri
 
 
 def test_a_float_layer_has_code_times_step():
-    writer = NodeWriter(NETWORK, compact=False)
+    writer = LayerWriter(NETWORK, compact=False)
     network_bias = NETWORK.tensors | {"fc.bias": torch.tensor([0.5, -0.5])}
     writer.network = SimpleNamespace(tensors=network_bias, grid=NETWORK.grid)
     writer.layer(replace(LAYER, arithmetic="float", output=None), "x", "y", "fc", [None, 2])
     assert run(writer, np.array([[6, 1]], np.float32), FLOAT, FLOAT).tolist() == [[2.0 + 0.5, 11.0 - 0.5]]
-
-
-def test_quantizing_rounds_half_to_even_and_clips():
-    writer = NodeWriter(NETWORK, compact=False)
-    writer.quantize(OUTPUT, "x", "y")
-    x = np.array([-30.0, -1.0, 1.0, 3.0, 4.9, 30.0], np.float32)  # in steps of 2: -15, -0.5, 0.5, 1.5, 2.45, 15
-    assert (run(writer, x, FLOAT, UINT8).astype(int) - 128).tolist() == [-7, 0, 0, 2, 2, 7]
-    wide = NodeWriter(NETWORK, compact=False)
-    wide.quantize(Grid("wide", 16, False, 0.5, 0, 65535, 32767.5), "x", "y")
-    assert run(wide, np.array([-1.0, 0.75, 1.25, 1e6], np.float32), FLOAT, FLOAT).tolist() == [0, 2, 2, 65535]
-
-
-def test_narrow_codes_are_packed_from_the_lowest_bits_on():
-    assert [storage_type(bits) for bits in (2, 3, 4, 5, 8)] == [
-        TensorProto.INT2, TensorProto.INT4, TensorProto.INT4, None, None,
-    ]  # fmt: skip
-    assert _packed("w", np.array([-1, 0, 1, 1, -1], np.int8), TensorProto.INT2).raw_data == bytes([0b01010011, 0b11])
-    assert _packed("w", np.array([-7, 7, 1], np.int8), TensorProto.INT4).raw_data == bytes([0x79, 0x01])

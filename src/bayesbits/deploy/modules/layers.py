@@ -1,25 +1,7 @@
-"""The modules of a deployed network: quantizers, layers that compute with codes, layers that compute in float.
-
-Codes are whole numbers in float tensors, centered at zero, so that padding with zeros, moving data and taking maxima
-need nothing special. Accumulation is exact: in float32 where no sum can reach 2^24, in float64 elsewhere. The scaling
-that follows is that of onnxruntime's integer kernels, operation by operation in float32:
-
-    codes out:    clip(rint(float32(acc) * float32(float32(s_x s_w) / s_y)), low, high)
-    numbers out:  float32(acc) * float32(s_x s_w) + bias
-
-The bias is a part of acc where codes are emitted, and a number elsewhere. Where the input is quantized at run time, s_x
-is the step that it has then.
-
-The product of two activations is scaled in the same way, with the step of its second operand in the place of s_w.
-
-The graph of a deployed network refers to these modules as "layers.KEY", "products.KEY", "tables.KEY", "quantizers.KEY"
-and "dequantizers.KEY", and to its float tensors as "floats.KEY", where KEY is made from the user's name by
-`utils.naming.key_of`.
-"""
+"""The modules of layers: with float arithmetic, with codes, and with an input that is quantized at run time."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -28,12 +10,9 @@ from torch import Tensor, nn
 
 from bayesbits.functional.dynamic import LEVELS, dynamic_codes, dynamic_ends, dynamic_grid
 from bayesbits.nn.grouping import along_groups
-from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerProduct, IntegerTable
+from bayesbits.records.integer_network import IntegerLayer, IntegerNetwork
 from bayesbits.records.topology import output_axis
-from bayesbits.utils.naming import key_of
 
-LAYERS, PRODUCTS, TABLES, QUANTIZERS, DEQUANTIZERS = "layers", "products", "tables", "quantizers", "dequantizers"
-FLOATS = "floats"
 EXACT_IN_FLOAT32 = 2**24
 
 _CONVOLUTIONS: dict[tuple[str, int], Any] = {
@@ -44,45 +23,6 @@ _CONVOLUTIONS: dict[tuple[str, int], Any] = {
     ("conv_transpose", 2): F.conv_transpose2d,
     ("conv_transpose", 3): F.conv_transpose3d,
 }
-
-
-def target_of(folder: str, name: str) -> str:
-    """The target of the nodes that refer to a layer, a grid or a tensor, by the folder that holds it and its name."""
-    return f"{folder}.{key_of(name)}"
-
-
-class Quantize(nn.Module):
-    """Numbers to codes: clip(rint(x / step), low, high)."""
-
-    step: Tensor
-
-    def __init__(self, grid: Grid) -> None:
-        super().__init__()
-        self.grid = grid
-        self.register_buffer("step", torch.tensor(grid.step))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.clamp(torch.round(x.float() / self.step), self.grid.low, self.grid.high)
-
-    def extra_repr(self) -> str:
-        return _describe(self.grid)
-
-
-class Dequantize(nn.Module):
-    """Codes to numbers: code * step."""
-
-    step: Tensor
-
-    def __init__(self, grid: Grid) -> None:
-        super().__init__()
-        self.grid = grid
-        self.register_buffer("step", torch.tensor(grid.step))
-
-    def forward(self, codes: Tensor) -> Tensor:
-        return codes * self.step
-
-    def extra_repr(self) -> str:
-        return _describe(self.grid)
 
 
 class FloatLayer(nn.Module):
@@ -155,30 +95,6 @@ class ExactLayer(nn.Module):
         return f"{layer.kind} {layer.weight_shape}, {layer.bits}-bit weights, emits {emits}"
 
 
-class Lookup(nn.Module):
-    """A table of embeddings: rows of codes are looked up, and multiplied by the step of their row."""
-
-    codes: Tensor | None
-    steps: Tensor | None
-    weight: Tensor | None
-
-    def __init__(self, network: IntegerNetwork, table: IntegerTable) -> None:
-        super().__init__()
-        self.table = table
-        for name in ("codes", "steps", "weight"):  # codes and steps, or else numbers
-            self.register_buffer(name, network.tensors.get(f"{table.name}.{name}"))
-
-    def forward(self, indices: Tensor) -> Tensor:
-        if self.codes is None or self.steps is None:
-            assert self.weight is not None
-            return F.embedding(indices, self.weight)
-        numbers = F.embedding(indices, self.codes).float()
-        return numbers * (self.steps if self.steps.numel() == 1 else F.embedding(indices, self.steps.reshape(-1, 1)))
-
-    def extra_repr(self) -> str:
-        return f"{self.table.rows} x {self.table.columns}, {self.table.bits} bits"
-
-
 class DynamicLayer(nn.Module):
     """A linear layer whose weights are codes: it quantizes its input by the range of the whole tensor, accumulates
     exactly, and emits numbers."""
@@ -225,75 +141,11 @@ class DynamicLayer(nn.Module):
         return f"{layer.kind} {layer.weight_shape}, {layer.bits}-bit weights, input quantized at run time"
 
 
-class FloatProduct(nn.Module):
-    """A product of two activations whose arithmetic is float."""
-
-    def __init__(self, network: IntegerNetwork, product: IntegerProduct) -> None:
-        super().__init__()
-        self.product = product
-
-    def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        return torch.matmul(left.float(), right.float())
-
-    def extra_repr(self) -> str:
-        return f"float: {self.product.reason}"
-
-
-class ExactProduct(nn.Module):
-    """A product of the codes of two activations: it accumulates exactly, and emits codes or numbers."""
-
-    scale: Tensor
-
-    def __init__(self, network: IntegerNetwork, product: IntegerProduct) -> None:
-        super().__init__()
-        self.product = product
-        assert product.left is not None
-        assert product.right is not None
-        scale = torch.tensor(network.grid(product.left).step) * torch.tensor(network.grid(product.right).step)
-        if product.output is not None:
-            scale = scale / torch.tensor(network.grid(product.output).step)
-        self.register_buffer("scale", scale)
-
-    def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        # The number of terms is known only here; sums of products of 16 bits are exact in float64 up to 2^37 terms.
-        scaled = torch.matmul(left.double(), right.double()).float() * self.scale
-        if self.product.output is None:
-            return scaled
-        return torch.clamp(torch.round(scaled), self.product.output_low, self.product.output_high)
-
-    def extra_repr(self) -> str:
-        product = self.product
-        emits = "numbers" if product.output is None else f"codes {product.output_low}..{product.output_high}"
-        return f"{product.left} x {product.right}, emits {emits}"
-
-
-class FloatTensors(nn.Module):
-    """The parameters, buffers and constants of the user's network that operations outside of layers read."""
-
-    def add(self, name: str, tensor: Tensor, *, parameter: bool) -> str:
-        """Copy a tensor of the user's network into this module; returns the target of its get_attr nodes."""
-        key = key_of(name)
-        if not hasattr(self, key):
-            self.set(key, tensor.detach().clone(), parameter=parameter)
-        return target_of(FLOATS, name)
-
-    def add_positions(self, positions: Tensor) -> str:
-        """Add the positions of an index_select under a new name; returns the target of its get_attr node."""
-        return self.add(f"positions.{len(list(self.buffers()))}", positions, parameter=False)
-
-    def set(self, key: str, tensor: Tensor, *, parameter: bool) -> None:
-        """Register a tensor under a key."""
-        if parameter and tensor.is_floating_point():
-            self.register_parameter(key, nn.Parameter(tensor, requires_grad=False))
-        else:
-            self.register_buffer(key, tensor)
-
-    def remove_unread(self, targets: Collection[str]) -> None:
-        """Remove every tensor that is not among the targets of a graph's get_attr nodes."""
-        names = [name for name, _ in (*self.named_parameters(), *self.named_buffers())]
-        for key in names:
-            if f"{FLOATS}.{key}" not in targets:
-                delattr(self, key)
+def make_layer(network: IntegerNetwork, layer: IntegerLayer) -> nn.Module:
+    """The module that computes a layer."""
+    if layer.arithmetic == "float":
+        return FloatLayer(network, layer)
+    return (DynamicLayer if layer.dynamic else ExactLayer)(network, layer)
 
 
 def largest_sum(network: IntegerNetwork, layer: IntegerLayer) -> int:
@@ -308,18 +160,6 @@ def largest_sum(network: IntegerNetwork, layer: IntegerLayer) -> int:
     elif bias is not None:
         rows = rows.sum() + bias.to(torch.int64).abs().max()
     return int(rows.max()) if rows.numel() else 0
-
-
-def make_layer(network: IntegerNetwork, layer: IntegerLayer) -> nn.Module:
-    """The module that computes a layer."""
-    if layer.arithmetic == "float":
-        return FloatLayer(network, layer)
-    return (DynamicLayer if layer.dynamic else ExactLayer)(network, layer)
-
-
-def make_product(network: IntegerNetwork, product: IntegerProduct) -> nn.Module:
-    """The module that computes a product of two activations."""
-    return (ExactProduct if product.arithmetic == "integer" else FloatProduct)(network, product)
 
 
 def _numbers(network: IntegerNetwork, layer: IntegerLayer) -> Tensor:
@@ -343,7 +183,3 @@ def _apply(layer: IntegerLayer, x: Tensor, weight: Tensor, bias: Tensor | None) 
             x, weight, bias, layer.stride, layer.padding, layer.output_padding, layer.groups, layer.dilation
         )
     return result
-
-
-def _describe(grid: Grid) -> str:
-    return f"{grid.bits} bits, {grid.kind}, step {grid.step:.4g}"

@@ -1,4 +1,4 @@
-"""The standard ONNX nodes of layers and quantizers, which onnxruntime fuses into integer kernels.
+"""The standard ONNX nodes of layers, which onnxruntime fuses into integer kernels.
 
 Every pattern was chosen by experiment so that two things hold at once: with default options the runtime runs the layer
 in integers, and its result is known bit by bit. Another runtime that fuses other patterns needs another writer.
@@ -12,126 +12,39 @@ in integers, and its result is known bit by bit. Another runtime that fuses othe
 - A linear layer whose input is quantized at run time is DynamicQuantizeLinear and MatMulInteger (see `run_time_nodes`).
 - A convolution of an image with one position that emits numbers is written as a linear layer: the runtime's ConvInteger
   takes ten times as long.
-- A convolution that reads two or three channels is given channels of zeros up to four, and a depthwise one up to a
-  multiple of 16, which halves the time of either. A layer in front of a depthwise one emits these channels itself.
-- Codes that float operations read are dequantized by DequantizeLinear. Between it and QuantizeLinear the runtime would
-  fuse some operations to QLinearMul and the like, whose rounding depends on the CPU: in front of those, codes are
-  dequantized by Cast, Sub and Mul. Additions are written as Sum, which the runtime does not fuse.
-- A table of embeddings is Gather of its codes, Cast and Mul by the steps, which are gathered by row.
+- Convolutions of few channels and depthwise ones are given channels of zeros (see `zero_channels`).
 - A float layer whose weight has a step for every group of inputs is MatMulNBits (see `block_weights`).
-- In the compact form, weights of 2 and 4 bits are stored as int2 and int4 and cast to int8; the runtime computes the
-  cast once, when it loads the file.
-
-"uint8 codes" are code plus zero point, "float codes" are whole numbers in float32, centered at zero.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import zip_longest
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from onnx import NodeProto, TensorProto, helper, numpy_helper
+from onnx import TensorProto
 
 from bayesbits.deploy.onnx.block_weights import FLOAT32, stored_bits, write_block_product, write_expanded_weight
+from bayesbits.deploy.onnx.node_writer import Array, NodeWriter, window
 from bayesbits.deploy.onnx.run_time_nodes import RunTimeNodes
-from bayesbits.deploy.onnx.tensor_names import RUNTIME_DOMAIN, auxiliary_node
-from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerTable
+from bayesbits.deploy.onnx.tensor_names import RUNTIME_DOMAIN
+from bayesbits.deploy.onnx.zero_channels import missing_channels, pads_depthwise
+from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
 from bayesbits.records.topology import output_axis
 
-Array = NDArray[Any]
 
-FEW_CHANNELS, PADDED_CHANNELS = (2, 3), 4
-"""The runtime copies the channels of a window position by position, four bytes twice as fast as two or three."""
-DEPTHWISE_BLOCK, DEPTHWISE_PART = 16, 8
-"""The channels that the runtime's depthwise kernel computes at once, and those that it can still do at the end. Others
-follow one by one."""
-MANY_CHANNELS, MANY_POSITIONS = 56, 144
-"""Where the time that whole blocks save is more than what padding and slicing take."""
-
-
-class NodeWriter:
-    """Collects the nodes and constants that replace custom nodes."""
+class LayerWriter(NodeWriter):
+    """Collects nodes and constants, those of layers among them."""
 
     def __init__(self, network: IntegerNetwork, compact: bool, accuracy: int = FLOAT32) -> None:
         """`accuracy`: the accuracy level of products with weights in groups."""
-        self.network, self.compact, self.accuracy = network, compact, accuracy
-        self.nodes: list[NodeProto] = []
-        self.constants: dict[str, TensorProto] = {}
+        super().__init__(network, compact)
+        self.accuracy = accuracy
         self.more_channels: dict[str, int] = {}
         """How many channels of zeros layers emit behind their own, by the name of the layer."""
         self.padded: dict[str, str] = {}
         """The tensors that hold such channels as well, by the name of the tensor without them."""
         self.run_time = RunTimeNodes(self)
-
-    def add(
-        self, operation: str, inputs: Sequence[str], output: str, name: str | None = None, **attributes: Any
-    ) -> str:
-        """Add a node and return its output; the node that computes a layer is given the layer's name."""
-        name = auxiliary_node(output) if name is None else name
-        self.nodes.append(helper.make_node(operation, list(inputs), [output], name=name, **attributes))
-        return output
-
-    def constant(self, name: str, value: Array | np.generic) -> str:
-        """Add a constant, or find the one of this name."""
-        if name not in self.constants:
-            self.constants[name] = numpy_helper.from_array(np.asarray(value, order="C"), name)
-        return name
-
-    def quantize(self, grid: Grid, x: str, output: str) -> None:
-        """Numbers to the codes of a grid: uint8 codes up to 8 bits, float codes above."""
-        if grid.carrier == "uint8":
-            self._quantize_linear(grid, x, output, grid.low, grid.high, grid.name)
-            return
-        step = self.constant(f"{grid.name}.step", np.float32(grid.step))
-        codes = self.add("Round", [self.add("Div", [x, step], f"{output}/divided")], f"{output}/rounded")
-        bounds = [
-            self.constant(f"{grid.name}.{end}", np.float32(code))
-            for end, code in (("low", grid.low), ("high", grid.high))
-        ]
-        self.add("Clip", [codes, *bounds], output)
-
-    def dequantize(self, grid: Grid, x: str, output: str, *, at_once: bool) -> None:
-        """Uint8 codes to numbers; at once by DequantizeLinear, or in steps that the runtime fuses with nothing."""
-        if at_once:
-            self.add("DequantizeLinear", [x, *self.grid_constants(grid)], output)
-        else:
-            self.scale(grid, self.to_float_codes(grid, x, f"{output}/codes"), output)
-
-    def to_float_codes(self, grid: Grid, x: str, output: str) -> str:
-        """Uint8 codes to float codes."""
-        if not grid.zero_point:
-            return self.add("Cast", [x], output, to=TensorProto.FLOAT)
-        number = self.add("Cast", [x], f"{output}/cast", to=TensorProto.FLOAT)
-        zero = self.constant(f"{grid.name}.zero_point.float", np.float32(grid.zero_point))
-        return self.add("Sub", [number, zero], output)
-
-    def to_uint8_codes(self, grid: Grid, x: str, output: str) -> None:
-        """Float codes to uint8 codes."""
-        zero = self.constant(f"{grid.name}.zero_point.float", np.float32(grid.zero_point))
-        self.add("Cast", [self.add("Add", [x, zero], f"{output}/added")], output, to=TensorProto.UINT8)
-
-    def scale(self, grid: Grid, x: str, output: str) -> None:
-        """Float codes to numbers: code times step."""
-        self.add("Mul", [x, self.constant(f"{grid.name}.step", np.float32(grid.step))], output)
-
-    def table(self, table: IntegerTable, indices: str, output: str) -> None:
-        """Rows of a table: the codes are looked up, and multiplied by the step of their row."""
-        if f"{table.name}.codes" not in self.network.tensors:
-            weight = self.constant(f"{table.name}.weight", self._tensor(table, "weight"))
-            self.add("Gather", [weight, indices], output)
-            return
-        codes = self.add("Gather", [self._weight(table), indices], f"{output}/codes")
-        numbers = self.add("Cast", [codes], f"{output}/numbers", to=TensorProto.FLOAT)
-        steps = self._tensor(table, "steps")
-        step = self.constant(f"{table.name}.weight.step", steps.reshape((-1, 1) if steps.size > 1 else ()))
-        if steps.size > 1:
-            step = self.add("Gather", [step, indices], f"{output}/steps")
-        self.add("Mul", [numbers, step], output)
 
     def layer(
         self,
@@ -334,34 +247,9 @@ class NodeWriter:
             if bias:
                 self.add("Add", [last, *bias], output)
 
-    def _quantize_linear(self, grid: Grid, x: str, output: str, low: int, high: int, owner: str) -> None:
-        """Numbers to uint8 codes inside bounds; without a Clip where the bounds are those of uint8."""
-        low, high = low + grid.zero_point, high + grid.zero_point
-        if (low, high) == (0, 255):
-            self.add("QuantizeLinear", [x, *self.grid_constants(grid)], output)
-            return
-        codes = self.add("QuantizeLinear", [x, *self.grid_constants(grid)], f"{output}/unclipped")
-        bounds = [self.constant(f"{owner}.{end}", np.uint8(code)) for end, code in (("low", low), ("high", high))]
-        self.add("Clip", [codes, *bounds], output)
-
-    def grid_constants(self, grid: Grid) -> list[str]:
-        """The constants of a grid: its step and its zero point."""
-        return [
-            self.constant(f"{grid.name}.step", np.float32(grid.step)),
-            self.constant(f"{grid.name}.zero_point", np.uint8(grid.zero_point)),
-        ]
-
     def _input(self, layer: IntegerLayer) -> Grid:
         assert layer.input is not None
         return self.network.grid(layer.input)
-
-    def _tensor(self, layer: IntegerLayer | IntegerTable, what: str) -> Array:
-        array: Array = self.network.tensors[f"{layer.name}.{what}"].numpy()
-        return array
-
-    def _steps(self, layer: IntegerLayer) -> Array:
-        steps = self._tensor(layer, "steps").astype(np.float32)
-        return steps.reshape(()) if steps.size == 1 else steps
 
     def _accumulator_steps(self, layer: IntegerLayer) -> Array:
         """The step of the accumulator, multiplied in float32 as the runtime does."""
@@ -380,50 +268,6 @@ class NodeWriter:
             zero = self._padded(layer, f"{what}.zero_point", zero, name, [more])
         return self.add("DequantizeLinear", [codes, step, zero], f"{name}/{what}", axis=0)
 
-    def _weight(self, layer: IntegerLayer | IntegerTable) -> str:
-        """The codes of a weight or table as int8 or int16; the compact form stores narrower types and casts them."""
-        name, codes = f"{layer.name}.weight", self._tensor(layer, "codes")
-        stored = storage_type(layer.bits)
-        if not self.compact or stored is None:
-            return self.constant(name, codes)
-        widened = f"{name}/int8"
-        if name not in self.constants:
-            self.constants[name] = _packed(name, codes, stored)
-            self.add("Cast", [name], widened, to=TensorProto.INT8)
-        return widened
-
-
-def storage_type(bits: int) -> int | None:
-    """The narrow type that weights are packed into; None where they need a byte or more."""
-    return TensorProto.INT2 if bits <= 2 else TensorProto.INT4 if bits <= 4 else None
-
-
-def _packed(name: str, codes: Array, stored: int) -> TensorProto:
-    """Codes of 2 or 4 bits as a packed tensor; the first code is in the lowest bits of a byte."""
-    width = 2 if stored == TensorProto.INT2 else 4
-    each = 8 // width
-    fields = codes.reshape(-1).astype(np.uint8) & (2**width - 1)
-    fields = np.pad(fields, (0, math.ceil(fields.size / each) * each - fields.size)).reshape(-1, each)
-    packed = np.bitwise_or.reduce(fields << (width * np.arange(each, dtype=np.uint8)), axis=1).astype(np.uint8)
-    return helper.make_tensor(name, stored, codes.shape, packed.tobytes(), raw=True)
-
-
-def missing_channels(layer: IntegerLayer, shape: Sequence[int | None]) -> int:
-    """How many channels of zeros are added behind the input of a convolution that emits codes of this shape."""
-    if pads_depthwise(layer, shape):
-        return -layer.groups % DEPTHWISE_BLOCK
-    few = layer.kind == "conv" and layer.groups == 1 and layer.weight_shape[1] in FEW_CHANNELS
-    return PADDED_CHANNELS - layer.weight_shape[1] if few else 0
-
-
-def pads_depthwise(layer: IntegerLayer, shape: Sequence[int | None]) -> bool:
-    """Whether a layer is a depthwise convolution that takes less time with whole blocks of channels."""
-    if layer.kind != "conv" or layer.output is None or not 1 < layer.groups == layer.weight_shape[0]:
-        return False
-    left = layer.groups % DEPTHWISE_BLOCK
-    slow = left % DEPTHWISE_PART != 0 or (left != 0 and layer.groups >= MANY_CHANNELS)
-    return slow and layer.weight_shape[1] == 1 and math.prod(size or 1 for size in shape[2:]) >= MANY_POSITIONS
-
 
 def _along_channels(layer: IntegerLayer, values: Array) -> Array:
     """One value, or one for each output channel, in the shape in which they are combined with the output."""
@@ -434,16 +278,3 @@ def _multiplies_one_position(layer: IntegerLayer, shape: Sequence[int | None]) -
     """Whether a convolution with an output of this shape reads a single position of an image with no other."""
     numbers = (*shape[2:], *layer.weight_shape[2:], *layer.stride, layer.groups)
     return layer.kind == "conv" and all(number == 1 for number in numbers) and not any(layer.padding)
-
-
-def window(layer: IntegerLayer, padding: Sequence[int] = ()) -> dict[str, Any]:
-    attributes: dict[str, Any] = {
-        "kernel_shape": list(layer.weight_shape[2:]),
-        "strides": list(layer.stride),
-        "pads": [own + more for own, more in zip_longest(layer.padding * 2, padding, fillvalue=0)],
-        "dilations": list(layer.dilation),
-        "group": layer.groups,
-    }
-    if layer.kind == "conv_transpose":
-        attributes["output_padding"] = list(layer.output_padding)
-    return attributes

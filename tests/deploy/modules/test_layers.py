@@ -1,4 +1,4 @@
-"""What computes with codes: the runtime's arithmetic, operation by operation, in numpy."""
+"""Layers that compute with codes: the runtime's arithmetic, operation by operation, in numpy."""
 
 import dataclasses
 
@@ -8,18 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bayesbits.deploy.modules import (
-    EXACT_IN_FLOAT32,
-    Dequantize,
-    ExactLayer,
-    FloatLayer,
-    FloatTensors,
-    Quantize,
-    largest_sum,
-    make_layer,
-    output_axis,
-    target_of,
-)
+from bayesbits.deploy.modules.layers import EXACT_IN_FLOAT32, ExactLayer, FloatLayer, largest_sum, make_layer
 from bayesbits.records.integer_network import Grid, IntegerNetwork
 from tests.records.test_integer_network import STRUCTURE, layer
 
@@ -69,16 +58,6 @@ def test_sums_beyond_float32_are_exact():
     assert largest_sum(net, net.layer("a")) == 255 * (127 + 126) * 600 + 3 > EXACT_IN_FLOAT32
     x = torch.full((1, 1200), 255.0)
     assert module(x).item() == 255 * 600 + 3
-
-
-@pytest.mark.parametrize("signed", [False, True])
-def test_quantizing_rounds_half_to_even_and_saturates(signed):
-    grid = Grid("x", 4, signed, 0.5, -7 if signed else 0, 7 if signed else 15, 8.0)
-    x = torch.tensor([-100.0, -0.75, -0.25, 0.0, 0.25, 0.75, 1.25, 100.0])
-    expected = [-7, -2, 0, 0, 0, 2, 2, 7] if signed else [0, 0, 0, 0, 0, 2, 2, 15]
-    codes = Quantize(grid)(x)
-    assert codes.tolist() == expected
-    assert Dequantize(grid)(codes).tolist() == [code * 0.5 for code in expected]
 
 
 GEOMETRY = {"stride": 2, "padding": 1, "dilation": 2, "output_padding": 1}
@@ -164,41 +143,13 @@ def test_sums_below_two_to_the_24_are_exact_in_float32(bias, wide):
     assert module(torch.ones(1, 1)).item() == bias + 1
 
 
-def test_modules_say_what_they_do():
+def test_layers_say_what_they_do():
     grid = Grid("x", 4, True, 0.5, -7, 7, 1.0)
-    assert repr(Quantize(grid)) == "Quantize(4 bits, symmetric, step 0.5)"
-    assert repr(Dequantize(dataclasses.replace(grid, signed=False))) == "Dequantize(4 bits, unsigned, step 0.5)"
     tensors = torch.ones(3, 2, dtype=torch.int8), torch.zeros(3, dtype=torch.int32), torch.ones(1), [grid]
     net = network(*tensors)
     assert repr(ExactLayer(net, net.layer("a"))) == "ExactLayer(linear (3, 2), 4-bit weights, emits numbers)"
     net = network(*tensors, output="x", output_low=0, output_high=5)
     assert "emits codes 0..5" in repr(ExactLayer(net, net.layer("a")))
-
-
-def test_targets_name_the_folder_and_the_key():
-    assert target_of("layers", "block.0.conv") == "layers./block/0/conv"
-    assert target_of("quantizers", "a/b.input") == "quantizers./a~1b/input"
-
-
-def test_the_axis_of_output_channels():
-    assert output_axis("linear", 1) == output_axis("conv", 1) == output_axis("conv", 4) == 0
-    assert output_axis("conv_transpose", 1) == 1
-    assert output_axis("conv_transpose", 4) == 0  # depthwise
-
-
-def test_float_tensors_are_copied_once_and_removed_when_nothing_reads_them():
-    floats, scale, count = FloatTensors(), torch.tensor([1.0, 2.0]), torch.tensor([3])
-    assert floats.add("norm.scale", scale, parameter=True) == "floats./norm/scale"
-    assert floats.add("norm.count", count, parameter=True) == "floats./norm/count"
-    scale.zero_()
-    assert floats.add("norm.scale", scale, parameter=True) == "floats./norm/scale"
-    assert {name: value.tolist() for name, value in floats.named_parameters()} == {"/norm/scale": [1.0, 2.0]}
-    assert not any(parameter.requires_grad for parameter in floats.parameters())
-    assert {name: value.tolist() for name, value in floats.named_buffers()} == {"/norm/count": [3]}
-    assert floats.add_positions(torch.tensor([2, 0])) == "floats./positions/1"
-    assert floats.add_positions(torch.tensor([2, 0])) == "floats./positions/2"
-    floats.remove_unread({"floats./positions/2", "floats./norm/scale"})
-    assert list(floats.state_dict()) == ["/norm/scale", "/positions/2"]
 
 
 def linear(codes, steps, bias, **more) -> IntegerNetwork:
