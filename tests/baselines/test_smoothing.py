@@ -193,3 +193,16 @@ def test_what_cannot_be_smoothed_is_refused() -> None:
     compressor = bb.attach(nn.Linear(4, 4), x)
     with pytest.raises(ValueError, match=r"call compressor.detach\(\)"):
         smooth(compressor.model, [x])
+
+
+def test_only_the_layers_that_are_named_are_smoothed():
+    model = with_outlier(Block(4, post=True))
+    x = torch.randn(8, 5, 4)
+    before = model(x)
+    report = smooth(model, [x], layers=("up", "*er*"))
+    assert {layer for entry in report.inputs for layer in entry.layers} == {"up", "query"}
+    left = {entry.name: entry.reason for entry in report.skipped}
+    assert left == dict.fromkeys(("key", "value", "out", "down"), "it is not one of `layers`")
+    assert torch.equal(model(x), before)
+    with pytest.raises(ValueError, match=r"layers: 'upper' is no linear layer of this network; it has query, key, val"):
+        smooth(model, [x], layers=("*", "upper"))

@@ -17,6 +17,7 @@ Factors are rounded to powers of two. Multiplying by those is exact, so that the
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -33,6 +34,8 @@ from bayesbits.utils.modes import evaluation_mode
 
 LARGEST_EXPONENT = 20
 """Of the factors: channels that are hardly used do not ask for more."""
+SHOWN = 4
+"""How many layers a message names."""
 NORMALIZATIONS = {"layer_norm": (2, 3), "native_layer_norm": (2, 3), "rms_norm": (2,), "mul": (0, 1)}
 """Where they have weight and bias among their arguments; RMSNorm may be a formula that ends in a product with one."""
 
@@ -91,7 +94,14 @@ class SmoothingReport:
         return "\n".join(lines)
 
 
-def smooth(model: nn.Module, batches: Iterable[Any], alpha: float = 0.5, *, multiply: bool = True) -> SmoothingReport:
+def smooth(
+    model: nn.Module,
+    batches: Iterable[Any],
+    alpha: float = 0.5,
+    *,
+    multiply: bool = True,
+    layers: Sequence[str] = ("*",),
+) -> SmoothingReport:
     """Move outliers of single input channels of linear layers into their weights, in place and before attaching.
 
     The outputs of the network stay equal. Calibrate after this, as ranges are others.
@@ -103,13 +113,16 @@ def smooth(model: nn.Module, batches: Iterable[Any], alpha: float = 0.5, *, mult
         multiply: Whether layers whose input comes from something else than a normalization that they alone read
             multiply their input by the factors, in float and in front of its quantizer. They become `SmoothedLinear`.
             False leaves such layers as they are.
+        layers: The names of the layers to smooth, or patterns as in `Spec.rules`. A product takes time, so layers whose
+            channels are alike already are better left out.
 
     Returns:
         The report: what was smoothed, and the reason where it was not.
 
     Raises:
         TypeError: If `model` is no module, or `batches` is one tensor.
-        ValueError: If quantizers are attached already, `alpha` is not from 0 to 1, or the batches are empty.
+        ValueError: If quantizers are attached already, `alpha` is not from 0 to 1, the batches are empty, or one of
+            `layers` names no linear layer.
 
     Example::
 
@@ -131,32 +144,35 @@ def smooth(model: nn.Module, batches: Iterable[Any], alpha: float = 0.5, *, mult
         raise ValueError(f"alpha is {alpha!r}; it is a number from 0 to 1")
     held = check_batches(batches, "smooth", least=1)
     program = export(model, *split_inputs(held[0]))
-    usable, skipped = _usable_layers(program)
+    usable, skipped = _usable_layers(program, layers)
     largest = _largest_inputs(model, usable, held)
     report = []
-    for layers in _sharing_an_input(program, usable):
-        norm = _foldable_norm(program, layers)
-        blocked = (
-            None if norm is not None else _why_not_multiplied(program, layers) if multiply else "multiply is False"
-        )
+    for group in _sharing_an_input(program, usable):
+        norm = _foldable_norm(program, group)
+        blocked = None if norm is not None else _why_not_multiplied(program, group) if multiply else "multiply is False"
         if blocked is not None:
-            skipped += [SkippedLayer(layer.name, blocked) for layer in layers]
+            skipped += [SkippedLayer(layer.name, blocked) for layer in group]
             continue
-        factors = _factors(layers, largest[layers[0].name], alpha)
+        factors = _factors(group, largest[group[0].name], alpha)
         if bool((factors == 1).all()):
-            skipped += [SkippedLayer(layer.name, "its input channels need no factors") for layer in layers]
+            skipped += [SkippedLayer(layer.name, "its input channels need no factors") for layer in group]
         else:
-            report.append(_smooth(program, layers, norm, largest[layers[0].name], factors))
+            report.append(_smooth(program, group, norm, largest[group[0].name], factors))
     return SmoothingReport(tuple(report), tuple(skipped))
 
 
-def _usable_layers(program: Program) -> tuple[list[FoundLayer], list[SkippedLayer]]:
+def _usable_layers(program: Program, wanted: Sequence[str]) -> tuple[list[FoundLayer], list[SkippedLayer]]:
     """The linear layers whose weight belongs to them alone, and the reason for the others."""
+    linear = [layer for layer in find_layers(program) if layer.kind == "linear"]
+    for pattern in wanted:
+        if pattern != "*" and not any(fnmatchcase(layer.name, pattern) for layer in linear):
+            names = ", ".join(layer.name for layer in linear[:SHOWN]) + (", ..." if linear[SHOWN:] else "")
+            raise ValueError(f"layers: {pattern!r} is no linear layer of this network; it has {names or 'none'}")
     usable, skipped = [], []
-    for layer in find_layers(program):
-        if layer.kind != "linear":
-            continue
-        if layer.product is not None or not isinstance(layer.module, nn.Linear):
+    for layer in linear:
+        if not any(fnmatchcase(layer.name, pattern) for pattern in wanted):
+            skipped.append(SkippedLayer(layer.name, "it is not one of `layers`"))
+        elif layer.product is not None or not isinstance(layer.module, nn.Linear):
             skipped.append(SkippedLayer(layer.name, "it is no nn.Linear with the forward of torch"))
         elif layer.shared_weight:
             skipped.append(SkippedLayer(layer.name, "its weight is tied"))

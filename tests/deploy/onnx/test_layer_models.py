@@ -43,7 +43,7 @@ def output_of(model):
         (TRANSPOSED, "codes", IMAGE, "ConvTranspose", (1, 16, 12, 12)),
         (TRANSPOSED, "float", IMAGE, "ConvTranspose", (1, 16, 12, 12)),
         (LINEAR, "codes", (1, 8), "QGemm", (1, 16)),
-        (LINEAR, "numbers", (1, 8), "MatMulInteger", (1, 16)),
+        (LINEAR, "numbers", (1, 8), "MatMulIntegerToFloat", (1, 16)),
         (LINEAR, "float", (1, 8), "Gemm", (1, 16)),
         (LINEAR, "codes", (2, 5, 8), "QGemm", (2, 5, 16)),
         (LINEAR, "float", (2, 5, 8), "Gemm", (2, 5, 16)),

@@ -13,8 +13,9 @@ import bayesbits as bb
 from bayesbits.deploy.onnx.layer_nodes import LayerWriter
 from bayesbits.deploy.onnx.node_writer import NodeWriter
 from bayesbits.deploy.onnx.runtime import Session
+from bayesbits.deploy.onnx.tensor_names import RUNTIME_DOMAIN
 from bayesbits.deploy.onnx.zero_channels import missing_channels, pads_depthwise
-from bayesbits.records.integer_network import Grid, IntegerLayer
+from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
 
 
 @pytest.mark.parametrize("function", [nn.ReLU, nn.Sigmoid, nn.Tanh, nn.GELU])
@@ -42,7 +43,15 @@ TENSORS = {
     "fc.steps": torch.tensor([0.5]),
     "fc.bias": torch.tensor([10, -3], dtype=torch.int32),
 }
-NETWORK = SimpleNamespace(tensors=TENSORS, grid={"in": INPUT, "out": OUTPUT}.__getitem__)
+
+
+class Network(SimpleNamespace):
+    """The tensors and grids of a network, without its structure."""
+
+    steps, bias_numbers = IntegerNetwork.steps, IntegerNetwork.bias_numbers
+
+
+NETWORK = Network(tensors=TENSORS, grid={"in": INPUT, "out": OUTPUT}.__getitem__)
 UINT8, FLOAT = TensorProto.UINT8, TensorProto.FLOAT
 
 
@@ -50,7 +59,8 @@ def run(writer: NodeWriter, x: np.ndarray, taken: int, returned: int, output: st
     """The model of a writer's nodes, from x to y."""
     values = [helper.make_tensor_value_info("x", taken, x.shape), helper.make_tensor_value_info(output, returned, None)]
     graph = helper.make_graph(writer.nodes, "graph", values[:1], values[1:], list(writer.constants.values()))
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(RUNTIME_DOMAIN, 1)]
+    model = helper.make_model(graph, opset_imports=opsets)
     model.ir_version = 10
     return Session(model).run({"x": x})[output]
 
@@ -68,7 +78,7 @@ def test_a_linear_layer_that_emits_codes(compact):
 def test_a_linear_layer_that_emits_numbers():
     writer = LayerWriter(NETWORK, compact=False)
     writer.layer(replace(LAYER, output=None), "x", "y", "fc", [None, 2])
-    assert [node.op_type for node in writer.nodes] == ["Transpose", "MatMulInteger", "Add", "Cast", "Mul"]
+    assert [node.op_type for node in writer.nodes] == ["Transpose", "MatMulIntegerToFloat"]
     assert run(writer, np.array([[6, 1]], np.uint8), UINT8, FLOAT).tolist() == [[14 * 0.25, 19 * 0.25]]
 
 
@@ -77,7 +87,7 @@ POINT = {"kind": "conv", "weight_shape": (2, 2, 1, 1), "stride": (1, 1), "paddin
 
 def convolution(writer, codes, shape, **changes):
     """A convolution with these codes of its weight, written in front of y; returns its nodes."""
-    writer.network = SimpleNamespace(tensors=TENSORS | {"fc.codes": codes}, grid=NETWORK.grid)
+    writer.network = Network(tensors=TENSORS | {"fc.codes": codes}, grid=NETWORK.grid)
     writer.layer(replace(LAYER, **(POINT | {"weight_shape": tuple(codes.shape)} | changes)), "x", "y", "fc", shape)
     return [node.op_type for node in writer.nodes]
 
@@ -86,7 +96,7 @@ def convolution(writer, codes, shape, **changes):
 def test_a_convolution_of_one_position_that_emits_numbers_is_a_matrix_product(compact):
     writer = LayerWriter(NETWORK, compact)
     kinds = convolution(writer, TENSORS["fc.codes"].reshape(2, 2, 1, 1), [None, 2, 1, 1], output=None)
-    assert "MatMulInteger" in kinds
+    assert "MatMulIntegerToFloat" in kinds
     assert "ConvInteger" not in kinds
     numbers = run(writer, np.array([[6, 1], [0, 1]], np.uint8).reshape(2, 2, 1, 1), UINT8, FLOAT)
     assert numbers.shape == (2, 2, 1, 1)
@@ -189,6 +199,6 @@ def test_a_depthwise_convolution_pads_its_input_where_nothing_in_front_does(stri
 def test_a_float_layer_has_code_times_step():
     writer = LayerWriter(NETWORK, compact=False)
     network_bias = NETWORK.tensors | {"fc.bias": torch.tensor([0.5, -0.5])}
-    writer.network = SimpleNamespace(tensors=network_bias, grid=NETWORK.grid)
+    writer.network = Network(tensors=network_bias, grid=NETWORK.grid)
     writer.layer(replace(LAYER, arithmetic="float", output=None), "x", "y", "fc", [None, 2])
     assert run(writer, np.array([[6, 1]], np.float32), FLOAT, FLOAT).tolist() == [[2.0 + 0.5, 11.0 - 0.5]]

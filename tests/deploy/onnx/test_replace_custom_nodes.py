@@ -158,15 +158,44 @@ class Skip(nn.Module):
         return self.norm(self.second(x) + x)
 
 
-@pytest.mark.parametrize("activations", ["dynamic", "float"])
-def test_the_runtime_fuses_additions_with_the_normalization_behind_them(activations, tmp_path):
+@pytest.mark.parametrize("activations", ["static", "dynamic", "float"])
+def test_the_runtime_leaves_additions_in_front_of_a_normalization_alone(activations, tmp_path):
     x = torch.randn(3, 5, 8)
     compressor = bb.attach(Skip().eval(), x, bb.Spec.for_backend("onnxruntime", activations=activations))
+    compressor.calibrate([x])
     compressor.fix()
     small = bb.deploy(compressor)
     bb.export_onnx(small, x, tmp_path / "network.onnx")
-    shaped = {value.name for value in onnx.load(tmp_path / "network.onnx").graph.value_info}
-    assert "second.numbers" in shaped
     operations = [node.op_type for node in _optimized(tmp_path / "network.onnx").graph.node]
-    assert "SkipLayerNormalization" in operations
+    assert {"Sum", "LayerNormalization"} <= set(operations)
+    assert "SkipLayerNormalization" not in operations
+    assert bb.verify(compressor, small, tmp_path / "network.onnx", x).failure is None
+
+
+class Projections(nn.Module):
+    """Three layers that multiply one tensor by equal numbers, each by itself, and a fourth that reads another."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value, self.other = (nn.Linear(4, 4) for _ in range(4))
+
+    def forward(self, x):
+        query, key, value = (layer(2 * x) for layer in (self.query, self.key, self.value))
+        return F.softmax(query, -1) * key + F.silu(value) * self.other(x)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_layers_with_equal_grids_read_the_codes_of_one_quantizer(shared, tmp_path):
+    x = torch.randn(6, 3, 4)
+    compressor = bb.attach(Projections().eval(), x, bb.Spec.for_backend("onnxruntime"))
+    compressor.calibrate([x])
+    bits = dict(bb.Plan.uniform(compressor.topology, 8, 8).bits)
+    compressor.fix(bb.Plan(bits if shared else bits | {"key.input": 4}))
+    small = bb.deploy(compressor)
+    bb.export_onnx(small, x, tmp_path / "network.onnx")
+    nodes = onnx.load(tmp_path / "network.onnx").graph.node
+    assert sum(node.op_type == "QuantizeLinear" for node in nodes) == (2 if shared else 3)
+    read = {node.name: node.input[0] for node in nodes if node.op_type == "MatMulIntegerToFloat"}
+    assert (read["query"] == read["key"]) is shared
+    assert read["query"] == read["value"] != read["other"]
     assert bb.verify(compressor, small, tmp_path / "network.onnx", x).failure is None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
 from bayesbits.deploy.onnx.block_weights import FLOAT32
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
@@ -54,9 +54,7 @@ def replace_custom_nodes(model: ModelProto, network: IntegerNetwork, *, compact:
     del graph.node[:]
     graph.node.extend(writer.nodes)
     graph.initializer.extend(writer.constants.values())
-    shapes = replacement.shapes_of_skips(graph)
-    del graph.value_info[:]  # shapes of custom nodes; the runtime infers most of them itself
-    graph.value_info.extend(shapes)
+    del graph.value_info[:]  # shapes of custom nodes; the runtime infers them itself
     for index, opset in reversed(list(enumerate(model.opset_import))):
         if opset.domain == DOMAIN:
             del model.opset_import[index]
@@ -65,8 +63,6 @@ def replace_custom_nodes(model: ModelProto, network: IntegerNetwork, *, compact:
         model.opset_import.append(helper.make_opsetid(RUNTIME_DOMAIN, 1))
     name_sizes(graph, network.structure)
     names = name_inputs_and_outputs(graph, network.structure.inputs, network.structure.outputs)
-    for value in graph.value_info:
-        value.name = names.get(value.name, value.name)
     mapped = [replace(tensor, value=names.get(tensor.value, tensor.value)) for tensor in replacement.mapped]
     write_tensor_map(model, mapped)
 
@@ -104,7 +100,10 @@ class _Replacement:
         self._codes: dict[tuple[str, Grid] | None, str] = {}
         """The codes of a tensor on a grid without its name, which all layers read whose inputs have an equal grid."""
         self._calls: Counter[tuple[str, str]] = Counter()
-        self._sums: set[str] = set()
+        self._sums = {node.input[0] for node in graph.node if node.op_type == "LayerNormalization"}
+        """The results of additions that are written as Sum, which the runtime fuses with nothing. It would make
+        SkipLayerNormalization of an addition and the normalization behind it, which takes three times as long as both.
+        """
 
     def visit(self, node: NodeProto) -> None:
         """Copy a standard node, or write the nodes that replace a custom one."""
@@ -117,7 +116,7 @@ class _Replacement:
             copied.name = auxiliary_node(node.name)
             del copied.input[:]
             copied.input.extend(inputs)
-            if self._sums.intersection(node.output):
+            if node.op_type == "Add" and self._sums.intersection(node.output):
                 copied.op_type = "Sum"
             self.writer.nodes.append(copied)
             return
@@ -144,24 +143,6 @@ class _Replacement:
         computed = any(x in written.output for written in self.writer.nodes)
         if computed and all(tensor.value != x for tensor in self.mapped):
             self.mapped.append(MappedTensor(_attribute(node, "source"), "Input", f"{of}.input", x, None))
-
-    def shapes_of_skips(self, graph: GraphProto) -> list[ValueInfoProto]:
-        """The shapes around additions in front of a LayerNormalization.
-
-        The runtime makes SkipLayerNormalization of the two where it knows that both operands have the same shape, and
-        does not infer the one behind a product of codes.
-        """
-        normalized = {node.input[0] for node in graph.node if node.op_type == "LayerNormalization"}
-        skips = [node for node in graph.node if node.op_type == "Add" and node.output[0] in normalized]
-        wanted = {name for node in skips for name in (*node.input, *node.output)}
-        computed = {name for node in graph.node for name in node.output}
-        shapes = []
-        for value in graph.value_info:
-            name = self._names.get(value.name, value.name)
-            if name in wanted & computed and value.type.tensor_type.elem_type == TensorProto.FLOAT:
-                value.name = name
-                shapes.append(value)
-        return shapes
 
     def _padding_of_layer(self, node: NodeProto, constants: Mapping[str, Array]) -> tuple[int, ...]:
         """How much a Pad adds around the images of a convolution that alone reads it; () where it does other things.
