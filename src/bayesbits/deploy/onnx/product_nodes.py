@@ -1,7 +1,7 @@
-"""The standard ONNX nodes of products of two activations.
+"""The ONNX nodes of products of two activations.
 
 - A product that emits codes is QLinearMatMul and an integer Clip, where its codes do not fill a byte.
-- A product that emits numbers is MatMulInteger, a Cast and a Mul by the product of both steps.
+- A product that emits numbers is MatMulIntegerToFloat of the runtime's own domain.
 - A product in float is MatMul.
 
 Operands are uint8 codes, as all activations: products of two of them are exact on every CPU.
@@ -10,9 +10,9 @@ Operands are uint8 codes, as all activations: products of two of them are exact 
 from __future__ import annotations
 
 import numpy as np
-from onnx import TensorProto
 
 from bayesbits.deploy.onnx.node_writer import NodeWriter
+from bayesbits.deploy.onnx.tensor_names import RUNTIME_DOMAIN
 from bayesbits.records.integer_network import IntegerProduct
 
 BYTE = (0, 255)
@@ -30,10 +30,8 @@ def write_product(
     left, right = (writer.network.grid(grid) for grid in (product.left, product.right))
     (left_step, left_zero), (right_step, right_zero) = writer.grid_constants(left), writer.grid_constants(right)
     if product.output is None:
-        total = writer.add("MatMulInteger", [*operands, left_zero, right_zero], f"{name}/sum", name=name)
-        number = writer.add("Cast", [total], f"{name}/number", to=TensorProto.FLOAT)
-        scale = writer.constant(f"{product.name}.scale", np.float32(left.step) * np.float32(right.step))
-        writer.add("Mul", [number, scale], output)
+        inputs = [*operands, left_step, right_step, left_zero, right_zero]
+        writer.add("MatMulIntegerToFloat", inputs, output, name=name, domain=RUNTIME_DOMAIN)
         return
     grid = writer.network.grid(product.output)
     bounds = (product.output_low + grid.zero_point, product.output_high + grid.zero_point)

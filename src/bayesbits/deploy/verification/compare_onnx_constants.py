@@ -111,10 +111,6 @@ def _product_constants(product: IntegerProduct, network: IntegerNetwork) -> Iter
     """The constants that a product of two activations may have in the file."""
     if product.arithmetic == "float":
         return
-    assert product.left is not None
-    assert product.right is not None
-    steps = [np.float32(network.grid(name).step) for name in (product.left, product.right)]
-    yield "scale", np.asarray(steps[0] * steps[1])
     if product.output is not None:
         shift = network.grid(product.output).zero_point
         yield "codes.low", np.asarray(product.output_low + shift)
@@ -257,7 +253,7 @@ def _constants_of_product(product: IntegerProduct, network: IntegerNetwork) -> s
         return set()
     operands = [name for name in (product.left, product.right) if name is not None]
     if product.output is None:
-        return {f"{product.name}.scale", *(f"{name}.zero_point" for name in operands)}
+        return {f"{name}.{what}" for name in operands for what in ("step", "zero_point")}
     output = network.grid(product.output)
     bounds = (product.output_low + output.zero_point, product.output_high + output.zero_point)
     ends = set() if bounds == _UINT8_BOUNDS else {f"{product.name}.codes.low", f"{product.name}.codes.high"}
