@@ -12,9 +12,9 @@ from torch import Tensor
 
 from bayesbits.baselines import Sensitivity, sensitivity
 from bayesbits.baselines.sensitivity_scores import ScoreFunction
+from bayesbits.cli.calibrated_network import calibrated_network, parse_budget, score_on_test, show_front
 from bayesbits.cli.console import output_console, print_status
 from bayesbits.cli.options import RecipeOptions
-from bayesbits.cli.posttrain import calibrated_network, parse_budget, score_on_test, show_front
 from bayesbits.cli.search import load_recipe
 from bayesbits.cli.tables import fit_table
 from bayesbits.posttraining import restore
