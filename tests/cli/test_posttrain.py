@@ -137,3 +137,17 @@ def test_what_is_missing_is_asked_for():
         assert "no weights of a penalty" in bayesbits("posttrain", *RUN, "--mus", wrong, code=2).output
     without = bayesbits("posttrain", "cifar10-vgg7", "--set", "data.name=digits", code=1)
     assert "--checkpoint FILE" in without.output
+
+
+def test_activations_and_groups_are_settings_of_the_spec(here):
+    torch.manual_seed(0)
+    torch.save(models.create("lenet5").state_dict(), here / "trained.pth")
+    run = ["posttrain", *RUN, "--checkpoint", "trained.pth", "--steps", "1", "--mus", "0.001"]
+    run += ["--set", "spec.activations=float", "--set", "spec.group_size=32"]
+    bayesbits(*run)
+    for setting, said in (("spec.group_size=64", "spec.group_size was 32"), ("spec.bits=[4,8]", "spec.bits was")):
+        assert said in bayesbits(*run, "--set", setting, code=1).stderr.replace("\n", " ")
+    bayesbits(*run, "--budget", "100", "--planner", "learned")
+    finished = recipes.restore(here / "run", device="cpu").compressor
+    assert (finished.spec.activations, finished.spec.group_size, finished.spec.prune) == ("float", 32, False)
+    assert {bits for name, bits in finished.plan().bits.items() if name.endswith(".input")} == {32}

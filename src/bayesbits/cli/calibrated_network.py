@@ -10,7 +10,8 @@ from rich.table import Table
 
 from bayesbits.baselines.sensitivity_scores import digest_of
 from bayesbits.cli.console import output_console, print_status
-from bayesbits.cli.search import folder_name
+from bayesbits.cli.options import RecipeOptions
+from bayesbits.cli.search import folder_name, load_recipe
 from bayesbits.cli.tables import fit_table
 from bayesbits.compression.attach import attach
 from bayesbits.compression.budget import Budget
@@ -74,6 +75,11 @@ def calibrated_network(
     compressor = attach(trained.model, trained.loaders.example, loaded.spec)
     compressor.calibrate(inputs, "mse")
     return CalibratedNetwork(loaded, trained, compressor, batches, sum(map(count_examples, inputs)), weights, folder)
+
+
+def load_without_pruning(options: RecipeOptions) -> Recipe:
+    """The recipe with the changes that the options make; settings that exclude pruning, such as groups, go with it."""
+    return load_recipe(replace(options, overrides=[*(options.overrides or ()), "spec.prune=false"]))
 
 
 def _trained_network(

@@ -13,6 +13,7 @@ import typer
 from bayesbits.cli.calibrated_network import (
     CalibratedNetwork,
     calibrated_network,
+    load_without_pruning,
     parse_budget,
     score_on_test,
     show_front,
@@ -20,7 +21,7 @@ from bayesbits.cli.calibrated_network import (
 from bayesbits.cli.console import output_console, print_line, print_status
 from bayesbits.cli.deploy import with_measured_latency
 from bayesbits.cli.options import RecipeOptions
-from bayesbits.cli.search import load_recipe, show_result
+from bayesbits.cli.search import show_result
 from bayesbits.cli.solver import LEARNED, SOLVER, best_planner, check_solver, solver_point
 from bayesbits.cli.tables import file_table
 from bayesbits.compression.budget import Budget
@@ -35,6 +36,7 @@ from bayesbits.recipes.recipe import TaskConfig
 from bayesbits.recipes.run import write_posttrained
 from bayesbits.recipes.run_folder import FRONT, POSTTRAIN, first_difference
 from bayesbits.recipes.statistics import write_statistics
+from bayesbits.recipes.toml import to_table
 from bayesbits.records.front import Front, Point
 from bayesbits.utils.files import write_atomically
 
@@ -52,7 +54,7 @@ def run_posttrain(
         raise typer.BadParameter(f"{planner} is a choice for --budget, which is missing", param_hint="--planner")
     solves = limit is not None and check_solver(planner)
     compared = options.loss if labels == "none" and _compares_with_float(options.loss) else None
-    recipe = load_recipe(options if compared is None else replace(options, loss=None))
+    recipe = load_without_pruning(options if compared is None else replace(options, loss=None))
     config = PosttrainConfig(_parse_mus(mus), _found(compared or _loss(labels, recipe)), steps)
     network = calibrated_network(
         recipe, checkpoint, output=output, labeled=labels == "given", num_examples=num_examples, gates=gates,
@@ -168,6 +170,8 @@ def _settings(network: CalibratedNetwork, learn: str, config: PosttrainConfig) -
     settings["gates"] = network.compressor.spec.gates
     if network.compressor.spec.per_channel_weights:  # older files say nothing, and have one range for each tensor
         settings["per_channel_weights"] = True
+    spec = to_table(network.recipe)["spec"]
+    settings["spec"] = {name: value for name, value in spec.items() if name != "latency_table"}
     if network.recipe.task != TaskConfig():  # older files have no task
         settings["task"] = asdict(network.recipe.task)
     return settings
@@ -185,6 +189,7 @@ def _front_before(folder: Path, settings: Mapping[str, Any]) -> Front | None:
     try:
         found = json.loads((folder / POSTTRAIN).read_text(encoding="utf-8"))
         found = {_NEW_NAMES.get(name, name): value for name, value in found.items()}
+        found.setdefault("spec", settings["spec"])  # older files do not say it
         front: Front | None = Front.load(folder / FRONT)
     except ValueError as error:
         raise ValueError(f"{folder} holds a front that cannot be read ({error}); {solution}, or remove it") from error

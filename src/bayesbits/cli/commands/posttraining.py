@@ -72,6 +72,10 @@ def posttrain(
       bayesbits posttrain digits-lenet5 --budget "2% bops"
 
       bayesbits posttrain my.toml --checkpoint trained.pth --labels none
+
+      bayesbits posttrain my.toml --set spec.preset=onnxruntime --set spec.activations=dynamic
+
+      bayesbits posttrain my.toml --set spec.activations=float --set spec.group_size=32
     """
     chosen = RecipeOptions(recipe, overrides, model, data, task, loss, metric)
     from bayesbits.cli.posttrain import run_posttrain

@@ -78,8 +78,9 @@ def measure(
             raise ValueError(f"{name} is {value!r}; it is an integer of at least 1")
     if spec is not None and spec.activations != "static":
         raise ValueError(
-            f"Spec.activations is {spec.activations!r}, and a latency table has times of static activations alone: "
-            "measure the exported file by bayesbits bench, or give a budget in bit operations or bytes"
+            f"Spec.activations is {spec.activations!r}, and a latency table has times of static activations alone. "
+            'Give a budget in bit operations or bytes instead, such as "5% bops", and time the exported file by '
+            "bayesbits bench; or measure with spec.activations=static"
         )
     network = MeasuredNetwork(copy.deepcopy(model).cpu(), example_inputs, Spec() if spec is None else spec, threads)
     here = machine()
