@@ -13,7 +13,7 @@ from torch import nn
 
 import bayesbits as bb
 from bayesbits.deploy.onnx.export import to_onnx
-from bayesbits.deploy.onnx.measure import network_ms
+from bayesbits.deploy.onnx.measured_network import network_ms
 from bayesbits.zoo import models
 from benchmarks.networks import pytorchcv
 from benchmarks.quantizer import Row

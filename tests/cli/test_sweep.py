@@ -139,6 +139,14 @@ def scripted(monkeypatch, outcomes=None, jobs=2):
     return workers
 
 
+def test_runs_that_share_a_float_network_are_announced(here, monkeypatch):
+    scripted(monkeypatch)
+    command = ["sweep", "digits-lenet5", "--set", "search.mu=0.01,0.1", "--output", "mus"]
+    assert "1 of them starts from the float network that another" in bayesbits(*command).stderr
+    assert "from the float network" not in bayesbits(*command).stderr  # all are done
+    assert "2 of them start from" in bayesbits(*command[:-1], "more", "--seeds", "0,1").stderr
+
+
 SEEDS = ["sweep", "digits-lenet5", "--seeds", "0,1,2", "--output", "out"]
 
 

@@ -67,6 +67,13 @@ def test_an_optimizer_given_in_part_keeps_the_rest_of_its_stage():
 def test_presets_come_before_the_other_fields():
     assert recipes.load("cifar10-vgg7").spec == bb.Spec.paper()
     assert recipes.load("mnist-lenet5").spec == replace(bb.Spec.paper(), input_bits="learned")
+    for activations in ("static", "dynamic", "float"):
+        spec = recipes.load("digits-lenet5", ["spec.preset=onnxruntime", f"spec.activations={activations}"]).spec
+        ours = bb.Spec.for_backend("onnxruntime", activations=activations)
+        assert spec == replace(ours, bits=spec.bits, rules=spec.rules)
+    asked = ["spec.preset=onnxruntime", "spec.activations=float", "spec.group_size=64"]
+    assert recipes.load("digits-lenet5", asked).spec.group_size == 64
+    assert 'for the backend "onnxruntime"' in refusal(["spec.preset=openvino", "spec.activations=dynamic"])
     spec = recipes.load("digits-lenet5", ["spec.preset=onnxruntime", "spec.bits=[8]"]).spec
     assert (spec.bits, spec.channel_multiple) == ((8,), 8)
     assert "preset is 'papre'; it is one of paper, onnxruntime, openvino, tensorrt" in refusal(["spec.preset=papre"])

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.baselines.layerwise import run_to
-from bayesbits.baselines.reconstruction_units import MOST_ROWS, BlockUnit, Examples, LayerUnit, RowSampler
+from bayesbits.baselines.reconstruction_rows import MOST_ROWS, RowSampler
+from bayesbits.baselines.reconstruction_units import BlockUnit, Examples, LayerUnit
 from bayesbits.baselines.waiting_passes import WaitingPasses
 from bayesbits.nn.product import find_layer
 from bayesbits.records.topology import Layer
@@ -62,7 +63,9 @@ def gather_layer(unit: LayerUnit, networks: Networks, gathering: Gathering) -> l
         x = x if gathering.asymmetric else free
         wanted = [x, *([free] if gathering.float_inputs else [])]
         if not count:
-            sampler = RowSampler.of(unit, original.weight, original.bias, free, output) if alike else None
+            if alike:
+                weight, bias = original.weight, original.bias
+                sampler = RowSampler.of(unit.module, unit.layer, weight, bias, free, output)
             examples = len(networks.batches) * unit.layer.calls * len(x)
             count = _share(sampler, unit, [*wanted, output], examples, gathering.limit)
         if sampler is None:

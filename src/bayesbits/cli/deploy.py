@@ -16,7 +16,7 @@ from bayesbits.deploy.onnx import runtime as onnxruntime_runtime
 from bayesbits.deploy.onnx.export import FORMS, export_float_onnx, refusal
 from bayesbits.deploy.onnx.latency import Latency, measure_latencies
 from bayesbits.deploy.onnx.layer_times import LayerTime, measure_layer_times
-from bayesbits.deploy.onnx.measure import network_ms
+from bayesbits.deploy.onnx.measured_network import network_ms
 from bayesbits.deploy.onnx.runtime import machine
 from bayesbits.recipes.data import first_examples
 from bayesbits.recipes.process import is_first_process

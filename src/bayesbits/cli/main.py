@@ -6,7 +6,7 @@ import typer
 from typer.core import TyperGroup
 
 import bayesbits
-from bayesbits.cli import commands
+from bayesbits.cli.commands import COMMANDS
 from bayesbits.cli.console import exit_code, print_error
 
 _USAGE: tuple[Any, ...] = (typer.BadParameter.__base__, typer.Exit, typer.Abort)  # typer shows these itself
@@ -47,23 +47,7 @@ app = typer.Typer(
         "token_normalize_func": lambda name: _FORMER_NAMES.get(name, name),
     },
 )
-for command in (
-    commands.demo,
-    commands.recipes,
-    commands.inspect,
-    commands.search,
-    commands.sweep,
-    commands.plan,
-    commands.report,
-    commands.watch,
-    commands.explain,
-    commands.posttrain,
-    commands.sensitivity,
-    commands.export,
-    commands.verify,
-    commands.bench,
-    commands.measure,
-):
+for command in COMMANDS:
     app.command()(command)
 
 

@@ -1,146 +1,46 @@
-"""Runs `bayesbits posttrain`: learns the bits of a trained network, with its weights unchanged.
-
-`bayesbits sensitivity` shares the first half: the network, its examples, and the table of a front.
-"""
+"""Runs `bayesbits posttrain`: learns the bits of a trained network, with its weights unchanged."""
 
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import typer
-from rich.table import Table
 
-from bayesbits.baselines.sensitivity_scores import digest_of
+from bayesbits.cli.calibrated_network import (
+    CalibratedNetwork,
+    calibrated_network,
+    load_without_pruning,
+    parse_budget,
+    score_on_test,
+    show_front,
+)
 from bayesbits.cli.console import output_console, print_line, print_status
 from bayesbits.cli.deploy import with_measured_latency
 from bayesbits.cli.options import RecipeOptions
-from bayesbits.cli.search import folder_name, load_recipe, show_result
+from bayesbits.cli.search import show_result
 from bayesbits.cli.solver import LEARNED, SOLVER, best_planner, check_solver, solver_point
-from bayesbits.cli.tables import file_table, fit_table
-from bayesbits.compression.attach import attach
+from bayesbits.cli.tables import file_table
 from bayesbits.compression.budget import Budget
-from bayesbits.compression.compressor import Compressor
 from bayesbits.posttraining import PosttrainConfig, posttrain, restore
 from bayesbits.posttraining.config import LOSSES
 from bayesbits.posttraining.losses import LossFunction
 from bayesbits.posttraining.penalty_weights import MULTIPLES
-from bayesbits.recipes import Recipe, TrainedNetwork, trained_network
-from bayesbits.recipes.data import first_batches, inputs_of
+from bayesbits.recipes import Recipe
 from bayesbits.recipes.evaluation import measure
 from bayesbits.recipes.factories import find_function
-from bayesbits.recipes.metrics import change_of
 from bayesbits.recipes.recipe import TaskConfig
 from bayesbits.recipes.run import write_posttrained
-from bayesbits.recipes.run_folder import CHECKPOINTS, FRONT, POSTTRAIN, first_difference
+from bayesbits.recipes.run_folder import FRONT, POSTTRAIN, first_difference
 from bayesbits.recipes.statistics import write_statistics
+from bayesbits.recipes.toml import to_table
 from bayesbits.records.front import Front, Point
-from bayesbits.training import Interrupted, TrainingError
-from bayesbits.utils.batches import count_examples, to_device
 from bayesbits.utils.files import write_atomically
 
 _NEW_NAMES = {"gate_rate": "gate_lr", "range_rate": "range_lr"}  # in files of earlier versions
-
-
-@dataclass(frozen=True)
-class CalibratedNetwork:
-    """A trained network with quantizers whose ranges are calibrated on examples."""
-
-    recipe: Recipe
-    """With the spec that is used."""
-    trained: TrainedNetwork
-    compressor: Compressor
-    batches: list[Any]
-    """Pairs of inputs and labels, or only inputs where labels are not used."""
-    num_examples: int
-    """The number of examples in the batches."""
-    weights: str
-    """A digest of the weights."""
-    folder: Path
-
-
-def calibrated_network(
-    recipe: Recipe,
-    checkpoint: Path | None,
-    *,
-    output: Path | None,
-    labeled: bool,
-    num_examples: int,
-    gates: str,
-    per_channel: bool,
-    device: str | None,
-    budget: Budget | None = None,
-    final: bool = False,
-) -> CalibratedNetwork:
-    """Load or train the network, attach quantizers and calibrate their ranges.
-
-    No channel is removed, since no weight can make up for it. A budget that cannot be reached is refused before any
-    training. `final`: a final network will be written, which must not replace the one of a search.
-    """
-    spec = replace(recipe.spec, prune=False, gates=gates, per_channel_weights=per_channel)
-    loaded = replace(recipe, spec=spec)
-    if checkpoint is not None:
-        loaded = replace(loaded, model=replace(loaded.model, checkpoint=str(checkpoint)), float_training=None)
-    folder = output or Path("runs") / f"posttrain-{folder_name(loaded)}"
-    if final and (folder / CHECKPOINTS[1]).exists():
-        raise ValueError(f"{folder} holds a search, and --budget would overwrite its result; choose another --output")
-    trained = _trained_network(loaded, folder, labeled, device, budget)
-    batches = _first_batches(trained.loaders.train, num_examples, next(trained.model.parameters()).device, labeled)
-    inputs = [batch[0] for batch in batches] if labeled else batches
-    weights = digest_of(trained.model.state_dict())
-    compressor = attach(trained.model, trained.loaders.example, loaded.spec)
-    compressor.calibrate(inputs, "mse")
-    return CalibratedNetwork(loaded, trained, compressor, batches, sum(map(count_examples, inputs)), weights, folder)
-
-
-def _trained_network(
-    recipe: Recipe, folder: Path, labeled: bool, device: str | None, budget: Budget | None
-) -> TrainedNetwork:
-    """The float network; if its training stops, the same command continues it."""
-    again = "start the same command again to continue"
-    try:
-        return trained_network(recipe, folder, labeled=labeled, device=device, say=print_status, budget=budget)
-    except Interrupted as error:
-        raise Interrupted(f"{error.saved}: {again}", error.signal) from error
-    except TrainingError as error:
-        error.add_note(f"On the command line, {again}.")
-        raise
-
-
-def _first_batches(loader: Any, num_examples: int, device: Any, labeled: bool) -> list[Any]:
-    """Batches with the first examples of a loader, on the device; with labels or only inputs."""
-    return first_batches((to_device(batch if labeled else inputs_of(batch), device) for batch in loader), num_examples)
-
-
-def show_front(front: Front, trained: TrainedNetwork, title: str, names: Sequence[str]) -> None:
-    """A table of the points of a front: name, cost and the task's metric."""
-    metric = trained.task.metric
-    before = trained.values[metric.key]
-    title = f"{title}\n{metric.name} on {trained.tested:,} test examples"
-
-    def make_table(names: Sequence[str]) -> Table:
-        table = Table("", title=title, title_justify="left")
-        for heading in ("relative BOPs", f"test {metric.name}", ""):
-            table.add_column(heading, justify="right")
-        float_name, *others = names
-        table.add_row(float_name, "100%", metric.text(before), "")
-        for name, point in zip(others, front.points, strict=True):
-            assert point.score is not None
-            value = metric.score(point.score)
-            table.add_row(name, f"{point.relative_bops:.3g}%", metric.text(value), change_of(before, value, metric))
-        return table
-
-    console = output_console()
-    console.print(fit_table(console, ["float", *names], make_table))
-
-
-def score_on_test(compressor: Compressor, trained: TrainedNetwork) -> float:
-    """The task's metric on the test set, with a sign such that higher is better."""
-    metric = trained.task.metric
-    return metric.score(measure(compressor.model, trained.loaders.test, (metric,))[0][metric.key])
 
 
 def run_posttrain(
@@ -154,7 +54,7 @@ def run_posttrain(
         raise typer.BadParameter(f"{planner} is a choice for --budget, which is missing", param_hint="--planner")
     solves = limit is not None and check_solver(planner)
     compared = options.loss if labels == "none" and _compares_with_float(options.loss) else None
-    recipe = load_recipe(options if compared is None else replace(options, loss=None))
+    recipe = load_without_pruning(options if compared is None else replace(options, loss=None))
     config = PosttrainConfig(_parse_mus(mus), _found(compared or _loss(labels, recipe)), steps)
     network = calibrated_network(
         recipe, checkpoint, output=output, labeled=labels == "given", num_examples=num_examples, gates=gates,
@@ -187,22 +87,6 @@ def run_posttrain(
     shown = Front((*front.points[:-1], *points.values()))
     show_front(shown, network.trained, title, [*names[:-1], *(f"{name}, within {limit}" for name in points)])
     _make_final(network, chosen, points[chosen], seconds, limit)
-
-
-def parse_budget(text: str, latency_table: Path | None = None) -> Budget:
-    """A budget from the command line; a number alone is a percentage of the bit operations."""
-    try:
-        return Budget(relative_bops=float(text)) if _is_float(text) else Budget.parse(text, latency_table)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--budget") from error
-
-
-def _is_float(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _loss(labels: str, recipe: Recipe) -> str:
@@ -286,6 +170,8 @@ def _settings(network: CalibratedNetwork, learn: str, config: PosttrainConfig) -
     settings["gates"] = network.compressor.spec.gates
     if network.compressor.spec.per_channel_weights:  # older files say nothing, and have one range for each tensor
         settings["per_channel_weights"] = True
+    spec = to_table(network.recipe)["spec"]
+    settings["spec"] = {name: value for name, value in spec.items() if name != "latency_table"}
     if network.recipe.task != TaskConfig():  # older files have no task
         settings["task"] = asdict(network.recipe.task)
     return settings
@@ -303,6 +189,7 @@ def _front_before(folder: Path, settings: Mapping[str, Any]) -> Front | None:
     try:
         found = json.loads((folder / POSTTRAIN).read_text(encoding="utf-8"))
         found = {_NEW_NAMES.get(name, name): value for name, value in found.items()}
+        found.setdefault("spec", settings["spec"])  # older files do not say it
         front: Front | None = Front.load(folder / FRONT)
     except ValueError as error:
         raise ValueError(f"{folder} holds a front that cannot be read ({error}); {solution}, or remove it") from error

@@ -12,10 +12,15 @@ from torch import Tensor
 
 from bayesbits.baselines import Sensitivity, sensitivity
 from bayesbits.baselines.sensitivity_scores import ScoreFunction
+from bayesbits.cli.calibrated_network import (
+    calibrated_network,
+    load_without_pruning,
+    parse_budget,
+    score_on_test,
+    show_front,
+)
 from bayesbits.cli.console import output_console, print_status
 from bayesbits.cli.options import RecipeOptions
-from bayesbits.cli.posttrain import calibrated_network, parse_budget, score_on_test, show_front
-from bayesbits.cli.search import load_recipe
 from bayesbits.cli.tables import fit_table
 from bayesbits.posttraining import restore
 from bayesbits.recipes.metrics import Metric
@@ -32,7 +37,7 @@ def run_sensitivity(
 ) -> None:  # fmt: skip
     """Measure every tensor, lower the bits in the order of sensitivity, and show both."""
     limit = None if budget is None else parse_budget(budget)
-    recipe = load_recipe(options)
+    recipe = load_without_pruning(options)
     if labels == "none" and not recipe.task.has_logits:
         raise ValueError(
             "without labels tensors are compared by class probabilities, and the network of this task has none: use "

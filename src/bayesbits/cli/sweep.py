@@ -18,6 +18,7 @@ from bayesbits.recipes.toml import Override
 from bayesbits.report.comparison_page import write_comparison_page
 from bayesbits.report.formatting import format_number_of
 from bayesbits.sweeps.entries import Entry, State, find_entries, other_folders
+from bayesbits.sweeps.float_networks import SharedFloatNetworks
 from bayesbits.sweeps.grid import BUDGET, METHOD, SEED, SweepRun, make_runs, read_groups
 from bayesbits.sweeps.local_processes import LocalProcesses
 from bayesbits.sweeps.record import PAGE, earlier_states, rows_of, write_record
@@ -120,6 +121,9 @@ def _announce(entries: Sequence[Entry], output: Path) -> None:
     for entry in entries:
         if entry.found and entry.state is not State.DONE:
             print_status(f"{entry.run.label}: {entry.found}")
+    shared = SharedFloatNetworks([entry for entry in entries if entry.state is not State.DONE]).shared()
+    if shared:
+        print_status(f"{shared} of them start{'s' * (shared == 1)} from the float network that another one trains")
     others = other_folders(entries, output)
     if others:
         names = ", ".join(folder.name for folder in others[:3]) + (", ..." if len(others) > 3 else "")

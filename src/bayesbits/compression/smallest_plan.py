@@ -9,7 +9,6 @@ from bayesbits.compression.attachment import Attachment
 from bayesbits.compression.budget import Budget
 from bayesbits.compression.planning import channel_logits, decided_groups, make_plan
 from bayesbits.cost import Cost, LayerCost
-from bayesbits.cost.bops import FLOAT_BOPS
 from bayesbits.cost.latency import lacking
 from bayesbits.records.latency_table import LatencyTable, kind_of
 from bayesbits.records.plan import FLOAT_BITS, Plan
@@ -124,13 +123,12 @@ def _largest_parts(attachment: Attachment, cost: Cost, limit: str) -> str:
     ]
     if name == "weight_bytes":
         parts += [(part.weight_bytes / total, f"{part.name} ({{:.0f}}%: {part.bits} bits)") for part in cost.tables]
-    other = total - sum(getattr(part, name, 0) for part in cost.stored)
     if name == "bops":
         parts += [
             (one.bops / total, f"{one.name} ({{:.0f}}%: operands at {one.left_bits} and {one.right_bits} bits)")
             for one in cost.products
         ]
-        other = cost.unsupported_macs * FLOAT_BOPS
+    other = total - sum(getattr(part, name, 0) for part in cost.parts)  # tables and products have no milliseconds
     words = "what is outside of the layers" if name == "latency_ms" else "what stays in float outside of the layers"
     parts.append((other / total, f"{words} ({{:.0f}}%)"))
     parts.sort(key=lambda part: -part[0])

@@ -217,7 +217,8 @@ class Spec:
         if self.latency_table is not None and self.activations != "static":
             raise ValueError(
                 f"Spec.activations is {self.activations!r} and Spec.latency_table is given: a latency table has times "
-                "of static activations alone. Choose another penalty"
+                "of static activations alone. Choose the penalty 'expected_bops' or 'expected_bytes', or "
+                "activations='static'"
             )
         check_flag(self, "prune")
         check_flag(self, "per_channel_weights")

@@ -167,15 +167,14 @@ class CostModel(nn.Module):
             layers, latency = self._count_latency(table, plan, layers, inputs, outputs)
         unsupported = sum(entry.macs for entry in self.topology.unsupported)
         other, tables = self.topology.other_parameters, _count_tables(self.topology, plan)
-        multiplied: tuple[LayerCost | ProductCost, ...] = (*layers, *products)
-        stored: tuple[LayerCost | TableCost, ...] = (*layers, *tables)
+        parts: tuple[LayerCost | TableCost | ProductCost, ...] = (*layers, *tables, *products)
         return Cost(
-            macs=sum(part.macs for part in multiplied) + unsupported,
-            bops=sum(part.bops for part in multiplied) + unsupported * FLOAT_BOPS,
+            macs=sum(part.macs for part in parts) + unsupported,
+            bops=sum(part.bops for part in parts) + unsupported * FLOAT_BOPS,
             relative_bops=self.relative_bops(widths, on).item(),
             paper_relative_bops=self.relative_bops(widths, on, "paper").item(),
-            weight_bytes=sum(part.weight_bytes for part in stored) + packed_bytes(other, FLOAT_BITS),
-            parameters=sum(part.parameters for part in stored) + other,
+            weight_bytes=sum(part.weight_bytes for part in parts) + packed_bytes(other, FLOAT_BITS),
+            parameters=sum(part.parameters for part in parts) + other,
             layers=layers,
             latency_ms=latency,
             tables=tables,

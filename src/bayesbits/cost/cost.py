@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from bayesbits.utils.tables import text_table
 
@@ -47,11 +48,14 @@ class TableCost:
     """Its packed codes."""
     parameters: int
     """Its elements."""
+    macs: ClassVar[int] = 0
+    bops: ClassVar[int] = 0
+    share: ClassVar[float] = 0.0
 
 
 @dataclass(frozen=True)
 class ProductCost:
-    """The cost of one product of two activations."""
+    """The cost of one product of two activations, which has no weights."""
 
     name: str
     """The product's name."""
@@ -65,6 +69,8 @@ class ProductCost:
     """Its bit operations: MACs x the widths of both operands."""
     share: float
     """Its share of the network's bit operations, in percent."""
+    weight_bytes: ClassVar[int] = 0
+    parameters: ClassVar[int] = 0
 
 
 @dataclass(frozen=True)
@@ -126,19 +132,14 @@ class Cost:
     """The cost of every product of two activations that can be quantized, in running order."""
 
     @property
-    def multiplied(self) -> tuple[LayerCost | ProductCost, ...]:
-        """The layers, and behind them the products of two activations: all that has MACs."""
-        return (*self.layers, *self.products)
-
-    @property
-    def stored(self) -> tuple[LayerCost | TableCost, ...]:
-        """The layers, and behind them the tables: all that has bytes."""
-        return (*self.layers, *self.tables)
+    def parts(self) -> tuple[LayerCost | TableCost | ProductCost, ...]:
+        """The layers, the tables and the products: all that can be quantized."""
+        return (*self.layers, *self.tables, *self.products)
 
     @property
     def unsupported_macs(self) -> int:
         """The multiply-accumulates outside of the layers and products, which stay in float."""
-        return self.macs - sum(part.macs for part in self.multiplied)
+        return self.macs - sum(part.macs for part in self.parts)
 
     def __str__(self) -> str:
         head = ("layer", "MACs", "weight bits", "activation bits", "in", "out", "BOPs %", "bytes", "parameters")
@@ -156,12 +157,12 @@ class Cost:
             (one.name, f"{one.macs:,}", str(one.left_bits), str(one.right_bits), "", "", f"{one.share:.2f}", "", "")
             for one in self.products
         ]
-        other_bytes = self.weight_bytes - sum(part.weight_bytes for part in self.stored)
+        other_bytes = self.weight_bytes - sum(part.weight_bytes for part in self.parts)
         if self.unsupported_macs or other_bytes:
-            share = 100 - sum(part.share for part in self.multiplied)
+            share = 100 - sum(part.share for part in self.parts)
             rows.append(
                 ("(float)", f"{self.unsupported_macs:,}", "32", "32", "", "", f"{abs(share):.2f}", f"{other_bytes:,}")
-                + (f"{self.parameters - sum(part.parameters for part in self.stored):,}",)
+                + (f"{self.parameters - sum(part.parameters for part in self.parts):,}",)
             )
         total = ("total", f"{self.macs:,}", "", "", "", "", "100.00", f"{self.weight_bytes:,}", f"{self.parameters:,}")
         summary = (

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from bayesbits.functional.grid import arithmetic_dtype, code_bounds
 from bayesbits.functional.operation import check_range
 from bayesbits.nn.gates import Gates
-from bayesbits.nn.quantizer import Quantizer
+from bayesbits.nn.quantizer import Ends, Quantizer
 
 SMALLEST_SCALE = 1e-12
 """Learned scales stay above this, so that they can be divided by."""
@@ -98,16 +98,8 @@ class MethodQuantizer(Quantizer):
         ranges = tuple((parameter, self.mode != "off") for parameter in self.range_parameters())
         return ((self.gates.logits, False), *width, *ranges)
 
-    def set_range(
-        self,
-        beta: float | Sequence[float] | Tensor,
-        *,
-        signed: bool | None = None,
-        alpha: float | Tensor | None = None,
-    ) -> None:
-        if alpha is not None:
-            self.set_kind("asymmetric")  # raises: no method here has a second end
-        self.set_kind("symmetric" if (self.signed if signed is None else signed) else "unsigned")
+    def _set_range(self, kind: str, beta: Ends, alpha: Ends | None) -> None:
+        self.set_kind(kind)  # raises where it is asymmetric: no method here has a second end
         end = torch.as_tensor(beta, dtype=torch.float64)
         if end.numel() != 1:
             raise ValueError(f"the quantizers of this method have one range for a tensor, and {end.numel()} were given")

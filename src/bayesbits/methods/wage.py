@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from bayesbits.methods.method import Method
 from bayesbits.methods.quantizer import SMALLEST_SCALE, MethodQuantizer
+from bayesbits.nn.quantizer import Ends
 
 ERROR_BITS = 8
 """k_E."""
@@ -51,8 +52,8 @@ class WageQuantizer(MethodQuantizer):
     def range_parameters(self) -> list[nn.Parameter]:
         return []
 
-    def set_range(self, beta: Any, *, signed: bool | None = None, alpha: Any = None) -> None:
-        super().set_range(beta, signed=True, alpha=alpha)
+    def _set_range(self, kind: str, beta: Ends, alpha: Ends | None) -> None:
+        super()._set_range("symmetric" if kind == "unsigned" else kind, beta, alpha)
 
     def put_range(self, beta: float) -> None:
         self.scale.fill_(2.0 ** round(math.log2(beta)))

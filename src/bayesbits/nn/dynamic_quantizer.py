@@ -5,7 +5,6 @@ of the whole tensor, so that an example's codes depend on the batch that it is i
 deployed. Nothing is learned or calibrated, nothing is clipped, and gradients pass straight through.
 """
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from bayesbits.functional.dynamic import DYNAMIC_BITS, dynamic_codes, dynamic_ends, dynamic_grid
 from bayesbits.nn.gates import Gates
-from bayesbits.nn.quantizer import Quantizer
+from bayesbits.nn.quantizer import Ends, Quantizer
 
 FLOAT = 32
 """The width of a plan that leaves the tensor in float."""
@@ -52,13 +51,7 @@ class DynamicQuantizer(Quantizer):
     def set_kind(self, kind: str) -> None:
         """Nothing to do: every tensor has the range that it has."""
 
-    def set_range(
-        self,
-        beta: float | Sequence[float] | Tensor,
-        *,
-        signed: bool | None = None,
-        alpha: float | Tensor | None = None,
-    ) -> None:
+    def _set_range(self, kind: str, beta: Ends, alpha: Ends | None) -> None:
         raise ValueError("an activation that is quantized at run time has no range that could be set")
 
     def forward(self, x: Tensor, stretch: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:

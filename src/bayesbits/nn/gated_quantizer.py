@@ -21,7 +21,7 @@ from bayesbits.functional import gated_quantize
 from bayesbits.functional.grid import MIN_BITS
 from bayesbits.functional.operation import check_range
 from bayesbits.nn.gates import Gates
-from bayesbits.nn.quantizer import Quantizer
+from bayesbits.nn.quantizer import Ends, Quantizer
 
 _LARGEST_LOGARITHM = 60.0  # ranges from 1e-26 to 1e26, which float32 can divide into steps
 
@@ -99,24 +99,13 @@ class GatedQuantizer(Quantizer):
         """The parameters of the present range: the logarithm of beta, and of -alpha where the range is asymmetric."""
         return [self.log_beta] if self.log_alpha is None or not self.asymmetric else [self.log_beta, self.log_alpha]
 
-    def set_range(
-        self,
-        beta: float | Sequence[float] | Tensor,
-        *,
-        signed: bool | None = None,
-        alpha: float | Tensor | None = None,
-    ) -> None:
-        """Set the end of the range, and the sign where one is given; with `alpha` the range becomes asymmetric."""
+    def _set_range(self, kind: str, beta: Ends, alpha: Ends | None) -> None:
         upper = _checked_logarithm(beta)
-        if alpha is None:
-            kind = "symmetric" if (self.signed if signed is None else signed) else "unsigned"
-        else:
-            kind = "asymmetric"
-            lower = _checked_logarithm(-alpha)
+        lower = None if alpha is None else _checked_logarithm(-torch.as_tensor(alpha, dtype=torch.float64))
         self.set_kind(kind)
         with torch.no_grad():
             self.log_beta.copy_(upper)
-            if alpha is not None:
+            if lower is not None:
                 assert self.log_alpha is not None
                 self.log_alpha.copy_(lower)
 
@@ -164,13 +153,7 @@ class GatedQuantizer(Quantizer):
 class KnownRangeQuantizer(GatedQuantizer):
     """A quantizer whose range is known without data, as that of the output of softmax, and stays where it is."""
 
-    def set_range(
-        self,
-        beta: float | Sequence[float] | Tensor,
-        *,
-        signed: bool | None = None,
-        alpha: float | Tensor | None = None,
-    ) -> None:
+    def _set_range(self, kind: str, beta: Ends, alpha: Ends | None) -> None:
         """Keep the range, whatever values were seen."""
 
 
@@ -178,7 +161,7 @@ def _exponential(logarithm: Tensor) -> Tensor:
     return logarithm.float().clamp(-_LARGEST_LOGARITHM, _LARGEST_LOGARITHM).exp()
 
 
-def _checked_logarithm(beta: float | Sequence[float] | Tensor) -> Tensor:
+def _checked_logarithm(beta: Ends) -> Tensor:
     values = torch.as_tensor(beta, dtype=torch.float64)
     if values.dim() > 1 or values.numel() == 0:
         raise ValueError(

@@ -18,6 +18,8 @@ from bayesbits.nn.gates import Gates
 _MODES = ("learning", "fixed", "off")
 KINDS = ("unsigned", "symmetric", "asymmetric")
 """The kinds of ranges; the state has their positions."""
+Ends = float | Sequence[float] | Tensor
+"""An end of a range, or one for each index of axis 0."""
 
 
 class Quantizer(nn.Module):
@@ -95,14 +97,14 @@ class Quantizer(nn.Module):
         """The parameters of the range that learn, or that may after another calibration."""
         return [parameter for parameter in self.range_parameters() if parameter.requires_grad]
 
-    def set_range(
-        self,
-        beta: float | Sequence[float] | Tensor,
-        *,
-        signed: bool | None = None,
-        alpha: float | Tensor | None = None,
-    ) -> None:
+    def set_range(self, beta: Ends, *, signed: bool | None = None, alpha: Ends | None = None) -> None:
         """Set the end of the range, and the sign where one is given; with `alpha` the range becomes asymmetric."""
+        symmetric = self.signed if signed is None else signed
+        kind = "asymmetric" if alpha is not None else "symmetric" if symmetric else "unsigned"
+        self._set_range(kind, beta, alpha)
+
+    def _set_range(self, kind: str, beta: Ends, alpha: Ends | None) -> None:
+        """Set the range to one of `KINDS`, with these ends."""
         raise NotImplementedError
 
     def start(self, sample: Tensor) -> None:

@@ -322,9 +322,12 @@ def _stage(key: str, cls: Callable[..., Part], table: Table, seed: int) -> Part:
 
 
 def read_spec(table: Table) -> Spec:
-    """The spec of a table `[spec]`."""
+    """The spec of a table `[spec]`; the preset of a runtime is the one for the activations that the table asks for."""
     options = {key: None if value == _NONE else value for key, value in table.items()}
     preset = options.pop("preset", None)
     if preset is not None and preset not in PRESETS:
         raise ValueError(f"[spec]: preset is {preset!r}; it is one of {', '.join(PRESETS)}")
-    return _part("spec", partial(replace, PRESETS[preset] if preset is not None else Spec()), options)
+    base = PRESETS[preset] if preset is not None else Spec()
+    if preset in BACKENDS and "activations" in options:
+        base = _part("spec", Spec.for_backend, {"backend": preset, "activations": options["activations"]})
+    return _part("spec", partial(replace, base), options)

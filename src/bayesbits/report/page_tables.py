@@ -149,14 +149,14 @@ def remainder(run: Run) -> Row | None:
     cost = run.cost
     if cost is None:
         return None
-    other_bytes = cost.weight_bytes - sum(entry.weight_bytes for entry in cost.stored)
+    other_bytes = cost.weight_bytes - sum(entry.weight_bytes for entry in cost.parts)
     if not cost.unsupported_macs and not other_bytes:
         return None
     return f"{cost.unsupported_macs:,}", f"{_remaining_share(cost):.1f}%", f"{other_bytes:,}"
 
 
 def _remaining_share(cost: Cost) -> float:
-    return abs(100 - sum(entry.share for entry in cost.multiplied))  # rounding must not give -0.0
+    return abs(100 - sum(entry.share for entry in cost.parts))  # rounding must not give -0.0
 
 
 def fixed_channels(topology: Topology) -> list[Row]:

@@ -1,7 +1,8 @@
 """The loop of a sweep: runs are started as workers become free, and their endings are noted.
 
-A run that fails does not stop the others. One whose process was killed goes on from its checkpoint, a few times. After
-Ctrl-C or SIGTERM nothing is started any more, and the runs are asked to write their checkpoints and to end.
+A run waits where another one trains the same float network. One that fails does not stop the others, and one whose
+process was killed goes on from its checkpoint, a few times. After Ctrl-C or SIGTERM nothing is started any more, and
+the runs are asked to write their checkpoints and to end.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from bayesbits.recipes.run_folder import prepare
 from bayesbits.sweeps.entries import Entry, State, finished_result
+from bayesbits.sweeps.float_networks import SharedFloatNetworks
 from bayesbits.sweeps.workers import Ending, Outcome, Workers
 from bayesbits.training.errors import StopSignals
 
@@ -30,6 +32,7 @@ def run_entries(
     """Run every entry that is not done; returns when all have ended, or when a signal has stopped them."""
     waiting = deque(entry for entry in entries if entry.state is not State.DONE)
     running: dict[Path, Entry] = {}
+    floats = SharedFloatNetworks(entries)
     stopping = False
     try:
         while waiting or running:
@@ -37,9 +40,9 @@ def run_entries(
                 stopping = True
                 waiting.clear()
                 workers.stop()
-            while waiting and workers.free and not stop.received:
-                entry = waiting.popleft()
-                _start(entry, workers)
+            while workers.free and not stop.received and (entry := floats.next_of(waiting)) is not None:
+                waiting.remove(entry)
+                _start(entry, workers, floats)
                 running[entry.folder] = entry
                 observe(entry)
             for folder, outcome in workers.finished():
@@ -57,10 +60,10 @@ def run_entries(
         raise
 
 
-def _start(entry: Entry, workers: Workers) -> None:
-    prepare(
-        entry.folder, entry.run.recipe
-    )  # again, too: what may differ, such as the folder of the data, is as asked for
+def _start(entry: Entry, workers: Workers, floats: SharedFloatNetworks) -> None:
+    # The recipe is written again, too: what may differ, such as the folder of the data, is as asked for.
+    prepare(entry.folder, entry.run.recipe)
+    floats.give(entry)
     entry.state, entry.started = State.RUNNING, time.monotonic()
     workers.start(entry.folder)
 

@@ -3,49 +3,15 @@
 import itertools
 
 import pytest
-import torch
-from torch import nn
 
 import bayesbits as bb
 from bayesbits.deploy.onnx import measure as implementation
-from bayesbits.deploy.onnx.measure import MeasuredNetwork, measure, network_ms
+from bayesbits.deploy.onnx.measure import measure
 from bayesbits.deploy.onnx.runtime import Session
 from bayesbits.records.latency_table import LatencyTable
+from tests.deploy.onnx.timed import EXAMPLE, NARROW, Network, network
 
-EXAMPLE = torch.zeros(1, 2, 8, 8)
-NARROW = bb.Spec(bits=(4, 8))
 WHOLE = bb.Spec(bits=(4, 8), prune=False)  # one number of channels, and so few rows
-
-
-class Network(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Conv2d(2, 40, 3, padding=1), nn.Conv2d(40, 40, 3, padding=1)
-        self.third, self.depthwise = nn.Conv2d(40, 40, 3, padding=1), nn.Conv2d(40, 40, 3, groups=40)
-        self.head = nn.Linear(40, 3)
-
-    def forward(self, x):
-        x = self.third(self.second(self.first(x).relu()).relu()).relu()
-        return self.head(self.depthwise(x).relu().amax((2, 3)))
-
-
-def network():
-    torch.manual_seed(0)
-    return Network().eval()
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """Every session takes a time that depends on its size alone; the list holds what was timed."""
-    timed = []
-
-    def fastest(self, feeds, rounds):
-        elements = sum(array.size for array in feeds.values())
-        timed.append(elements)
-        return 1e-3 + 1e-9 * elements
-
-    monkeypatch.setattr(Session, "fastest", fastest)
-    return timed
 
 
 def test_layers_of_the_same_shape_share_their_rows_and_are_timed_once(clock, tmp_path):
@@ -72,22 +38,6 @@ def test_layers_of_the_same_shape_share_their_rows_and_are_timed_once(clock, tmp
     assert 0.4 < table.overheads[1].share < 0.7
     row = first.row("codes", 2, 40)  # without the time of a call
     assert table.rows[row] == pytest.approx(1e3 * (1e-9 * 2 * 64 - 1e-9), rel=1e-6)
-
-
-def test_whole_networks_that_were_measured_are_predicted_exactly(clock):
-    spec = bb.Spec(bits=(2, 4, 8, 32))
-    table = measure(network(), EXAMPLE, spec)
-    assert table.kinds() == (8, 32)
-    assert {layer.forms for layer in table.layers[:4]} == {("codes", "numbers", "float")}
-    measured = MeasuredNetwork(network(), EXAMPLE, spec, 1)
-    compressor = bb.attach(network(), EXAMPLE, spec)
-    plans = measured.plans()
-    assert [(kind, part) for kind, part, _ in plans] == [(k, p) for k in (8, 32) for p in (1.0, 0.5)]
-    for (kind, _, plan), overhead in zip(plans, table.overheads, strict=True):
-        assert compressor.cost(plan, table).latency_ms == pytest.approx(overhead.network_ms)
-        widths = {plan.bits[activation.name] for activation in compressor.topology.activations[1:]}
-        assert widths <= {8: {2, 8}, 32: {32}}[kind]
-    assert {plans[0][2].bits[a.name] for a in compressor.topology.activations[1:]} == {2, 8}
 
 
 def test_measuring_that_is_stopped_goes_on_where_it_was(clock, tmp_path, monkeypatch):
@@ -136,20 +86,6 @@ def test_a_table_of_another_machine_or_network_is_not_continued(clock, tmp_path)
     with pytest.raises(ValueError, match="was measured for another network or spec"):
         measure(network(), EXAMPLE, path=path)
     assert LatencyTable.load(path) == table
-
-
-def test_a_real_clock_gives_times_of_every_row():
-    model = nn.Sequential(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6, 3)).eval()
-    example = torch.randn(1, 2, 8)
-    table = measure(model, example, rounds=1)
-    table.check(bb.trace(model, example))
-    assert all(ms >= 0 for ms in table.rows.values())
-    assert all(one.network_ms > 0 for one in table.overheads)
-    compressor = bb.attach(model, example)
-    compressor.calibrate([example])
-    compressor.fix(bb.Plan.uniform(compressor.topology))
-    small = bb.deploy(compressor)
-    assert network_ms(implementation.to_onnx(small, example, "fast"), small, example, threads=1, rounds=1) > 0
 
 
 def test_wrong_options_are_named():

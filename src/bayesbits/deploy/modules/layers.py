@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bayesbits.deploy.modules.quantizers import describe_output, emit, output_scale
 from bayesbits.functional.dynamic import LEVELS, dynamic_codes, dynamic_ends, dynamic_grid
 from bayesbits.nn.grouping import along_groups
 from bayesbits.records.integer_network import IntegerLayer, IntegerNetwork
@@ -70,13 +71,12 @@ class ExactLayer(nn.Module):
         grid = network.grid(layer.input)
         spatial = (1,) * (0 if layer.kind == "linear" else len(layer.weight_shape) - 2)
         self.register_buffer("codes", network.codes(layer.name))
-        scale, bias = torch.tensor(grid.step) * network.steps(layer.name), network.bias(layer.name)
-        if layer.output is not None:
-            scale = scale / torch.tensor(network.grid(layer.output).step)
-        elif bias is not None:
+        scale = output_scale(network, layer, torch.tensor(grid.step) * network.steps(layer.name))
+        self.register_buffer("scale", scale.reshape(-1, *spatial))
+        bias = network.bias(layer.name)
+        if bias is not None and layer.output is None:
             bias = network.bias_numbers(layer).reshape(-1, *spatial)
         self.register_buffer("bias", bias)
-        self.register_buffer("scale", scale.reshape(-1, *spatial))
         self.wide = largest_sum(network, layer) >= EXACT_IN_FLOAT32
 
     def forward(self, codes: Tensor) -> Tensor:
@@ -84,15 +84,12 @@ class ExactLayer(nn.Module):
         dtype = torch.float64 if self.wide or codes.is_cuda else torch.float32
         bias = None if self.bias is None or self.layer.output is None else self.bias.to(dtype)
         sums = _apply(self.layer, codes.to(dtype), self.codes.to(dtype), bias)
-        scaled = (torch.round(sums) if codes.is_cuda else sums).float() * self.scale
-        if self.layer.output is None:
-            return scaled if self.bias is None else scaled + self.bias
-        return torch.clamp(torch.round(scaled), self.layer.output_low, self.layer.output_high)
+        emitted = emit(self.layer, (torch.round(sums) if codes.is_cuda else sums).float() * self.scale)
+        return emitted if self.bias is None or self.layer.output is not None else emitted + self.bias
 
     def extra_repr(self) -> str:
         layer = self.layer
-        emits = "numbers" if layer.output is None else f"codes {layer.output_low}..{layer.output_high}"
-        return f"{layer.kind} {layer.weight_shape}, {layer.bits}-bit weights, emits {emits}"
+        return f"{layer.kind} {layer.weight_shape}, {layer.bits}-bit weights, {describe_output(layer)}"
 
 
 class DynamicLayer(nn.Module):

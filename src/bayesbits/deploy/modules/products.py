@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from bayesbits.deploy.modules.quantizers import describe_output, emit, output_scale
 from bayesbits.records.integer_network import IntegerNetwork, IntegerProduct
 
 
@@ -30,22 +31,15 @@ class ExactProduct(nn.Module):
         self.product = product
         assert product.left is not None
         assert product.right is not None
-        scale = torch.tensor(network.grid(product.left).step) * torch.tensor(network.grid(product.right).step)
-        if product.output is not None:
-            scale = scale / torch.tensor(network.grid(product.output).step)
-        self.register_buffer("scale", scale)
+        step = torch.tensor(network.grid(product.left).step) * torch.tensor(network.grid(product.right).step)
+        self.register_buffer("scale", output_scale(network, product, step))
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
         # The number of terms is known only here; sums of products of 16 bits are exact in float64 up to 2^37 terms.
-        scaled = torch.matmul(left.double(), right.double()).float() * self.scale
-        if self.product.output is None:
-            return scaled
-        return torch.clamp(torch.round(scaled), self.product.output_low, self.product.output_high)
+        return emit(self.product, torch.matmul(left.double(), right.double()).float() * self.scale)
 
     def extra_repr(self) -> str:
-        product = self.product
-        emits = "numbers" if product.output is None else f"codes {product.output_low}..{product.output_high}"
-        return f"{product.left} x {product.right}, emits {emits}"
+        return f"{self.product.left} x {self.product.right}, {describe_output(self.product)}"
 
 
 def make_product(network: IntegerNetwork, product: IntegerProduct) -> nn.Module:

@@ -1,9 +1,9 @@
-"""From numbers to codes, and from codes to numbers."""
+"""From numbers to codes, from codes to numbers, and what layers and products emit of the two."""
 
 import torch
 from torch import Tensor, nn
 
-from bayesbits.records.integer_network import Grid
+from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerProduct
 
 
 class Quantize(nn.Module):
@@ -38,6 +38,21 @@ class Dequantize(nn.Module):
 
     def extra_repr(self) -> str:
         return _describe(self.grid)
+
+
+def output_scale(network: IntegerNetwork, part: IntegerLayer | IntegerProduct, step: Tensor) -> Tensor:
+    """The factor of the sums of a layer or product, whose step is given: to numbers, or to steps of its output."""
+    return step if part.output is None else step / torch.tensor(network.grid(part.output).step)
+
+
+def emit(part: IntegerLayer | IntegerProduct, scaled: Tensor) -> Tensor:
+    """What a layer or product emits for its scaled sums: codes, or the numbers themselves."""
+    return scaled if part.output is None else torch.clamp(torch.round(scaled), part.output_low, part.output_high)
+
+
+def describe_output(part: IntegerLayer | IntegerProduct) -> str:
+    """What a layer or product emits, in words."""
+    return "emits numbers" if part.output is None else f"emits codes {part.output_low}..{part.output_high}"
 
 
 def _describe(grid: Grid) -> str:
