@@ -256,9 +256,10 @@ def find_unsupported(program: Program, layers: tuple[FoundLayer, ...]) -> dict[f
 def custom_operation_refusal(name: str) -> str:
     """Why a network with this operation can be neither saved nor exported, and the way out."""
     experts = ' (for experts of transformers, model.set_experts_implementation("batched_mm") does so)'
+    hint = experts if name.startswith("transformers") else ""
     return (
         f"{name} is none of torch's own operations; a deployed network that calls it can be neither saved nor "
-        f"exported. Replace it by operations of torch before attaching{experts if name.startswith('transformers') else ''}"
+        f"exported. Replace it by operations of torch before attaching{hint}"
     )
 
 
@@ -312,6 +313,9 @@ def _own_norm(program: Program, kind: str, calls: list[fx.Node]) -> str | None:
         return None
     module = program.module(reader)
     if not isinstance(module, BatchNorm) or module.running_var is None:
+        return None
+    groups = arguments(calls[0])["groups"] if kind == "conv_transpose" else 1
+    if groups > 1 and shape(operands(calls[0])[1])[:2] != (groups, 1):  # the outputs are on no axis of the weight
         return None
     features_first = kind == "linear" and len(shape(calls[0])) != 2  # batch norm would read positions as channels
     return None if features_first or program.calls_of[program.path(reader)] != 1 else program.path(reader)
