@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import fx
 
+import bayesbits as bb
 from bayesbits.deploy.graph_json import graph_from_data, graph_to_data
 
 
@@ -57,6 +58,38 @@ def node(target: str, op: str = "call_function", **more) -> list:
 def test_what_is_refused(data, message):
     with pytest.raises(ValueError, match=message):
         graph_from_data(data)
+
+
+@torch.library.custom_op("bayesbits_tests::double", mutates_args=())
+def double(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+
+
+@double.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+class Doubled(torch.nn.Module):
+    """Calls an operation of this file."""
+
+    def forward(self, x):
+        return double(x)
+
+
+@pytest.mark.filterwarnings("ignore:.*none of torch's own operations")
+def test_custom_operations_are_refused_with_their_module(tmp_path):
+    model, x = torch.nn.Sequential(torch.nn.Linear(4, 4), Doubled(), torch.nn.Linear(4, 2)), torch.ones(2, 4)
+    compressor = bb.attach(model.eval(), x)
+    compressor.calibrate([x])
+    compressor.fix(bb.Plan.uniform(compressor.topology, 8, 8))
+    small = bb.deploy(compressor)
+    message = "^1: bayesbits_tests::double is none of torch's own operations; .* Replace it by operations of torch"
+    with pytest.raises(ValueError, match=message):
+        bb.save(small, tmp_path / "small")
+    with pytest.raises(ValueError, match=message):
+        bb.export_onnx(small, x, tmp_path / "small.onnx")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_cannot_be_stored_is_named():

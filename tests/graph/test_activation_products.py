@@ -81,6 +81,22 @@ class Square(nn.Module):
         return self.layer(x @ x.transpose(1, 2)) + F.scaled_dot_product_attention(x, x, x)
 
 
+class Queries(nn.Module):
+    """Learned queries, as in the first decoder layer of DETR: a layer reads parameters alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.layer = nn.Parameter(torch.randn(3, 4)), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(self.table) @ x.transpose(1, 2)
+
+
+def test_a_layer_of_parameters_alone_computes_an_operand():
+    (product,) = read(Queries(), torch.randn(2, 5, 4)).products
+    assert (product.name, product.macs) == ("matmul", 2 * 3 * 4 * 5)
+
+
 def test_an_operand_that_is_the_networks_input_is_one():
     topology = read(Square(), torch.randn(2, 4, 4))
     given = {activation.name: activation.network_input for activation in topology.activations}

@@ -91,5 +91,21 @@ def test_weights_that_are_computed_stay_in_float(norm: Any) -> None:
     model.twin = norm(model.twin)
     topology = trace(model, ROWS)
     assert [layer.name for layer in topology.layers] == ["first", "last"]
-    assert ("twin", "computed weight") in [(entry.name, entry.what) for entry in topology.unsupported]
+    found = [(entry.name, entry.what, entry.macs) for entry in topology.unsupported]
+    assert found == [("", "untraced network", 0), ("twin", "computed weight", 3 * 24)]
     assert topology.macs == 3 * 24 + 3 * 24 + 3 * 12
+
+
+def test_where_all_weights_are_computed_the_network_is_refused_with_the_way_out() -> None:
+    model = DataDependent()
+    for name in ("first", "twin", "last"):
+        parametrizations.weight_norm(model.get_submodule(name))
+    with pytest.raises(
+        ValueError, match=r"nothing of DataDependent can be quantized: first, twin, last: its weight"
+    ) as e:
+        bb.attach(model, ROWS)
+    assert 'remove_parametrizations(module, "weight")' in str(e.value)
+    assert "torch.export cannot take it at graph/networks.py:" in str(e.value)
+    for name in ("first", "twin", "last"):
+        nn.utils.parametrize.remove_parametrizations(model.get_submodule(name), "weight")
+    assert len(trace(model, ROWS).layers) == 3

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bayesbits.graph.exported_program import export
-from bayesbits.graph.layers import find_layers, layer_input, layer_kind, other_parameters
+from bayesbits.graph.layers import custom_operation_refusal, find_layers, layer_input, layer_kind, other_parameters
 from bayesbits.graph.trace import trace
 from tests.graph.networks import IMAGES, ROWS, Other
 
@@ -52,7 +52,11 @@ def test_an_operation_that_torch_does_not_know_is_listed() -> None:
             return self.last(halve(self.first(x)))
 
     topology = trace(Custom(), ROWS)
-    assert [(entry.what, entry.macs) for entry in topology.unsupported] == [("custom operation", 0)]
+    ((what, macs, reason),) = [(entry.what, entry.macs, entry.reason) for entry in topology.unsupported]
+    assert (what, macs) == ("custom operation", 0)
+    assert reason.startswith("its MACs are not known and not counted, as bayesbits_tests::halve is none of torch's own")
+    assert reason.endswith("Replace it by operations of torch before attaching")
+    assert 'set_experts_implementation("batched_mm")' in custom_operation_refusal("transformers::grouped_mm_fallback")
     assert (topology.group("first").reason or "").startswith("feeds custom operation")
 
 

@@ -273,6 +273,35 @@ def test_the_fused_transformer_layer_cannot_pass_the_quantizers_by():
     assert not layer._forward_pre_hooks
 
 
+@pytest.mark.filterwarnings("ignore:.*of the MACs stay in float")
+@pytest.mark.parametrize("root", [True, False])
+def test_an_encoder_hands_no_nested_tensors_to_its_layers(root):
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0), 1)
+    model = encoder if root else Padded(encoder)
+    inputs = {"src": torch.randn(2, 5, 16), "src_key_padding_mask": torch.arange(5) > torch.tensor([[4], [2]])}
+    compressor = bb.attach(model, inputs)
+    compressor.calibrate([inputs])
+    compressor.fix(bb.Plan.uniform(compressor.topology, 4, 4))
+    trained = model(**inputs)
+    again = copy.deepcopy(model).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(again(**inputs), trained)
+    compressor.detach()
+    assert (type(encoder), encoder.use_nested_tensor) == (nn.TransformerEncoder, True)
+
+
+class Padded(nn.Module):
+    """The mean over all positions, so that a padded one counts as it is computed."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.head = encoder, nn.Linear(16, 4)
+
+    def forward(self, src: torch.Tensor, src_key_padding_mask: torch.Tensor) -> torch.Tensor:
+        return self.head(self.encoder(src, src_key_padding_mask=src_key_padding_mask).mean(1))
+
+
 LOWER_ROOMS = ("nn", "functional", "utils")
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayesbits.utils.short_names import shorten_names
+from bayesbits.utils.short_names import list_names, shorten_names
 
 NAMES = ["classifier.1", "classifier.3", *(f"encoder.layers.{place}.attention.self.query" for place in (10, 11))]
 
@@ -19,6 +19,11 @@ def test_where_short_names_would_be_the_same_they_are_only_as_long_as_needed():
     first, second = shorten_names(same, 12)
     assert first != second
     assert len(first) < len(same[0])
+
+
+def test_long_lists_of_names_end_with_a_number():
+    assert list_names(["a", "b", "c"]) == "a, b, c"
+    assert list_names(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
 
 
 @given(st.lists(st.text("ab.1", min_size=1, max_size=30), min_size=1, max_size=12, unique=True), st.integers(4, 20))

@@ -6,7 +6,6 @@ use them (`nn.layer`, `nn.product`, `nn.table`, `nn.batch_norm`, `nn.quantized_o
 weight gets its range.
 """
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,10 +14,11 @@ from torch import nn
 from bayesbits.compression.attachment import Attachment, detach_from, find_attachment
 from bayesbits.compression.calibration import calibrate_weights, calibrated_quantizers
 from bayesbits.compression.compressor import Compressor
+from bayesbits.compression.float_parts import warn_of_float
 from bayesbits.compression.product_check import check_products_run
 from bayesbits.compression.spec import Spec
 from bayesbits.graph.activation_products import FoundProduct
-from bayesbits.graph.layers import ATTENTION_PRODUCT, FoundLayer
+from bayesbits.graph.layers import FoundLayer
 from bayesbits.graph.trace import trace_layers
 from bayesbits.nn.batch_norm import BatchNormParts, attach_batch_norm
 from bayesbits.nn.class_exchange import AttachedModule
@@ -28,11 +28,8 @@ from bayesbits.nn.network import NAME, attach_to_network
 from bayesbits.nn.product import ProductSource, attach_matrix_product, attach_product
 from bayesbits.nn.quantized_output import Output, attach_output
 from bayesbits.nn.table import TableParts, attach_table
-from bayesbits.records.topology import MOST_NAMES, Layer, Topology
+from bayesbits.records.topology import Layer
 from bayesbits.utils.torch_private import BatchNorm, is_compiled
-
-LARGEST_FLOAT_SHARE = 0.05
-"""The share of MACs in float from which on `attach` warns."""
 
 
 def attach(model: nn.Module, example_inputs: Any, spec: Spec | None = None) -> Compressor:
@@ -72,7 +69,7 @@ def attach(model: nn.Module, example_inputs: Any, spec: Spec | None = None) -> C
     if not isinstance(spec, Spec):
         raise TypeError(f"the spec is a {type(spec).__name__}; it is a bayesbits.Spec, such as Spec(bits=(2, 4, 8))")
     topology, found, products = trace_layers(model, example_inputs, activation_products=spec.activation_products)
-    _warn_of_float(topology, spec)
+    warn_of_float(topology, spec)
     attachment = Attachment(topology, spec, example_inputs)
     try:
         _attach_to_modules(model, attachment, {layer.name: layer for layer in found})
@@ -85,26 +82,6 @@ def attach(model: nn.Module, example_inputs: Any, spec: Spec | None = None) -> C
         detach_from(model)
         raise
     return Compressor(model)
-
-
-def _warn_of_float(topology: Topology, spec: Spec) -> None:
-    """Warn where a large part of the network is not attached to, and name the largest entries."""
-    share = sum(entry.macs for entry in topology.unsupported) / topology.macs
-    if share > LARGEST_FLOAT_SHARE:
-        entries = sorted(topology.unsupported, key=lambda entry: -entry.macs)[:MOST_NAMES]
-        named = ", ".join(
-            f"{entry.name or 'the network'} ({entry.what}, {entry.macs / topology.macs:.1%})"
-            for entry in entries
-            if entry.macs
-        )
-        multiplied = any(entry.what == ATTENTION_PRODUCT and entry.macs for entry in topology.unsupported)
-        asked = multiplied and not spec.activation_products and spec.activations != "float"
-        advice = ". Spec(activation_products=True) quantizes products of attention too" if asked else ""
-        warnings.warn(
-            f"{share:.1%} of the MACs stay in float and count at 32 bits: {named}; compressor.topology.unsupported "
-            f"lists all of them with the reasons{advice}",
-            stacklevel=3,
-        )
 
 
 def check_free(model: nn.Module) -> None:

@@ -29,6 +29,7 @@ from bayesbits.nn.network import NAME
 from bayesbits.records.latency_table import LatencyTable
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Topology
+from bayesbits.utils.short_names import list_names
 
 
 class Compressor:
@@ -310,7 +311,7 @@ def check_gated(compressor: Compressor, what: str, *, learns: bool = False) -> N
 def _warn_of_frozen(what: str, parameters: Mapping[str, nn.Parameter]) -> None:
     frozen = [name for name, parameter in parameters.items() if parameter.numel() and not parameter.requires_grad]
     if frozen:
-        named = ", ".join(frozen[:3]) + (f" and {len(frozen) - 3} more" if len(frozen) > 3 else "")
+        named = list_names(frozen)
         warnings.warn(
             f"{len(frozen)} of {len(parameters)} {what} were frozen by requires_grad_(False) and are left out, not to "
             f"learn: {named}. To freeze the weights alone, leave out compressor.attachment.parameters(), or "

@@ -14,6 +14,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from bayesbits.graph.exported_program import operation
+from bayesbits.graph.flat_network import inner_path
+from bayesbits.graph.layers import custom_operation_refusal
 from bayesbits.utils.torch_private import OpOverload, operation_arguments
 
 SIZES: dict[str, Callable[..., Any]] = {
@@ -27,6 +30,7 @@ KINDS: dict[str, type] = {"dtype": torch.dtype, "memory_format": torch.memory_fo
 
 def graph_to_data(graph: fx.Graph) -> list[dict[str, Any]]:
     """The nodes of a graph, in running order."""
+    refuse_custom_operations(graph)
     return [
         {
             "name": node.name,
@@ -60,6 +64,14 @@ def graph_from_data(data: Any) -> fx.Graph:
         else:
             raise ValueError(f"the node {name!r} is a {op!r} of {target!r}, which no stored graph has")
     return graph
+
+
+def refuse_custom_operations(graph: fx.Graph) -> None:
+    """Raise where a graph calls an operation that other code has registered: no other process knows it."""
+    for node in graph.nodes:
+        if isinstance(node.target, OpOverload) and not str(node.target).startswith("aten."):
+            *_, (path, _) = (node.meta.get("nn_module_stack") or {"": ("", None)}).values()
+            raise ValueError(f"{inner_path(path) or 'the network'}: {custom_operation_refusal(operation(node))}")
 
 
 def _target_name(node: fx.Node) -> str:

@@ -144,10 +144,9 @@ def _zero_unless(emitted: Tensor, weight: Tensor, layer: Layer) -> Tensor:
 
 def _along_outputs(values: Tensor, layer: Layer) -> Tensor:
     """A vector over the output channels in a shape that broadcasts against the weight."""
-    if layer.kind == "conv_transpose" and layer.groups > 1 and not layer.depthwise:
-        raise ValueError(
-            f"the weight of {layer.name}, a transposed convolution with groups, has no axis of output channels along "
-            "which its batch norm could be folded. To fix this: one convolution for each group"
-        )
+    if layer.kind == "conv_transpose" and layer.groups > 1:  # each group has rows, one for each input, of its outputs
+        inputs = layer.weight_shape[0] // layer.groups
+        rows = values.reshape(layer.groups, -1).repeat_interleave(inputs, 0)
+        return rows.reshape(*rows.shape, *[1] * (len(layer.weight_shape) - 2))
     axis = output_axis(layer.kind, layer.groups)
     return values.reshape(*[1] * axis, -1, *[1] * (len(layer.weight_shape) - axis - 1))

@@ -53,7 +53,7 @@ def find_activation_products(
     program: Program, layers: Sequence[FoundLayer], unsupported: Mapping[fx.Node, Unsupported]
 ) -> tuple[FoundProduct, ...]:
     """The products of two activations, in running order."""
-    computed = _computed(program, {call for layer in layers for call in layer.calls} | set(unsupported))
+    computed = _computed(program, {call for layer in layers for call in layer.calls}, set(unsupported))
     found = [node for node in program.nodes if node in unsupported and _is_product(node, computed)]
     numbers = _numbered(program, set(found))
     calls: dict[tuple[str, MatrixProductCall], list[fx.Node]] = {}
@@ -116,15 +116,19 @@ def _is_product(node: fx.Node, computed: Collection[fx.Node]) -> bool:
     )
 
 
-def _computed(program: Program, weighted: Collection[fx.Node]) -> set[fx.Node]:
-    """The tensors that depend on a float input of the network, or on a layer or embedding of any input."""
+def _computed(program: Program, layers: Collection[fx.Node], others: Collection[fx.Node]) -> set[fx.Node]:
+    """The tensors that depend on a float input of the network, on a layer, or on an embedding of any input.
+
+    Layers count whatever they read: queries and relative positions may be computed from parameters alone.
+    """
     given: set[fx.Node] = set(program.inputs)
     computed: set[fx.Node] = {node for node in program.inputs if is_float(node)}
     for node in program.nodes:
-        if given.intersection(node.all_input_nodes):
+        reads = node.all_input_nodes
+        if given.intersection(reads):
             given.add(node)
-            if node in weighted or computed.intersection(node.all_input_nodes):
-                computed.add(node)
+        if node in layers or (node in others and node in given) or computed.intersection(reads):
+            computed.add(node)
     return computed
 
 

@@ -8,6 +8,7 @@ all other MACs are one number; the topology says so.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from traceback import extract_tb
 from typing import Any
 
 import torch
@@ -16,10 +17,16 @@ from torch import Tensor, nn
 from bayesbits.cost.macs import MacCounter, layer_macs
 from bayesbits.graph.flat_network import returned_tensors
 from bayesbits.graph.layers import layer_kind, other_parameters, weight_of
+from bayesbits.graph.symbolic_sizes import in_users_code, in_words
 from bayesbits.records.topology import Activation, ChannelGroup, Layer, Topology, Unsupported
 from bayesbits.utils.modes import evaluation_mode
 from bayesbits.utils.pytree import tensors_in
 
+COMPUTED = "computed weight"
+COMPUTED_REASON = (
+    "its weight is no parameter but computed in every pass, as by weight norm; "
+    'torch.nn.utils.parametrize.remove_parametrizations(module, "weight") makes it one'
+)
 REASON = "the network could not be traced, so the paths of its channels are not known"
 
 
@@ -39,9 +46,8 @@ def trace_with_hooks(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
     """The topology of a network for which torch.export raised `error`; raises what the network itself raises."""
     parameters = {id(parameter): name for name, parameter in model.named_parameters()}
     seen, macs = _run(model, args, kwargs)
-    computed = [name for name, record in seen.items() if id(weight_of(record.module)) not in parameters]
-    for name in computed:  # weight and spectral norm: the weight is computed again in every run
-        del seen[name]
+    names = [name for name, record in seen.items() if id(weight_of(record.module)) not in parameters]
+    computed = {name: seen.pop(name) for name in names}  # weight and spectral norm compute it again in every run
     floats = [tensor for tensor in tensors_in((args, kwargs)) if tensor.is_floating_point()]
     activations = _activations(seen, floats)
     reads = {name: activation.name for activation in activations for name in activation.consumers}
@@ -62,8 +68,8 @@ def trace_with_hooks(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
         shared_ranges=(),
         groups=tuple(groups),
         unsupported=(
-            _unsupported(error, macs - sum(layer.macs for layer in layers)),
-            *(Unsupported(name, "computed weight", 0, "its weight is computed, and no parameter") for name in computed),
+            _unsupported(error, macs - sum(one.macs for one in (*layers, *computed.values()))),
+            *(Unsupported(name, COMPUTED, record.macs, COMPUTED_REASON) for name, record in computed.items()),
         ),
         output_layers=(),
         other_parameters=other_parameters(model, (), [layer.name for layer in layers]),
@@ -151,5 +157,7 @@ def _layer(name: str, record: _Seen, parameter: str, activation: str, first: int
 def _unsupported(error: Exception, macs: int) -> Unsupported:
     """The message of torch.export, shortened, with the MACs that no layer accounts for."""
     text = str(error).strip().partition("\n")[0]
-    reason = f"torch.export cannot take it ({type(error).__name__}: {text[:300]}); read by a run with hooks"
+    frames = [frame for frame in extract_tb(error.__traceback__) if in_users_code(frame.filename)]
+    place = f" at {in_words(frames[-1].filename, frames[-1].lineno or 0, frames[-1].name)}" if frames else ""
+    reason = f"torch.export cannot take it{place} ({type(error).__name__}: {text[:300]}); read by a run with hooks"
     return Unsupported("", "untraced network", max(macs, 0), reason)

@@ -38,6 +38,7 @@ RECURRENT = {
     "rnn_relu_cell": "RNN",
 }
 ATTENTION_PRODUCT = "attention product"
+CUSTOM_OPERATION = "custom operation"
 PRODUCTS = ("scaled_dot_product_attention", "matmul", "mm", "bmm", "baddbmm", "addmm", "einsum")
 
 
@@ -247,9 +248,19 @@ def find_unsupported(program: Program, layers: tuple[FoundLayer, ...]) -> dict[f
             continue
         what, reason = _describe(program, node)
         macs = _node_macs(node)
-        if macs or what in ("embedding", "custom operation", *RECURRENT.values()):
+        if macs or what in ("embedding", CUSTOM_OPERATION, *RECURRENT.values()):
             found[node] = Unsupported(program.path(node) or node.name, what, macs, reason)
     return found
+
+
+def custom_operation_refusal(name: str) -> str:
+    """Why a network with this operation can be neither saved nor exported, and the way out."""
+    experts = ' (for experts of transformers, model.set_experts_implementation("batched_mm") does so)'
+    hint = experts if name.startswith("transformers") else ""
+    return (
+        f"{name} is none of torch's own operations; a deployed network that calls it can be neither saved nor "
+        f"exported. Replace it by operations of torch before attaching{hint}"
+    )
 
 
 def data_of(call: fx.Node) -> fx.Node:
@@ -303,6 +314,9 @@ def _own_norm(program: Program, kind: str, calls: list[fx.Node]) -> str | None:
     module = program.module(reader)
     if not isinstance(module, BatchNorm) or module.running_var is None:
         return None
+    groups = arguments(calls[0])["groups"] if kind == "conv_transpose" else 1
+    if groups > 1 and shape(operands(calls[0])[1])[:2] != (groups, 1):  # the outputs are on no axis of the weight
+        return None
     features_first = kind == "linear" and len(shape(calls[0])) != 2  # batch norm would read positions as channels
     return None if features_first or program.calls_of[program.path(reader)] != 1 else program.path(reader)
 
@@ -313,7 +327,7 @@ def _describe(program: Program, node: fx.Node) -> tuple[str, str]:
     origins = [_origin(used) for used in node.all_input_nodes]
     weights = [program.parameters[origin] for origin in origins if origin in program.parameters]
     if "::" in name:
-        return "custom operation", f"{name} is not one of torch's own, so that its MACs are not known and not counted"
+        return CUSTOM_OPERATION, f"its MACs are not known and not counted, as {custom_operation_refusal(name)}"
     if name.startswith("embedding"):
         return (
             "embedding",

@@ -146,8 +146,10 @@ def early_stop(network: nn.Module, others: Mapping[Place, int]) -> Iterator[None
 
 
 def in_users_code(file: str) -> bool:
-    """Whether a file is part of the network's code, and not of torch."""
-    return bool(file) and not file.startswith(str(Path(torch.__file__).parent))
+    """Whether a file is part of the network's code, and neither of torch nor of this package; its zoo is such code."""
+    package = Path(__file__).parents[1]
+    others = (str(Path(torch.__file__).parent), str(package))
+    return bool(file) and (not file.startswith(others) or file.startswith(str(package / "zoo")))
 
 
 def in_words(file: str, line: int, function: str) -> str:

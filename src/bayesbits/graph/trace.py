@@ -18,12 +18,13 @@ from bayesbits.graph.channel_rules import MOVES, PADS, SAME
 from bayesbits.graph.channels import Channels, follow_channels
 from bayesbits.graph.emitted import find_emitted, find_shared_ranges
 from bayesbits.graph.exported_program import Program, export, is_float, operation
-from bayesbits.graph.hook_trace import trace_with_hooks
+from bayesbits.graph.hook_trace import COMPUTED, trace_with_hooks
 from bayesbits.graph.layers import FoundLayer, find_layers, find_unsupported, layer_input, layer_kind, other_parameters
 from bayesbits.graph.residual import find_additions
 from bayesbits.graph.tables import FoundTable, find_tables
 from bayesbits.records.topology import Activation, Layer, Product, Topology, Unsupported
 from bayesbits.utils.batches import split_inputs
+from bayesbits.utils.short_names import list_names
 
 UNTRACED = "Its layers can be quantized, but no channels can be removed, and it cannot be deployed"
 
@@ -85,18 +86,31 @@ def trace_layers(
         program = export(model, args, kwargs)
     except Exception as error:  # torch.export raises many kinds of errors; a wrong input shows again in the plain run
         topology = trace_with_hooks(model, args, kwargs, error)
+        _check_layers(model, topology)
         warnings.warn(f"{type(model).__name__}: {topology.unsupported[0].reason}. {UNTRACED}", stacklevel=3)
     else:
         reading = read(program, activation_products=activation_products)
         topology, found, products = reading.topology, reading.layers, reading.products
-    if not topology.layers:
-        found_besides = [f"{entry.name or 'the network'} ({entry.what})" for entry in topology.unsupported]
-        others = ", ".join([*(f"{table.name} (embedding)" for table in topology.tables), *found_besides])
-        raise ValueError(
-            f"no weighted layer of {type(model).__name__} runs for these inputs, so there is nothing to quantize; "
-            f"convolutions and products with a matrix of parameters count. Found besides: {others or 'nothing'}"
-        )
+        _check_layers(model, topology)
     return topology, found, products
+
+
+def _check_layers(model: nn.Module, topology: Topology) -> None:
+    """Raise where a network has nothing to quantize, with what was found instead of layers."""
+    if topology.layers:
+        return
+    name, computed = type(model).__name__, [entry for entry in topology.unsupported if entry.what == COMPUTED]
+    if computed:
+        raise ValueError(
+            f"nothing of {name} can be quantized: {list_names([entry.name for entry in computed])}: "
+            f"{computed[0].reason}. And {topology.unsupported[0].reason}, which finds only layers with parameters"
+        )
+    found = [f"{entry.name or 'the network'} ({entry.what})" for entry in topology.unsupported]
+    others = ", ".join([*(f"{table.name} (embedding)" for table in topology.tables), *found])
+    raise ValueError(
+        f"no weighted layer of {name} runs for these inputs, so there is nothing to quantize; convolutions and "
+        f"products with a matrix of parameters count. Found besides: {others or 'nothing'}"
+    )
 
 
 @dataclass(frozen=True)

@@ -127,6 +127,17 @@ class _PlainPath:
         return None
 
 
+class PaddedEncoder(AttachedModule):
+    """Mixed into the class of `nn.TransformerEncoder`, which would hand nested tensors to its layers in evaluation.
+
+    Only the fused layer takes those. Without them padded positions are computed as in training, and not set to zero.
+    """
+
+    @property
+    def use_nested_tensor(self) -> bool:
+        return False
+
+
 def attach_to_network(model: nn.Module, attached: NetworkQuantizers) -> None:
     """Make a network the owner of the quantizers and gates that are attached to its modules, in place."""
     attached.to(next(model.parameters()).device)
@@ -136,3 +147,5 @@ def attach_to_network(model: nn.Module, attached: NetworkQuantizers) -> None:
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoderLayer):
             module.register_forward_pre_hook(_PlainPath())
+        if isinstance(module, nn.TransformerEncoder):
+            exchange_class(module, PaddedEncoder)

@@ -16,13 +16,11 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from bayesbits.records.serialization import Record, find_by_name
+from bayesbits.utils.short_names import list_names
 from bayesbits.utils.tables import text_table
 
 POOLED_BITS = 8
 """The width of the input of a max-pool with indices, where no width of operands is chosen."""
-
-MOST_NAMES = 3
-"""The most names of layers in one cell of a table."""
 
 
 def output_axis(kind: str, groups: int) -> int:
@@ -362,7 +360,7 @@ class Topology(Record):
             "x".join(map(str, layer.weight_shape)),
             f"{layer.macs:,}",
             f"{sum(group.removable for group in groups)} of {len(groups)}",
-            ", ".join(feeds[:MOST_NAMES]) + (f" and {len(feeds) - MOST_NAMES} more" if len(feeds) > MOST_NAMES else ""),
+            list_names(feeds),
         )
 
     @cached_property

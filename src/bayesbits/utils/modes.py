@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import nn
 
 
@@ -21,10 +22,19 @@ def modes_restored(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode inside the block."""
+    """The model in evaluation mode inside the block; it computes as in training but for that.
+
+    Otherwise torch's fused transformer layers would not call their modules, which may be observed, and would set padded
+    positions to zero, which neither an attached nor an exported network does.
+    """
+    fused = torch.backends.mha.get_fastpath_enabled()
     with modes_restored(model):
         model.eval()
-        yield
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fused)
 
 
 @contextmanager

@@ -1,10 +1,12 @@
-"""Short names: long names of layers without their middle, or with initials, and never two of them the same."""
+"""Short names, without their middle or with initials, and never two of them the same; and long lists of names."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 ELLIPSIS = "..."
+MOST_NAMES = 3
+"""How many names a message lists."""
 
 
 def shorten_names(names: Sequence[str], length: int, ellipsis: str = ELLIPSIS) -> list[str]:
@@ -18,6 +20,12 @@ def shorten_names(names: Sequence[str], length: int, ellipsis: str = ELLIPSIS) -
             if len(set(short)) == len(set(names)) and max(map(len, short)) <= allowed:
                 return short
     return list(names)
+
+
+def list_names(names: Sequence[str]) -> str:
+    """The first names, and how many more there are, such as "a, b, c and 2 more"."""
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
 
 
 def _without_middle(name: str, length: int, ellipsis: str) -> str:

@@ -31,6 +31,14 @@ NETWORKS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "valid padding, dilation": (lambda: chain(nn.Conv2d(6, 4, 3, padding="valid", dilation=2)), IMAGES),
     "transposed": (lambda: chain(nn.ConvTranspose2d(6, 4, 3, stride=2, output_padding=1), nn.BatchNorm2d(4)), IMAGES),
     "transposed with groups": (lambda: chain(nn.ConvTranspose2d(6, 4, 2, stride=2, groups=2)), IMAGES),
+    "transposed with groups, norm": (
+        lambda: chain(nn.ConvTranspose2d(6, 4, 2, stride=2, groups=2), nn.BatchNorm2d(4)),
+        IMAGES,
+    ),
+    "transposed depthwise, norm": (
+        lambda: chain(nn.ConvTranspose2d(6, 6, 2, stride=2, groups=6), nn.BatchNorm2d(6)),
+        IMAGES,
+    ),
     "hardtanh": (lambda: chain(nn.Conv2d(6, 4, 1), nn.Hardtanh(-0.5, 0.75), nn.Conv2d(4, 4, 1)), IMAGES),
     "signed relu": (lambda: chain(nn.Conv2d(6, 4, 1), nn.LeakyReLU(), nn.ZeroPad2d(1), nn.Conv2d(4, 4, 3)), IMAGES),
     "one dimension": (lambda: nn.Sequential(nn.Conv1d(3, 4, 3), nn.ReLU(), nn.Conv1d(4, 2, 3)), (2, 3, 9)),

@@ -91,6 +91,31 @@ def test_channels_that_the_plan_removes_are_zero() -> None:
     assert constants.bias[0] != 0.0
 
 
+@pytest.mark.parametrize(("inputs", "outputs", "groups"), [(4, 6, 2), (6, 4, 2), (3, 3, 3)])
+def test_outputs_of_transposed_groups(inputs: int, outputs: int, groups: int) -> None:
+    """The weights in row i and column j make output j of the group that input i belongs to."""
+    model, x = nn.ConvTranspose2d(inputs, outputs, 1, groups=groups), torch.rand(2, inputs, 3, 3)
+    compressor = bb.attach(model.eval(), x, bb.Spec(bits=(8,), per_channel_weights=True))
+    compressor.calibrate([x])
+    compressor.fix(bb.Plan.uniform(compressor.topology, 8, 8))
+    plan, layer = compressor.plan(), compressor.topology.layers[0]
+    derivation = derived_constants._LayerDerivation(
+        compressor, plan, layer, derive_grids(compressor, plan), frozenset()
+    )
+    for output in range(outputs):
+        marks = np.arange(outputs) == output
+        only_input = torch.eye(inputs).reshape(inputs, inputs, 1, 1)  # which inputs this output reads
+        reads = nn.functional.conv_transpose2d(only_input, torch.ones(layer.weight_shape), groups=groups)[:, output]
+        spread = derivation._along(marks).reshape(inputs, -1)
+        assert spread.shape == (inputs, outputs // groups)
+        assert spread.any(1).tolist() == (reads.flatten() > 0).tolist()
+        assert set(np.nonzero(spread)[1]) == {output % (outputs // groups)}
+    constants = derivation.constants()
+    deployed = bb.deploy(compressor).integer
+    assert constants.codes is not None
+    assert constants.codes.tolist() == deployed.codes(layer.name).tolist()
+
+
 def test_the_derivation_imports_nothing_that_it_checks() -> None:
     imported = set()
     for node in ast.walk(ast.parse(Path(derived_constants.__file__).read_text())):

@@ -102,3 +102,12 @@ def test_the_whole_model_returns_inner_tensors_as_well(model: ModelProto) -> Non
 
 def test_constants_of_the_exporter_are_those_that_the_network_does_not_hold(model: ModelProto) -> None:
     assert exporter_constants(model, SMALL) == {"cosines"}
+
+
+def test_inputs_of_the_network_keep_their_dimensions(model: ModelProto) -> None:
+    """Without them the runtime cannot tell how many sizes a Resize reads that are computed from an input's."""
+    model.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 2]))
+    extractor = SubgraphExtractor(model, TENSORS, SMALL)
+    quantizer, layer, _, _ = (extractor.to_model(subgraph).graph.input[0] for subgraph in extractor.subgraphs)
+    assert [dim.dim_param or dim.dim_value for dim in quantizer.type.tensor_type.shape.dim] == ["batch", 2]
+    assert not layer.type.tensor_type.HasField("shape")

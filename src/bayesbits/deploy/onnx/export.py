@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from bayesbits.deploy.graph_json import refuse_custom_operations
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.onnx.custom_nodes import IR_VERSION, OPSET, export_with_custom_nodes, quiet_exporter, translate
 from bayesbits.deploy.onnx.qdq_export import qdq_refusal, to_qdq_onnx
@@ -60,8 +61,9 @@ def export_onnx(
     Raises:
         ImportError: If a package of the extra ``onnx`` is missing.
         TypeError: If ``small`` is not a :class:`bayesbits.DeployedNetwork`.
-        ValueError: If ``form`` is not one of the three, or ``accuracy_level`` neither 1 nor 4; or if ``"qdq"`` is to
-            hold inputs that are quantized at run time, or weights in groups.
+        ValueError: If ``form`` is not one of the three, or ``accuracy_level`` neither 1 nor 4; if ``"qdq"`` is to
+            hold inputs that are quantized at run time, or weights in groups; or if the network calls an operation
+            that is none of torch's own.
         RuntimeError: If onnxruntime cannot load the result; no file is written then.
 
     Example::
@@ -100,6 +102,7 @@ def to_onnx(small: DeployedNetwork, example_inputs: Any, form: str, accuracy_lev
     """The ONNX model of a deployed network."""
     from bayesbits.deploy.onnx.replace_custom_nodes import replace_custom_nodes
 
+    refuse_custom_operations(small.program.graph)
     inputs = tuple(small.bind(*split_inputs(example_inputs)))
     if form == "qdq":
         return to_qdq_onnx(small, inputs)

@@ -155,6 +155,11 @@ class _LayerDerivation:
 
     def _along(self, values: Array) -> Array:
         """Values of the output channels in a shape that broadcasts over the weight."""
+        if self.layer.kind == "conv_transpose" and self.layer.groups > 1 and values.size > 1:
+            inputs, outputs, *kernel = self.layer.weight_shape
+            groups = np.arange(inputs) // (inputs // self.layer.groups)  # of the input channels
+            columns = groups[:, None] * outputs + np.arange(outputs)
+            return np.asarray(values[columns].reshape(inputs, outputs, *[1] * len(kernel)))
         return values.reshape(*[1] * self.axis, -1, *[1] * (len(self.layer.weight_shape) - self.axis - 1))
 
     def _spread(self, values: Array) -> Array:

@@ -113,6 +113,7 @@ class SubgraphExtractor:
         mapped = {tensor.value for tensor in tensors}
         for value in mapped:
             self._types[value] = TensorProto.UINT8 if value in self._codes else TensorProto.FLOAT
+        self._given = {value.name: value for value in graph.input}
         self._boundary = {value.name for value in graph.input} | mapped
         self.subgraphs = [self._extract(tensor.of, KINDS[tensor.kind], tensor.value, tensor) for tensor in tensors]
         self.subgraphs += [
@@ -140,7 +141,10 @@ class SubgraphExtractor:
         )  # fmt: skip
 
     def to_model(self, subgraph: Subgraph) -> ModelProto:
-        """A subgraph as a model; an inexact one also returns the tensor that is quantized at its end."""
+        """A subgraph as a model; an inexact one also returns the tensor that is quantized at its end.
+
+        Inputs of the network keep their dimensions: the runtime looks for the sizes that are computed from them.
+        """
         outputs = [subgraph.value]
         if subgraph.unquantized is not None and subgraph.unquantized not in subgraph.inputs and not subgraph.exact:
             outputs.append(subgraph.unquantized)
@@ -148,7 +152,7 @@ class SubgraphExtractor:
         graph = helper.make_graph(
             list(subgraph.nodes),
             subgraph.name,
-            [_value_info(name, self._types[name]) for name in subgraph.inputs],
+            [self._given.get(name) or _value_info(name, self._types[name]) for name in subgraph.inputs],
             [_value_info(name, self._types.get(name, TensorProto.FLOAT)) for name in outputs],
             [self._constants[name] for name in sorted(constants)],
         )
