@@ -3,12 +3,14 @@
 import base64
 import hashlib
 import re
+import socket
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bayesbits.recipes.run_state import RunState, recorded
 from bayesbits.records.front import Front
 from bayesbits.records.front import Point as FrontPoint
 from bayesbits.records.plan import Plan
@@ -102,6 +104,50 @@ def test_the_only_script_is_that_of_the_package_and_nothing_else_may_run(tmp_pat
     (policy,) = (found["content"] for found in page.all("meta") if "http-equiv" in found)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert policy == f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+
+
+def fail(folder, error):
+    """Leave the folder of a run as an error would that ends it in its search."""
+    for name in ("result.json", "plan.json"):
+        (folder / name).unlink()
+    with pytest.raises(type(error)), recorded(folder, "bayesbits search again --resume"):
+        raise error
+
+
+def test_a_run_that_failed_has_a_page_with_the_error_its_place_and_the_command_to_go_on(tmp_path):
+    write_run(tmp_path)
+    fail(tmp_path, ZeroDivisionError(f"no {HOSTILE}\nat all"))
+    page = page_of(tmp_path)
+    assert "digits-lenet5: failed" in page.texts
+    alert = next(one for one in page.all("div", class_="alert"))
+    assert alert is not None
+    text = " ".join(page.text.split())
+    assert "This run failed at 2" in text
+    assert "in fine-tuning, epoch" in text
+    assert "ZeroDivisionError: no <script>alert('x')</script>" in text
+    assert "test_page.py" in text  # the traceback
+    assert "Go on with: bayesbits search again --resume" in text
+    assert len(page.all("script")) == 1
+
+
+def test_an_interrupted_run_has_a_page_that_says_so_and_no_traceback(tmp_path):
+    write_run(tmp_path)
+    fail(tmp_path, KeyboardInterrupt())
+    text = " ".join(page_of(tmp_path).text.split())
+    assert "digits-lenet5: not finished" in text
+    assert "This run was interrupted at 2" in text
+    assert "Where it happened" not in text
+
+
+def test_a_run_whose_process_was_killed_has_a_page_that_says_so(tmp_path):
+    write_run(tmp_path)
+    (tmp_path / "result.json").unlink()
+    RunState(1, socket.gethostname(), "long ago", "go on", "then").save(tmp_path / "state.json")
+    text = " ".join(page_of(tmp_path).text.split())
+    assert "digits-lenet5: failed" in text
+    assert "process 1 on" in text
+    assert "was killed" in text
+    assert "bayesbits search" in text
 
 
 def test_an_unfinished_run_has_a_page_that_says_so(tmp_path):

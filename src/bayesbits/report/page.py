@@ -54,6 +54,7 @@ def render_page(run: Run) -> str:
         title=headline.title_of(run),
         verdict=headline.verdict_of(run),
         cards=headline.cards(run),
+        reached=headline.progress(run),
         picture=rows,
         gutter=gutter_width([row.row for row in rows]),
         skyline=skyline(rows) if run.plan is not None else None,
