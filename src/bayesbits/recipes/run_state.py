@@ -54,7 +54,7 @@ class RunState(Record):
 
     @property
     def status(self) -> str:
-        """"running", "failed", "interrupted", "killed", or "unknown" where it was started on another machine."""
+        """Either "running", "failed", "interrupted", "killed", or "unknown" where it started on another machine."""
         if self.ended:
             return INTERRUPTED if self.interrupted else FAILED
         if self.host != socket.gethostname():

@@ -18,7 +18,7 @@ from bayesbits.report.front_chart import front_chart
 from bayesbits.report.histogram_figure import HEIGHT as HISTOGRAM_HEIGHT
 from bayesbits.report.histogram_figure import WIDTH as HISTOGRAM_WIDTH
 from bayesbits.report.histogram_figure import histogram
-from bayesbits.report.layer_errors import error_charts
+from bayesbits.report.layer_errors import error_charts, layer_numbers
 from bayesbits.report.network_figure import picture, skyline
 from bayesbits.report.run_data import Run
 from bayesbits.report.svg import element, label
@@ -68,7 +68,7 @@ def write_figures(run: Run, folder: str | Path) -> list[Path]:
 def _figures(run: Run) -> Iterator[tuple[str, str]]:
     """Names and images: charts, the bits along the network, and the histogram of every tensor."""
     front = None if run.front is None else front_chart(run.front, run.recipe, run.result)
-    for chart in (*training_charts(run), *error_charts(run.statistics), front):
+    for chart in (*training_charts(run), *error_charts(run.statistics, layer_numbers(run)), front):
         if chart is not None:
             yield chart.title, chart_image(chart)
     bars = skyline(picture(run, run.topology)) if run.topology is not None and run.plan is not None else None
