@@ -73,7 +73,7 @@ def view(run: Run, console: Console) -> RenderableType:
     if run.result is not None:
         parts += [Text(f"test {score.name} {score.text}{_before(score)}") for score in run.result.scores]
         parts += [Text(run.result.verdict)] if run.result.verdict else []
-    failed = run.unfinished if run.unfinished and run.has_ended else ""
+    failed = run.whereabouts if run.unfinished and run.has_ended else ""
     parts += [Text(problem, style="red") for problem in (run.incomplete, *run.problems, failed) if problem]
     return Group(*parts)
 

@@ -80,7 +80,7 @@ def table(runs: Sequence[Run]) -> list[list[Cell]]:
     for run, name in zip(runs, names, strict=True):
         result = run.result
         if result is None:
-            state = "not finished" if run.unfinished else "damaged"
+            state = "failed" if run.failed else "not finished" if run.unfinished else "damaged"
             numbers = [Cell("", 1e18)] * 5
             rows.append(
                 [Cell(name, name), *numbers, Cell("", ""), Cell(state, state), Cell("", 1e18), Cell(run.name, run.name)]

@@ -73,6 +73,11 @@ class PictureRow:
     gates: Sequence[tuple[str, Chart]] = ()
 
     @property
+    def opens(self) -> bool:
+        """Whether there is more to see than the row itself."""
+        return bool(self.about.costs or self.error or self.histograms or self.gates)
+
+    @property
     def is_layer(self) -> bool:
         """Whether it is a layer."""
         return self.row.node.kind == LAYER
@@ -139,7 +144,7 @@ def _histograms(run: Run, tensors: Sequence[Bits]) -> list[Histogram]:
 
 def _gates(run: Run, tensors: Sequence[Bits]) -> list[tuple[str, Chart]]:
     points = next((stage.gates for stage in run.curves.stages if stage.gates), ())
-    charts = [(one.tensor, gate_chart(points, one.tensor, one.role)) for one in tensors]
+    charts = [(one.tensor, gate_chart(points, one.tensor)) for one in tensors]
     return [(name, chart) for name, chart in charts if chart is not None]
 
 

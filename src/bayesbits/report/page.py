@@ -94,7 +94,7 @@ def render(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"with_code": with_code, "breakable": breakable}
+    environment.filters |= {"with_code": with_code, "breakable": breakable, "command": command}
     loader = environment.loader
     assert loader is not None
     script = loader.get_source(environment, "script.js")[0]
@@ -114,13 +114,21 @@ def with_code(text: str) -> Markup:
 
     So is the command behind "Go on with:", which ends a message and has no backquotes, to be copied in one piece.
     """
-    before, found, command = text.partition(_GO_ON)
-    parts = printable(f"{before}{found}`{command}`" if found else text).split("`")
+    before, found, way_out = text.partition(_GO_ON)
+    parts = printable(f"{before}{found}`{way_out}`" if found else text).split("`")
     if len(parts) % 2 == 0:  # a backquote that is not closed
         return escape(printable(text))
     return Markup().join(
-        Markup("<code>{}</code>").format(part) if place % 2 else escape(part) for place, part in enumerate(parts)
+        Markup("<code>{}</code>").format(command(part)) if place % 2 else escape(part)
+        for place, part in enumerate(parts)
     )
+
+
+def command(text: str) -> Markup:
+    """A command whose options are not broken behind their hyphens."""
+    option = Markup('<span class="option">{}</span>')
+    words = printable(text).split(" ")
+    return Markup(" ").join(option.format(word) if word.startswith("-") else escape(word) for word in words)
 
 
 def breakable(name: str) -> Markup:

@@ -72,6 +72,14 @@ class Run:
         return self.recipe.name if self.recipe is not None else self.folder.resolve().name
 
     @property
+    def whereabouts(self) -> str:
+        """What became of a run that is not finished, shorter than `unfinished` where its process is known."""
+        if self.state is None:
+            return self.unfinished
+        words = self.state.words.rstrip(".")
+        return f"{words[:1].upper()}{words[1:]}." + (f" Go on with: {self.state.command}" if self.has_ended else "")
+
+    @property
     def failed(self) -> bool:
         """Whether an error ended the run, or its process was killed."""
         return self.state is not None and self.state.status in (FAILED, KILLED)
