@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bayesbits.cost import Cost, LayerCost
+from bayesbits.cost import LayerCost
 from bayesbits.cost.cost import ProductCost, TableCost
 from bayesbits.records.plan import FLOAT_BITS
 from bayesbits.records.topology import Topology
@@ -28,12 +28,12 @@ class Cell:
 _NOTHING = Cell("", -1)
 
 
-def parts(cost: Cost) -> str:
-    """What the network is made of, such as "6 layers, 2 products of two activations and 2 tables"."""
+def parts(layers: int, products: int, tables: int) -> str:
+    """What a network is made of, such as "6 layers, 2 products of two activations and 2 tables"."""
     counts = (
-        ("layer", "layers", len(cost.layers)),
-        ("product of two activations", "products of two activations", len(cost.products)),
-        ("table", "tables", len(cost.tables)),
+        ("layer", "layers", layers),
+        ("product of two activations", "products of two activations", products),
+        ("table", "tables", tables),
     )
     words = [f"{number} {one if number == 1 else several}" for one, several, number in counts if number]
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
