@@ -148,13 +148,13 @@ def _gates(run: Run, tensors: Sequence[Bits]) -> list[tuple[str, Chart]]:
     return [(name, chart) for name, chart in charts if chart is not None]
 
 
-def skyline(rows: Sequence[PictureRow]) -> Markup | None:
+def skyline(rows: Sequence[PictureRow], least: int = _MANY_LAYERS) -> Markup | None:
     """All layers side by side: the bits of the weight upward, those of the input downward, of the widest width.
 
-    None for a few layers, of which the rows say it all.
+    None for fewer layers than `least`, of which the rows say it all.
     """
     layers = [row for row in rows if row.is_layer]
-    if len(layers) < _MANY_LAYERS:
+    if len(layers) < least:
         return None
     bars = []
     slot = 1000 / max(1, len(layers))
