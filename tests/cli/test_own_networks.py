@@ -162,7 +162,8 @@ def test_an_interrupted_run_says_so_in_every_command_and_goes_on_by_its_recipe_a
     for command, code in (("verify", 1), ("export", 1), ("bench", 1), ("report", 0)):  # the page says it too
         told = bayesbits(command, "my run", code=code).stderr
         assert "is not finished (its last checkpoint is of the stage 'search', and there is no result.json)" in told
-        assert f"it was interrupted, or is still running. Go on with: {way}" in told
+        assert "it was interrupted at 2" in told
+        assert f"stopped before the end. Go on with: {way}" in told
     assert way in bayesbits(*search, code=1).stderr
     assert way in bayesbits(*search, "--resume", "--set", "search.mu=0.5", code=1).stderr
     bayesbits("search", "my run/recipe.toml", "--resume", "--device", "cpu")

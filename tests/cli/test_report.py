@@ -38,13 +38,14 @@ def test_statistics_are_measured_again(here):
 def test_figures_are_written_for_each_run(here, monkeypatch):
     write_run(here / "one")
     write_run(here / "two")
-    assert "wrote 4 figures to figures" in bayesbits("report", "one", "--figures", "figures").stderr
-    assert sorted(path.name for path in (here / "figures").iterdir()) == [
-        "bit-operations.png", "bit-operations.svg", "loss.png", "loss.svg"
-    ]  # fmt: skip
+    assert "wrote 12 figures to figures" in bayesbits("report", "one", "--figures", "figures").stderr
+    names = ["bit-operations", "bits-over-the-search", "gates-head.input", "gates-stem.weight", "loss", "network"]
+    found = sorted(path.name for path in (here / "figures").iterdir())
+    assert found == [f"{name}.{form}" for name in names for form in ("png", "svg")]
     monkeypatch.setattr(figure_files, "find_spec", lambda name: None)
     assert "only as SVG" in bayesbits("report", "one", "two", "--figures", "both").stderr
-    assert sorted(path.name for path in (here / "both/two").iterdir()) == ["bit-operations.svg", "loss.svg"]
+    assert sorted(path.name for path in (here / "both/two").iterdir()) == [f"{name}.svg" for name in names]
+    assert (here / "both/accuracy-over-cost.svg").exists()
 
 
 def test_several_runs_are_compared(here):

@@ -23,6 +23,20 @@ def test_a_network_is_inspected_before_any_training():
     assert "4 x 64" in small
 
 
+def test_a_recipe_is_inspected_with_what_its_spec_attaches():
+    output = bayesbits("inspect", "digits-vit").stdout
+    assert "10 layers and 4 products of two activations" in output
+    assert "blocks.0.attention.sdpa.scores" in output
+    assert "operands of products" in output
+    assert "attention product) stays in float" not in output
+    plain = bayesbits("inspect", "vit").stdout
+    assert "10 layers  " in plain
+    assert "attention product) stays in float" in plain
+    assert "10 layers and 4 products" in bayesbits("inspect", "vit", "--products").stdout
+    changed = bayesbits("inspect", "digits-vit", "--set", "spec.activation_products=false").stdout
+    assert "attention product) stays in float" in changed
+
+
 def test_a_users_network_is_inspected_by_its_shape_or_its_own_example(here):
     (here / "users_inspected.py").write_text(
         "import torch\n"

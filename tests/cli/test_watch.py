@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from bayesbits.cli import watch
+from bayesbits.recipes.run_state import recorded
 from bayesbits.report import read_run
 from tests.cli.invoke import bayesbits
 from tests.report.runs import write_run
@@ -57,6 +58,18 @@ def test_a_damaged_run_is_said(here):
 def test_a_run_that_has_written_nothing_is_said(running):
     (running / "metrics.jsonl").unlink()
     assert "nothing is written yet" in shown(running)
+
+
+def test_a_run_that_failed_ends_the_view_with_its_error(running, monkeypatch):
+    with pytest.raises(ValueError, match="too few"), recorded(running, "bayesbits search run/recipe.toml --resume"):
+        raise ValueError("too few labels")
+    monkeypatch.setattr(watch.time, "sleep", pytest.fail)
+    console = Console(file=io.StringIO(), width=100, force_terminal=True)
+    watch._watch(running, 1.0, console, None)
+    text = " ".join(console.file.getvalue().split())
+    assert "digits-lenet5: failed in search, epoch" in text
+    assert "ValueError: too few labels" in text
+    assert "Go on with: bayesbits search" in text
 
 
 def test_the_view_is_drawn_until_the_run_ends(running, monkeypatch):

@@ -9,6 +9,7 @@ from torch import nn
 import bayesbits as bb
 from bayesbits.compression.statistics import BINS, measure_statistics
 from bayesbits.functional import gated_quantize
+from bayesbits.nn.product import attached_matrix_products
 
 
 def fixed(model, inputs, weights, activations, **spec):
@@ -130,3 +131,28 @@ def test_products_in_a_modules_own_code_are_measured(inputs):
     (error,) = measure_statistics(compressor, inputs).layers
     assert error.alone == pytest.approx(error.together)
     assert 10 < error.alone < 40
+
+
+def test_products_of_two_activations_are_measured_where_they_run():
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.query, self.key, self.out = nn.Linear(6, 4), nn.Linear(6, 4), nn.Linear(5, 2)
+
+        def forward(self, x):
+            return self.out(self.query(x) @ self.key(x).transpose(1, 2))
+
+    torch.manual_seed(0)
+    x, model = torch.randn(2, 5, 6), Attention()
+    with torch.no_grad():
+        left, right = model.query(x), model.key(x).transpose(1, 2)
+    compressor = fixed(model, x, weights=8, activations=8, activation_products=True)
+    found = measure_statistics(compressor, x)
+    assert [one.name for one in found.layers] == ["query", "key", "matmul", "out"]
+    quantizers = compressor.attachment.quantizers
+    with torch.no_grad():
+        rounded = quantizers["matmul.left"](left) @ quantizers["matmul.right"](right)
+    assert found.layers[2].alone == pytest.approx(ratio(left @ right, rounded), abs=1e-2)
+    assert found.layers[2].together < found.layers[2].alone  # the layers in front of it are rounded, too
+    assert {"matmul.left", "matmul.right"} <= {one.name for one in found.tensors}
+    assert "forward" not in vars(next(iter(attached_matrix_products(compressor.model).values())))

@@ -35,6 +35,30 @@ def test_products_and_their_operands_are_named_after_module_and_function():
     assert topology.activation("0.sdpa.key").consumers == ("0.sdpa.scores",)
 
 
+class Chain(nn.Module):
+    """A product of the network's input with a layer and a table, and one of that with its exponential."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.mix = nn.Embedding(5, 4), nn.Linear(4, 4)
+
+    def forward(self, ids, x):
+        first = (self.mix(x) + self.words(ids)) @ x.transpose(1, 2)
+        return first @ first.exp()
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "sources"),
+    [
+        (attention("sdpa"), examples(), [{"qkv"}, {"sdpa.scores", "qkv"}]),
+        (attention("matmul"), examples(), [{"qkv"}, {"matmul", "qkv"}]),
+        (Chain(), (torch.tensor([[0, 1]]), torch.randn(1, 2, 4)), [{"mix", "words"}, {"matmul"}]),
+    ],
+)  # fmt: skip
+def test_a_product_knows_what_its_operands_are_computed_from(model, inputs, sources):
+    assert [set(product.sources) for product in read(model, inputs).products] == sources
+
+
 def test_they_are_unsupported_unless_they_are_asked_for():
     topology = bb.trace(attention("matmul"), examples())
     assert topology.products == ()

@@ -112,5 +112,5 @@ def _statistics(topology: Topology, plan: Plan, random_: random.Random) -> Tenso
         Histogram(name, bits, -1.0 if name.endswith(".weight") else 0.0, 1.0, 1, -1.1, 1.1, bell, 0.5, noise)
         for name, bits in plan.bits.items()
     )
-    errors = (LayerError(one.name, 15 + 20 * random_.random(), 12 + 5 * random_.random()) for one in topology.layers)
+    errors = (LayerError(name, 15 + 20 * random_.random(), 12 + 5 * random_.random()) for name in topology.macs_of)
     return TensorStatistics(16, tensors, tuple(errors), 14.0)

@@ -10,6 +10,7 @@ from bayesbits.records.plan import Plan
 from bayesbits.report import comparison
 from bayesbits.report.run_data import read_run
 from tests.report.compared_runs import compared_runs
+from tests.report.made_runs import ENCODER, network, write_made_run
 from tests.report.runs import write_bench, write_run
 
 
@@ -73,8 +74,8 @@ def test_names_are_as_long_as_it_takes_to_tell_runs_apart(runs):
 def test_plans_are_compared_layer_by_layer(run):
     other = replace(run, cost=replace(run.cost, layers=(replace(run.cost.layers[0], weight_bits=8),)))
     stem, head = comparison.plan_rows([run, other])
-    assert (stem.layer, stem.cells, stem.differs) == ("stem", (("2", "8", "6 of 8"), ("8", "8", "6 of 8")), True)
-    assert (head.cells, head.differs) == ((("4", "16", "3"), None), False)
+    assert (stem.layer, stem.cells, stem.differs) == ("stem", ("2/8, 6 of 8", "8/8, 6 of 8"), True)
+    assert (head.cells, head.differs) == (("4/16, 3", None), False)
 
 
 def test_what_all_names_begin_with_is_left_out(run):
@@ -85,3 +86,12 @@ def test_what_all_names_begin_with_is_left_out(run):
     assert names("x/run-1", "x/run-1-again") == ["1", "1-again"]
     assert names("x/alone-1") == ["alone-1"]
     assert names("one", "other") == ["one", "other"]
+
+
+def test_plans_have_products_where_they_run_and_tables_at_the_end(tmp_path):
+    plan = write_made_run(tmp_path, network(ENCODER))
+    bits = plan.bits
+    rows = {row.layer: row.cells for row in comparison.plan_rows([read_run(tmp_path)])}
+    assert list(rows) == ["query", "key", "matmul", "value", "matmul_2", "out", "up", "head", "words", "positions"]
+    assert rows["matmul"] == (f"{bits['matmul.left']}/{bits['matmul.right']}",)
+    assert rows["words"] == (str(bits["words.weight"]),)

@@ -32,11 +32,11 @@ def test_a_width_has_the_color_of_the_next_usual_one(bits, style):
 
 
 def test_a_chart_has_a_line_for_each_gate():
-    chart = gate_chart(POINTS, "w", "weight")
+    chart = gate_chart(POINTS, "w")
     assert [(one.name, one.points) for one in chart.series] == [
         ("4 bits", [(2.0, 1.0), (4.0, 1.0), (8.0, 0.25)]),
         ("8 bits", [(2.0, 1.0), (4.0, 0.5), (8.0, 0.125)]),
     ]
-    assert [one.name for one in gate_chart(POINTS, "x", "weight").series] == ["4 bits"]
-    assert gate_chart(POINTS, "stranger", "weight") is None
-    assert gate_chart([], "w", "weight") is None
+    assert [one.name for one in gate_chart(POINTS, "x").series] == ["4 bits"]
+    assert gate_chart(POINTS, "stranger") is None
+    assert gate_chart([], "w") is None

@@ -8,8 +8,10 @@ import torch
 
 import bayesbits as bb
 from bayesbits.recipes.factories import build_model
-from bayesbits.report.network_figure import Bits, gutter_width, picture, skyline, widest_bits
+from bayesbits.report.network_figure import Bits, picture, skyline, widest_bits
+from bayesbits.report.network_ways import gutter_width
 from bayesbits.report.run_data import read_run
+from tests.report.made_runs import ENCODER, network, write_made_run
 from tests.report.parsing import Page
 from tests.report.runs import write_run, write_statistics
 
@@ -34,7 +36,7 @@ def test_a_row_has_bits_channels_error_and_figures(run):
     start, stem, head, end = picture(run, run.topology)
     assert [(one.tensor, one.bits) for one in start.bits] == [("stem.input", 8)]
     assert [(one.role, one.bits) for one in stem.bits] == [("weight", 2), ("input", 8)]
-    assert (stem.kept, stem.cost.share) == ((6, 8), pytest.approx(100 * 384 / 11776))
+    assert (stem.about.kept, stem.about.share) == ((6, 8), pytest.approx(100 * 384 / 11776))
     assert (stem.error.alone, head.error.together) == (12.5, 11.0)
     assert [one.name for one in head.histograms] == ["head.weight", "head.input"]
     assert [name for name, _ in stem.gates] == ["stem.weight"]
@@ -90,12 +92,16 @@ def test_the_skyline_has_every_layer_of_a_larger_network(run, resnet):
     assert skyline(rows[:6]) is None
 
 
-def test_layers_are_described_by_kernel_and_channels(run):
-    stem = next(row for row in picture(run, run.topology) if row.name == "stem")
-    assert stem.words == "linear, 4 to 8"
-    conv = replace(stem.layer, kind="conv", weight_shape=(8, 4, 3, 5))
-    assert replace(stem, layer=conv).words == "conv 3 x 5, 4 to 8"
-    assert replace(stem, layer=replace(conv, groups=2)).words == "conv 3 x 5, 4 to 8 in 2 groups"
-    assert replace(stem, layer=replace(conv, groups=8, depthwise=True)).words == "depthwise conv 3 x 5, 8 channels"
-    assert replace(stem, layer=replace(conv, kind="conv_transpose")).words == "transposed conv 3 x 5, 4 to 8"
-    assert replace(stem, layer=None).words == ""
+def test_products_and_tables_have_rows_with_their_bits_and_figures(tmp_path):
+    plan = write_made_run(tmp_path, network(ENCODER))
+    run = read_run(tmp_path)
+    rows = {row.name: row for row in picture(run, run.topology)}
+    assert [(one.role, one.bits) for one in rows["words"].bits] == [("weight", plan.bits["words.weight"])]
+    product = rows["matmul"]
+    assert [(one.tensor, one.bits) for one in product.bits] == [
+        (name, plan.bits[name]) for name in ("matmul.left", "matmul.right")
+    ]
+    assert [one.name for one in product.histograms] == ["matmul.left", "matmul.right"]
+    assert [name for name, _ in product.gates] == ["matmul.left", "matmul.right"]
+    assert product.error is not None
+    assert [row.name for row in rows.values() if row.is_layer] == [layer.name for layer in run.topology.layers]

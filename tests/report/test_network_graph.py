@@ -1,12 +1,15 @@
 """The ways of tensors: chains, residual additions, shared inputs and attention, and lanes that do not meet."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 import bayesbits as bb
 from bayesbits.recipes.factories import build_model
-from bayesbits.report.network_graph import ADDITION, LAYER, MOST_LANES, network_rows
+from bayesbits.report.network_graph import ADDITION, LAYER, MOST_LANES, network_rows, running_numbers
+from tests.report.made_runs import ENCODER, network
 
 
 def edges(topology):
@@ -90,6 +93,37 @@ def test_queries_keys_and_values_meet_in_the_layer_behind_them():
     assert found["attention.o"] == {"attention.q", "attention.k", "attention.v"}
     assert found["attention.add"] == {"attention.o", "embed"}
     assert found["head"] == {"attention.add"}
+
+
+def test_products_are_joined_to_what_they_multiply():
+    found = edges(bb.trace(Mixer().eval(), torch.zeros(1, 5, 4), activation_products=True))
+    assert found["attention.matmul"] == {"attention.q", "attention.k"}
+    assert found["attention.matmul_2"] == {"attention.matmul", "attention.v"}
+    assert found["attention.o"] == {"attention.matmul_2"}
+    assert found["attention.add"] == {"attention.o", "embed"}
+
+
+def test_tables_come_first_and_lead_to_the_layers_behind_them():
+    topology = network(ENCODER)
+    kinds = [row.node.kind for row in network_rows(topology)]
+    assert kinds[:4] == ["input", "table", "table", "layer"]
+    found = edges(topology)
+    assert found["words"] == found["positions"] == {"input"}
+    assert found["query"] == found["key"] == found["value"] == {"words", "positions"}
+
+
+def test_layers_and_products_are_numbered_as_the_picture_has_them():
+    numbers = running_numbers(network(ENCODER))
+    assert list(numbers) == ["query", "key", "matmul", "value", "matmul_2", "out", "up", "head"]
+    assert list(numbers.values()) == list(range(1, 9))
+
+
+def test_products_without_sources_come_first_and_read_the_input():
+    topology = network(ENCODER)
+    before = replace(topology, products=tuple(replace(one, sources=()) for one in topology.products))
+    found = edges(before)
+    assert found["matmul"] == found["matmul_2"] == {"input"}
+    assert list(running_numbers(before))[:2] == ["matmul", "matmul_2"]
 
 
 class Dense(nn.Module):

@@ -3,19 +3,21 @@
 import base64
 import hashlib
 import re
+import socket
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bayesbits.recipes.run_state import RunState, recorded
 from bayesbits.records.front import Front
 from bayesbits.records.front import Point as FrontPoint
 from bayesbits.records.plan import Plan
 from bayesbits.records.tensor_statistics import LayerError
 from bayesbits.report import page, write_report
 from bayesbits.report import page as module
-from bayesbits.report.page import breakable, with_code
+from bayesbits.report.page import breakable, command, with_code
 from bayesbits.report.run_data import read_run
 from tests.report.parsing import Page
 from tests.report.runs import HOSTILE, write_bench, write_run, write_statistics, write_verification
@@ -104,11 +106,61 @@ def test_the_only_script_is_that_of_the_package_and_nothing_else_may_run(tmp_pat
     assert policy == f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
 
 
+def fail(folder, error):
+    """Leave the folder of a run as an error would that ends it in its search."""
+    for name in ("result.json", "plan.json"):
+        (folder / name).unlink()
+    with pytest.raises(type(error)), recorded(folder, "bayesbits search again --resume"):
+        raise error
+
+
+def test_a_run_that_failed_has_a_page_with_the_error_its_place_and_the_command_to_go_on(tmp_path):
+    write_run(tmp_path)
+    fail(tmp_path, ZeroDivisionError(f"no {HOSTILE}\nat all"))
+    page = page_of(tmp_path)
+    assert "digits-lenet5: failed" in page.texts
+    alert = next(one for one in page.all("div", class_="alert"))
+    assert alert is not None
+    text = " ".join(page.text.split())
+    assert "This run failed at 2" in text
+    assert "in fine-tuning, epoch" in text
+    assert "ZeroDivisionError: no <script>alert('x')</script>" in text
+    assert "test_page.py" in text  # the traceback
+    assert "Go on with: bayesbits search again --resume" in text
+    assert len(page.all("script")) == 1
+
+
+def test_an_interrupted_run_has_a_page_that_says_so_and_no_traceback(tmp_path):
+    write_run(tmp_path)
+    fail(tmp_path, KeyboardInterrupt())
+    text = " ".join(page_of(tmp_path).text.split())
+    assert "digits-lenet5: not finished" in text
+    assert "This run was interrupted at 2" in text
+    assert "Where it happened" not in text
+
+
+def test_a_run_whose_process_was_killed_has_a_page_that_says_so(tmp_path):
+    write_run(tmp_path)
+    (tmp_path / "result.json").unlink()
+    RunState(1, socket.gethostname(), "long ago", "go on", "then").save(tmp_path / "state.json")
+    text = " ".join(page_of(tmp_path).text.split())
+    assert "digits-lenet5: failed" in text
+    assert "process 1 on" in text
+    assert "was killed" in text
+    assert "bayesbits search" in text
+
+
+def test_options_of_a_command_are_not_broken():
+    assert command("bayesbits search <a> --resume") == (
+        'bayesbits search &lt;a&gt; <span class="option">--resume</span>'
+    )
+
+
 def test_an_unfinished_run_has_a_page_that_says_so(tmp_path):
     write_run(tmp_path)
     for name in ("result.json", "plan.json"):
         (tmp_path / name).unlink()
-    text = page_of(tmp_path).text
+    text = " ".join(page_of(tmp_path).text.split())
     assert "digits-lenet5: not finished" in text
     assert "This run is not finished." in text
     assert "There is no plan yet" in text
@@ -157,8 +209,9 @@ def test_a_posttrained_network_is_repeated_within_its_cost(tmp_path):
     write_run(tmp_path)
     run = read_run(tmp_path)
     text = Page(page.render_page(replace(run, result=replace(run.result, method="posttraining")))).text
+    text = " ".join(text.split())
     assert "the settings in posttrain.json of the folder are given as options" in text
-    found = re.search(r"bayesbits posttrain recipe.toml --output again --budget ([\d.]+)$", text, re.MULTILINE)
+    found = re.search(r"bayesbits posttrain recipe.toml --output again --budget ([\d.]+) This command", text)
     assert run.cost.relative_bops < float(found[1]) < 1.01 * run.cost.relative_bops
 
 

@@ -1,10 +1,12 @@
 """What can be read of a folder is shown, and what is missing, damaged or from another run is said."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
 
+from bayesbits.recipes.run_state import recorded
 from bayesbits.records.plan import Plan
 from bayesbits.report.run_data import read_run
 from tests.report.runs import write_bench, write_run, write_statistics, write_verification
@@ -110,3 +112,20 @@ def test_missing_files_of_a_finished_run_are_named(tmp_path):
         (tmp_path / name).unlink()
     assert read_run(tmp_path).incomplete.startswith("recipe.toml, topology.json and plan.json are not there")
     assert read_run(tmp_path).unfinished == ""
+
+
+def test_what_became_of_an_unfinished_run_is_said_in_short(tmp_path):
+    write_run(tmp_path)
+    (tmp_path / "result.json").unlink()
+    assert read_run(tmp_path).whereabouts == read_run(tmp_path).unfinished
+    assert not read_run(tmp_path).has_ended
+    with recorded(tmp_path, "bayesbits search again"):
+        run = read_run(tmp_path)
+        assert run.whereabouts.startswith(f"Process {os.getpid()} on")
+        assert "Go on" not in run.whereabouts
+        assert not run.failed
+    with pytest.raises(ValueError, match="no data"), recorded(tmp_path, "bayesbits search again"):
+        raise ValueError("no data")
+    run = read_run(tmp_path)
+    assert run.whereabouts.endswith("ValueError: no data. Go on with: bayesbits search again")
+    assert (run.failed, run.has_ended) == (True, True)

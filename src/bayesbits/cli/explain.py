@@ -27,7 +27,7 @@ def run_explain(folder: Path, tensor: str | None) -> None:
 def show(found: Decomposition) -> None:
     """Print the terms as a table, and a few values term by term."""
     print_line(f"{found.name}: {found.bits} bits, from {found.values:,} values")
-    print_line("Errors are squares, in percent of those of the tensor.")
+    print_line("The error is the sum of its squares, in percent of the sum of the squares of all values.")
     terms = Table("term", "step", "mean size", "error that is left", "")
     examples = Table("value")
     for column in terms.columns[1:4]:

@@ -10,7 +10,8 @@ from bayesbits.recipes.process import is_first_process
 from bayesbits.recipes.run import restore
 from bayesbits.recipes.statistics import write_statistics
 from bayesbits.report import read_run, write_comparison_page, write_report
-from bayesbits.report.figure_files import write_figures
+from bayesbits.report.figure_files import write_comparison_figures, write_figures
+from bayesbits.report.run_data import Run
 
 COMPARISON = Path("comparison.html")
 
@@ -22,21 +23,27 @@ def print_report(
     if not is_first_process():
         return
     for folder in folders if measure else ():
-        run = restore(folder)
-        write_statistics(run.compressor, run.loaders, folder, print_status)
+        finished = restore(folder)
+        write_statistics(finished.compressor, finished.loaders, folder, print_status)
         if (folder / DEPLOYED).exists():
             measure_errors(restore(folder, "cpu"), load(folder / DEPLOYED), folder)
-    for folder in folders:
-        found = read_run(folder)
-        if figures is not None:
-            place = figures if len(folders) == 1 else figures / folder.resolve().name
-            paths = write_figures(found, place)
-            print_status(f"wrote {len(paths)} figures to {place}")
-            if not any(path.suffix == ".png" for path in paths):
-                print_status('only as SVG: for PNG, pip install "bayesbits[figures]"')
-        for problem in (*found.problems, *([found.unfinished] if found.unfinished else [])):
+    runs = [read_run(folder) for folder in folders]
+    if figures is not None:
+        _write_figures(runs, figures)
+    for run in runs:
+        for problem in (*run.problems, *([run.unfinished] if run.unfinished else [])):
             print_status(f"the page says: {problem}")
     if len(folders) == 1:
         print_line(f"report: {write_report(folders[0], output)}")
     else:
         print_line(f"report: {write_comparison_page(folders, output or COMPARISON)}")
+
+
+def _write_figures(runs: Sequence[Run], folder: Path) -> None:
+    """The figures of a run, or of several in folders of their own beside the chart that compares them."""
+    paths = write_comparison_figures(runs, folder) if len(runs) > 1 else []
+    for run in runs:
+        paths += write_figures(run, folder if len(runs) == 1 else folder / run.folder.resolve().name)
+    print_status(f"wrote {len(paths)} figures to {folder}")
+    if not any(path.suffix == ".png" for path in paths):
+        print_status('only as SVG: for PNG, pip install "bayesbits[figures]"')

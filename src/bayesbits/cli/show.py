@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from rich.table import Table
 from torch import nn
 
 from bayesbits import recipes
+from bayesbits.cli.attached import attached_table
 from bayesbits.cli.console import output_console, print_line
 from bayesbits.cli.tables import fit_table, layer_table, result_table
+from bayesbits.compression.spec import Spec
 from bayesbits.cost import CostModel
 from bayesbits.graph.trace import trace
 from bayesbits.recipes import Result
@@ -24,6 +27,7 @@ from bayesbits.recipes.toml import options_from
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer, Topology
 from bayesbits.report.formatting import format_bytes, format_count
+from bayesbits.report.layer_table import parts
 from bayesbits.utils.batches import call_model
 from bayesbits.zoo import models
 
@@ -61,18 +65,27 @@ def show_plan(folder: Path) -> None:
         console.print(result_table(Result.load(folder / RESULT)))
 
 
-def show_network(model: str, input_shape: str | None, overrides: Sequence[str]) -> None:
-    """The layers of a network, its channels that cannot be removed, what stays in float, and its costs."""
-    network, example = build_model(model, options_from(overrides))
+def show_network(model: str, input_shape: str | None, overrides: Sequence[str], products: bool = False) -> None:
+    """Layers of a network, channels that cannot be removed, what stays in float, what is attached, and costs.
+
+    `model` may be a recipe: then its network and its spec are shown, and `overrides` change it.
+    """
+    spec, options = Spec(activation_products=products), None
+    if model in recipes.names() or model.endswith(".toml"):
+        recipe = recipes.load(model, overrides)
+        spec = replace(recipe.spec, activation_products=recipe.spec.activation_products or products)
+        model, options = recipe.model.name, recipe.model.options
+    network, example = build_model(model, options_from(overrides) if options is None else options)
     if input_shape is not None or example is None:
         example = torch.zeros(example_shape(model, input_shape))
     check_runs(model, network.eval(), example)
-    topology = trace(network, example)
+    topology = trace(network, example, activation_products=spec.activation_products)
     console = output_console()
-    names = [layer.name for layer in topology.layers]
+    names = [row[0] for row in _rows(topology)]
     console.print(fit_table(console, names, lambda n: _wide(topology, n), lambda n: _narrow(topology, n)))
     for line in (*_fixed_channels(topology), *_unsupported(topology)):
         print_line(line)
+    console.print(attached_table(topology, spec))
     console.print(_costs(topology))
 
 
@@ -97,37 +110,40 @@ def example_shape(model: str, text: str | None) -> tuple[int, ...]:
     return (1, *map(int, text.split("x")))
 
 
+def _rows(topology: Topology) -> list[tuple[str, str, tuple[int, ...], int, str]]:
+    """Name, kind, shape of the weight, MACs and removable channels of every layer; products and tables follow."""
+    rows = [
+        (layer.name, layer.kind, layer.weight_shape, layer.macs, _removable(topology, layer))
+        for layer in topology.layers
+    ]
+    rows += [(product.name, "product", (), product.macs, "") for product in topology.products]
+    return rows + [(table.name, "table", (table.rows, table.columns), 0, "") for table in topology.tables]
+
+
 def _wide(topology: Topology, names: Sequence[str]) -> Table:
     table = _layer_table(topology, ("MACs", "share of MACs", "removable channels"))
-    for name, layer in zip(names, topology.layers, strict=True):
-        table.add_row(
-            name,
-            "depthwise conv" if layer.depthwise else layer.kind,
-            " x ".join(map(str, layer.weight_shape)),
-            f"{layer.macs:,}",
-            f"{100 * layer.macs / topology.macs:.1f}%",
-            f"{_removable(topology, layer)} of {len(layer.out_channels)}",
-        )
+    depthwise = {layer.name for layer in topology.layers if layer.depthwise}
+    for shown, (name, kind, shape, macs, removable) in zip(names, _rows(topology), strict=True):
+        kind = "depthwise conv" if name in depthwise else kind
+        share = f"{100 * macs / topology.macs:.1f}%"
+        table.add_row(shown, kind, " x ".join(map(str, shape)), f"{macs:,}", share, removable)
     return table
 
 
 def _narrow(topology: Topology, names: Sequence[str]) -> Table:
     """The same with fewer characters, for terminals of 80 columns."""
     table = _layer_table(topology, ("MACs", "share", "removable"))
-    for name, layer in zip(names, topology.layers, strict=True):
-        table.add_row(
-            name,
-            "depthwise" if layer.depthwise else layer.kind,
-            "x".join(map(str, layer.weight_shape)),
-            format_count(layer.macs),
-            f"{100 * layer.macs / topology.macs:.1f}%",
-            f"{_removable(topology, layer)}/{len(layer.out_channels)}",
-        )
+    depthwise = {layer.name for layer in topology.layers if layer.depthwise}
+    for shown, (name, kind, shape, macs, removable) in zip(names, _rows(topology), strict=True):
+        kind = "depthwise" if name in depthwise else kind
+        share = f"{100 * macs / topology.macs:.1f}%"
+        table.add_row(shown, kind, "x".join(map(str, shape)), format_count(macs), share, removable.replace(" of ", "/"))
     return table
 
 
 def _layer_table(topology: Topology, numbers: Sequence[str]) -> Table:
-    table = Table(title=f"{len(topology.layers)} layers", title_justify="left")
+    numbers_of_parts = len(topology.layers), len(topology.products), len(topology.tables)
+    table = Table(title=parts(*numbers_of_parts), title_justify="left")
     table.add_column("layer", overflow="fold")
     for heading in ("kind", "weight"):
         table.add_column(heading, no_wrap=True)
@@ -136,8 +152,9 @@ def _layer_table(topology: Topology, numbers: Sequence[str]) -> Table:
     return table
 
 
-def _removable(topology: Topology, layer: Layer) -> int:
-    return sum(topology.group_of(channel).removable for channel in layer.out_channels)
+def _removable(topology: Topology, layer: Layer) -> str:
+    removable = sum(topology.group_of(channel).removable for channel in layer.out_channels)
+    return f"{removable} of {len(layer.out_channels)}"
 
 
 def _fixed_channels(topology: Topology) -> list[str]:

@@ -12,6 +12,7 @@ from bayesbits.cli.console import output_console
 from bayesbits.cli.tensorboard import EventWriter
 from bayesbits.recipes.metrics import Score
 from bayesbits.report import read_run
+from bayesbits.report.headline import progress
 from bayesbits.report.run_data import Run
 from bayesbits.report.training_curves import Stage
 from bayesbits.utils.short_names import shorten_names
@@ -28,7 +29,7 @@ _ROWS = {
 
 
 def run_watch(folder: Path, seconds: float, once: bool, log_folder: Path | None = None) -> None:
-    """Show the run, again and again, until it is finished or Ctrl-C is pressed; `once`, or into a file, one time.
+    """Show the run, again and again, until it ends or Ctrl-C is pressed; `once`, or into a file, one time.
 
     With `log_folder` everything is also written there, for TensorBoard.
     """
@@ -56,7 +57,7 @@ def _watch(folder: Path, seconds: float, console: Console, events: EventWriter |
             _update(events)
             run = read_run(folder)
             live.update(view(run, console), refresh=True)
-            if not run.unfinished:
+            if run.has_ended:
                 break
             time.sleep(seconds)
 
@@ -72,7 +73,8 @@ def view(run: Run, console: Console) -> RenderableType:
     if run.result is not None:
         parts += [Text(f"test {score.name} {score.text}{_before(score)}") for score in run.result.scores]
         parts += [Text(run.result.verdict)] if run.result.verdict else []
-    parts += [Text(problem, style="red") for problem in (run.incomplete, *run.problems) if problem]
+    failed = run.whereabouts if run.unfinished and run.has_ended else ""
+    parts += [Text(problem, style="red") for problem in (run.incomplete, *run.problems, failed) if problem]
     return Group(*parts)
 
 
@@ -83,13 +85,11 @@ def _before(score: Score) -> str:
 def _state(run: Run) -> str:
     if not run.unfinished:
         return f"{run.name}: finished"
-    if not run.curves.stages:
-        return f"{run.name}: nothing is written yet"
-    stage = run.curves.stages[-1]
-    points = (*stage.points, *stage.evaluations)
-    done = max((point.epoch for point in points), default=0.0)
-    part = 100 * done / max(stage.epochs, 1e-9)
-    return f"{run.name}: {stage.name}, epoch {done:.1f} of {stage.epochs:g} ({part:.0f}%)"
+    ended = f"{run.state.status} " if run.state is not None and run.state.has_ended else ""
+    reached = progress(run)
+    if reached is None:
+        return f"{run.name}: {f'{ended}before its first step' if ended else 'nothing is written yet'}"
+    return f"{run.name}: {f'{ended}in ' if ended else ''}{reached[0]} ({reached[1]:.0f}%)"
 
 
 def _values(stage: Stage, plain: bool) -> Table:

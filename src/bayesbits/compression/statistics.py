@@ -1,13 +1,16 @@
 """Measuring the statistics of a network's tensors: histograms, what rounding does to them, and the error by layer.
 
-The network runs twice on a few examples. First without rounding: there every layer is also computed with its own
-rounding, on the same input, which is the error of the layer alone. Then with all rounding: there the output of a layer
-has the errors of everything in front of it. The output of a layer is what it emits when it is deployed: that behind the
-batch norm which is folded into it.
+The network runs twice on a few examples. First without rounding: there every layer, and every product of two
+activations, is also computed with its own rounding, on the same input, which is its error alone. Then with all
+rounding: there its output has the errors of everything in front of it. The output of a layer is what it emits when it
+is deployed: that behind the batch norm which is folded into it.
 """
 
-from collections.abc import Callable, Iterator
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +23,8 @@ from bayesbits.compression.sampling import SAMPLE, evenly_spaced, in_rows
 from bayesbits.compression.signal_to_noise import SignalToNoise, decibel, sample, sample_of
 from bayesbits.nn import Quantizer
 from bayesbits.nn.layer import AttachedLayer
-from bayesbits.nn.product import attached_products
+from bayesbits.nn.matrix_product import MatrixProduct
+from bayesbits.nn.product import attached_matrix_products, attached_products
 from bayesbits.nn.quantized_output import QuantizedOutput
 from bayesbits.records.tensor_statistics import Histogram, LayerError, TensorStatistics
 from bayesbits.utils.batches import batched_tensors, call_model
@@ -28,7 +32,9 @@ from bayesbits.utils.batches import batched_tensors, call_model
 BINS = 64
 _MARGIN = 1.05  # by how much a histogram is wider than the range
 
-Parts = tuple[Tensor, Tensor, Tensor | None]
+Compute = Callable[[], Any]
+Emitted = Callable[[Any], Tensor]
+Modes = dict[Quantizer, tuple[str, int | None]]
 
 
 def measure_statistics(compressor: Compressor, inputs: Any) -> TensorStatistics:
@@ -42,21 +48,23 @@ def measure_statistics(compressor: Compressor, inputs: Any) -> TensorStatistics:
     quantizers: dict[str, Quantizer] = dict(attachment.quantizers)
     observers = {name: _Observer(name, quantizer) for name, quantizer in quantizers.items()}
     modules: dict[str, nn.Module] = {**dict(model.named_modules()), **attached_products(model)}
-    layers = {
-        layer.name: _Layer(module)
+    parts = [
+        _layer(layer.name, module)
         for layer in compressor.topology.layers
         if isinstance(module := modules.get(layer.name), AttachedLayer)
-    }
+    ]
+    parts += [_product(name, product) for name, product in attached_matrix_products(model).items()]
+    order: list[_Part] = []
     with network_restored(model), torch.no_grad():
         model.eval()
-        modes = {quantizer: (quantizer.mode, quantizer.fixed_bits) for quantizer in quantizers.values()}
+        modes: Modes = {quantizer: (quantizer.mode, quantizer.fixed_bits) for quantizer in quantizers.values()}
         for quantizer in quantizers.values():
             quantizer.turn_off()
-        with _intercepted(layers, lambda layer, parts: layer.in_float(parts, modes)):
+        with _intercepted(parts, lambda part, compute: part.in_float(compute, modes, order)):
             float_output = call_model(model, inputs)
         for quantizer, (mode, bits) in modes.items():
             quantizer.enter(mode, bits)
-        with _intercepted(layers, _Layer.rounded), observing(quantizers, observers):
+        with _intercepted(parts, _Part.rounded), observing(quantizers, observers):
             output = call_model(model, inputs)
     whole = SignalToNoise()
     whole.compare(sample_of(float_output), sample_of(output))
@@ -64,7 +72,7 @@ def measure_statistics(compressor: Compressor, inputs: Any) -> TensorStatistics:
     return TensorStatistics(
         examples=len(tensors[0]) if tensors else 0,
         tensors=tuple(found for one in observers.values() if (found := one.histogram()) is not None),
-        layers=tuple(layer.error(name) for name, layer in layers.items() if layer.float_outputs),
+        layers=tuple(part.error() for part in order),
         output=whole.decibel,
     )
 
@@ -121,73 +129,89 @@ class _Observer:
         )  # fmt: skip
 
 
-class _Layer:
-    """One attached layer: samples of its float output, and the errors that were found."""
+class _Part:
+    """A layer or a product: samples of its float output, and the errors that were found.
 
-    def __init__(self, module: AttachedLayer) -> None:
-        self.module = module
-        self.quantizers = [one for one in (module.parts.weight, module.parts.input) if one is not None]
+    Its `method` computes what it goes on with, from which `emitted` makes a sample of its output.
+    """
+
+    def __init__(
+        self, name: str, module: nn.Module, method: str, quantizers: Sequence[Quantizer | None], emitted: Emitted
+    ) -> None:
+        self.name, self.module, self.method, self.emitted = name, module, method, emitted
+        self.quantizers = [one for one in quantizers if one is not None]
         self.float_outputs: list[Tensor] = []  # one for each call in a forward pass
         self.calls = 0
         self.alone, self.together = SignalToNoise(), SignalToNoise()
 
-    def in_float(self, quantized: Callable[[], Parts], modes: dict[Quantizer, tuple[str, int | None]]) -> Parts:
-        """A call in the network without rounding; returns what the layer goes on with."""
-        parts = quantized()
-        exact = self._emitted(parts)
+    def in_float(self, compute: Compute, modes: Modes, order: list[_Part]) -> Any:
+        """A call in the network without rounding; returns what the network goes on with."""
+        if not self.float_outputs:
+            order.append(self)
+        result = compute()
+        exact = self.emitted(result)
         for quantizer in self.quantizers:
             quantizer.enter(*modes[quantizer])
-        rounded = self._emitted(quantized())
+        rounded = self.emitted(compute())
         for quantizer in self.quantizers:
             quantizer.turn_off()
         self.alone.compare(exact, rounded)
         self.float_outputs.append(exact)
-        return parts
+        return result
 
-    def rounded(self, quantized: Callable[[], Parts]) -> Parts:
+    def rounded(self, compute: Compute) -> Any:
         """A call in the network with all rounding."""
-        parts = quantized()
+        result = compute()
         if self.calls < len(self.float_outputs):
-            self.together.compare(self.float_outputs[self.calls], self._emitted(parts))
+            self.together.compare(self.float_outputs[self.calls], self.emitted(result))
         self.calls += 1
-        return parts
+        return result
 
-    def error(self, name: str) -> LayerError:
-        return LayerError(name, self.alone.decibel, self.together.decibel)
+    def error(self) -> LayerError:
+        return LayerError(self.name, self.alone.decibel, self.together.decibel)
 
-    def _emitted(self, parts: Parts) -> Tensor:
-        """A sample of what the layer emits: its output, behind the batch norm that is folded into it."""
-        output, norm = self.module.compute(*parts), self.module.parts.norm_behind
-        if norm is None:
-            return sample(output)
-        if not isinstance(norm, QuantizedOutput):
-            return sample(norm(output))
-        quantizer = norm.bayesbits_output.quantizer  # of the addition behind it, which is no part of this layer
-        mode = quantizer.mode, quantizer.fixed_bits
-        quantizer.turn_off()
-        emitted = sample(norm(output))
-        quantizer.enter(*mode)
-        return emitted
+
+def _layer(name: str, module: AttachedLayer) -> _Part:
+    """A layer, whose `quantized` computes its input, weight and bias."""
+    return _Part(name, module, "quantized", (module.parts.weight, module.parts.input), partial(_output, module))
+
+
+def _product(name: str, product: MatrixProduct) -> _Part:
+    """A product of two activations."""
+    return _Part(name, product, "forward", (product.parts.left, product.parts.right), sample)
+
+
+def _output(module: AttachedLayer, multiplied: tuple[Tensor, Tensor, Tensor | None]) -> Tensor:
+    """A sample of what a layer emits: its output, behind the batch norm that is folded into it."""
+    output, norm = module.compute(*multiplied), module.parts.norm_behind
+    if norm is None:
+        return sample(output)
+    if not isinstance(norm, QuantizedOutput):
+        return sample(norm(output))
+    quantizer = norm.bayesbits_output.quantizer  # of the addition behind it, which is no part of this layer
+    mode = quantizer.mode, quantizer.fixed_bits
+    quantizer.turn_off()
+    emitted = sample(norm(output))
+    quantizer.enter(*mode)
+    return emitted
 
 
 @contextmanager
-def _intercepted(layers: dict[str, _Layer], called: Callable[[_Layer, Callable[[], Parts]], Parts]) -> Iterator[None]:
-    """Inside the block `called` is asked for what a layer multiplies, and given the function that computes it."""
-    for layer in layers.values():
-        layer.module.quantized = _interception(layer, called)  # type: ignore[assignment, method-assign]
+def _intercepted(parts: Sequence[_Part], called: Callable[[_Part, Compute], Any]) -> Iterator[None]:
+    """Inside the block `called` answers in the place of a part's method, and is given the function that computes it."""
+    for part in parts:
+        setattr(part.module, part.method, _interception(part, called))
     try:
         yield
     finally:
-        for layer in layers.values():
-            del layer.module.quantized
+        for part in parts:
+            delattr(part.module, part.method)
 
 
-def _interception(
-    layer: _Layer, called: Callable[[_Layer, Callable[[], Parts]], Parts]
-) -> Callable[[Tensor, Tensor, Tensor | None], Parts]:
-    compute = layer.module.quantized
+def _interception(part: _Part, called: Callable[[_Part, Compute], Any]) -> Callable[..., Any]:
+    compute = getattr(part.module, part.method)
 
-    def quantized(x: Tensor, weight: Tensor, bias: Tensor | None) -> Parts:
-        return called(layer, lambda: compute(x, weight, bias))
+    def answer(*args: Any) -> Any:
+        return called(part, lambda: compute(*args))
 
-    return quantized
+    return answer

@@ -16,6 +16,7 @@ from torch import fx
 from bayesbits.graph.channel_rules import MOVES, SAME
 from bayesbits.graph.exported_program import Program, arguments, is_float, operation, shape
 from bayesbits.graph.layers import FoundLayer, unique_name
+from bayesbits.graph.tables import FoundTable
 from bayesbits.records.topology import Unsupported
 from bayesbits.utils.matrix_products import (
     ATTENTION,
@@ -85,6 +86,32 @@ def read_nodes(node: fx.Node) -> tuple[fx.Node, ...]:
     """All tensors that the products of a node multiply, as far as other nodes compute them."""
     others = [used for used in node.args[2:3] if operation(node) == ATTENTION and isinstance(used, fx.Node)]
     return (*operand_nodes(node), *others)
+
+
+def sources_of(
+    products: Sequence[FoundProduct], layers: Sequence[FoundLayer], tables: Sequence[FoundTable]
+) -> dict[str, tuple[str, ...]]:
+    """For each product what its operands are computed from: the layers, tables and products next in front of it."""
+    ends = {call: layer.name for layer in layers for call in layer.calls}
+    ends |= {call: entry.table.name for entry in tables for call in entry.calls}
+    ends |= {node: product.name for product in products for node in product.nodes}
+    found = {}
+    for product in products:
+        second = product.call.operation == ATTENTION and product.name.endswith(".context")
+        names: list[str] = [product.name.removesuffix("context") + "scores"] if second else []
+        waiting: list[fx.Node] = []
+        for node in product.nodes:
+            waiting += node.all_input_nodes[2:] if second else operand_nodes(node)
+        seen: set[fx.Node] = set()
+        while waiting:
+            node = waiting.pop()
+            if node in ends:
+                names.append(ends[node])
+            elif node not in seen:
+                seen.add(node)
+                waiting += node.all_input_nodes
+        found[product.name] = tuple(dict.fromkeys(name for name in names if name != product.name))
+    return found
 
 
 def form_of(node: fx.Node) -> AttentionForm | EinsumForm | None:

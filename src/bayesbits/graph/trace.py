@@ -13,7 +13,13 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from bayesbits.graph.activation_products import FoundProduct, find_activation_products, operand_nodes, read_nodes
+from bayesbits.graph.activation_products import (
+    FoundProduct,
+    find_activation_products,
+    operand_nodes,
+    read_nodes,
+    sources_of,
+)
 from bayesbits.graph.channel_rules import MOVES, PADS, SAME
 from bayesbits.graph.channels import Channels, follow_channels
 from bayesbits.graph.emitted import find_emitted, find_shared_ranges
@@ -148,6 +154,7 @@ def read(program: Program, *, activation_products: bool = False) -> Reading:
     layers = tuple(_layer(layer, channels, reads[layer.name]) for layer in found)
     counted = [layer.norm for layer in found if layer.norm is not None]
     counted += [name for entry in tables for name in entry.table.modules]
+    sources = sources_of(products, found, tables)
     topology = Topology(
         layers=layers,
         activations=(*activations, *_product_operands(program, products)),
@@ -164,7 +171,8 @@ def read(program: Program, *, activation_products: bool = False) -> Reading:
         other_parameters=other_parameters(program.model, found, counted, _read_parameters(program)),
         traced=True,
         products=tuple(
-            Product(one.name, one.operation, one.left, one.right, len(one.nodes), one.macs) for one in products
+            Product(one.name, one.operation, one.left, one.right, len(one.nodes), one.macs, sources[one.name])
+            for one in products
         ),
         tables=tuple(entry.table for entry in tables),
     )

@@ -136,7 +136,7 @@ class Result:
             reason = error if path.stat().st_size else "it is empty"
             raise ValueError(
                 f"{path} is not a result, or is damaged: {reason}. A search writes it again from its checkpoints: "
-                f"{resume_command(path.parent)}; `bayesbits posttrain` does by the same command as before"
+                f"`{resume_command(path.parent)}`; `bayesbits posttrain` does by the same command as before"
             ) from error
 
 

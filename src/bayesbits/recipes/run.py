@@ -7,6 +7,7 @@ float network that the search starts from and for the final network, and no deci
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from bayesbits.recipes.metrics import Score
 from bayesbits.recipes.process import Process, current_process
 from bayesbits.recipes.recipe import Recipe
 from bayesbits.recipes.result import POSTTRAINING, Result, result_of_run
+from bayesbits.recipes.run_state import recorded
 from bayesbits.recipes.stages import Say, Stages
 from bayesbits.recipes.tasks import LearningTask
 from bayesbits.records.plan import Plan
@@ -71,10 +73,11 @@ def run(
     stages.check_budget(model, recipe.search.budget)
     if process.first:  # not earlier: a run that cannot start leaves no files
         run_folder.prepare(folder, recipe)
-    float_values = stages.float_network(model)
-    compressor, plan = stages.search(model)
-    stages.finish(compressor, plan)
-    return stages.result(compressor, plan, float_values)
+    with recorded(folder, run_folder.resume_command(folder)) if process.first else nullcontext():
+        float_values = stages.float_network(model)
+        compressor, plan = stages.search(model)
+        stages.finish(compressor, plan)
+        return stages.result(compressor, plan, float_values)
 
 
 def check_recipe(recipe: Recipe) -> None:

@@ -16,6 +16,7 @@ latency_table.json   the latency table of a budget in milliseconds
 front.json           the points of post-training
 posttrain.json       the settings that these points were learned with
 log.txt              what a run of a sweep printed
+state.json           of a run that is not finished: its process, or the error that ended it
 *.checkpoint         the state of each stage, to resume from
 """
 
@@ -32,6 +33,7 @@ from safetensors.torch import save as bytes_from_tensors
 from torch import nn
 
 from bayesbits.recipes.recipe import Recipe
+from bayesbits.recipes.run_state import RUNNING, STATE, load_state
 from bayesbits.recipes.toml import TABLE_FILE, load, to_table, to_toml
 from bayesbits.training import TrainingError
 from bayesbits.utils.files import write_atomically
@@ -121,10 +123,13 @@ def unfinished(folder: Path, missing: str) -> str:
             "command with --budget LIMIT makes a plan within it final"
         )
     stage = f"its last checkpoint is of the stage {begun[-1]!r}" if begun else "there is no checkpoint yet"
-    return (
-        f"{folder} holds a run that is not finished ({stage}, and there is no {missing}): it was interrupted, or is "
-        f"still running. Go on with: {resume_command(folder)}"
-    )
+    state = load_state(folder)
+    why = "it was interrupted, or is still running" if state is None else state.words
+    way_out = f"Go on with: {resume_command(folder)}"
+    if state is not None and state.status == RUNNING:
+        way_out = f"`bayesbits watch {quote(str(folder))}` shows how far it is"
+    end = "" if why.endswith((".", "!", "?")) else "."
+    return f"{folder} holds a run that is not finished ({stage}, and there is no {missing}): {why}{end} {way_out}"
 
 
 def write(path: Path, content: str | bytes) -> None:
@@ -154,6 +159,7 @@ def clear(folder: Path) -> None:
         BENCH,
         REPORT,
         LATENCY_TABLE,
+        STATE,
         *CHECKPOINTS,
     ):
         (folder / name).unlink(missing_ok=True)

@@ -44,10 +44,10 @@ class Histogram:
 
 @dataclass(frozen=True)
 class LayerError:
-    """How far the output of a layer is from that of the same network without rounding."""
+    """How far the output of a layer or of a product of two activations is from that of the network without rounding."""
 
     name: str
-    """The name of the layer."""
+    """The name of the layer or product."""
     alone: float | None
     """The signal-to-noise ratio in dB where only this layer is rounded; None: there is no error."""
     together: float | None
@@ -61,7 +61,8 @@ class TensorStatistics(Record):
     Args:
         examples: The number of examples.
         tensors: A histogram for every tensor that is quantized.
-        layers: The errors of every layer that is quantized, in the order in which they run.
+        layers: The errors of every layer and product of two activations that is quantized, in the order in which they
+            run.
         output: The signal-to-noise ratio of the network's output in dB; None: there is no error, or no such tensor.
         deployed: The errors of the layers of the deployed network; empty where it was not measured.
         deployed_output: The signal-to-noise ratio of the deployed network's output in dB.
@@ -75,7 +76,7 @@ class TensorStatistics(Record):
     tensors: tuple[Histogram, ...]
     """A histogram for every tensor that is quantized."""
     layers: tuple[LayerError, ...]
-    """The errors of every layer that is quantized, in the order in which they run."""
+    """The errors of every layer and product of two activations that is quantized, in the order in which they run."""
     output: float | None = None
     """The signal-to-noise ratio of the network's output in dB; None: there is no error, or no such tensor."""
     deployed: tuple[LayerError, ...] = ()

@@ -94,6 +94,9 @@ class Product:
     """The number of times that it runs in one forward pass."""
     macs: int
     """The multiply-accumulates of all of its calls for the example inputs, batch included."""
+    sources: tuple[str, ...] = ()
+    """The layers, tables and products whose outputs reach its operands without another of them between; empty where
+    the operands are inputs of the network, and in files of earlier versions."""
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from bayesbits.report.chart import STYLES, Chart, Series
 from bayesbits.report.formatting import format_bytes, format_part, format_reduction
-from bayesbits.report.page_tables import Cell
+from bayesbits.report.layer_table import Cell, bits_word
+from bayesbits.report.network_graph import running_numbers
 from bayesbits.report.paper_points import OTHERS, PAPER, POINTS
 from bayesbits.report.run_data import Run
 from bayesbits.report.seed_groups import Group, bops_of, groups_of, line_of, metric_of, score_of, setting_of
@@ -78,7 +80,7 @@ def table(runs: Sequence[Run]) -> list[list[Cell]]:
     for run, name in zip(runs, names, strict=True):
         result = run.result
         if result is None:
-            state = "not finished" if run.unfinished else "damaged"
+            state = "failed" if run.failed else "not finished" if run.unfinished else "damaged"
             numbers = [Cell("", 1e18)] * 5
             rows.append(
                 [Cell(name, name), *numbers, Cell("", ""), Cell(state, state), Cell("", 1e18), Cell(run.name, run.name)]
@@ -119,10 +121,10 @@ def best_runs(runs: Sequence[Run]) -> list[Run]:
 
 @dataclass(frozen=True)
 class PlanRow:
-    """A layer in the plans of all runs: weight bits, input bits and kept channels of each; None where it has none."""
+    """A layer, product or table in the plans of all runs: what each decides, in words; None where it has none."""
 
     layer: str
-    cells: tuple[tuple[str, str, str] | None, ...]
+    cells: tuple[str | None, ...]
 
     @property
     def differs(self) -> bool:
@@ -131,23 +133,25 @@ class PlanRow:
 
 
 def plan_rows(runs: Sequence[Run]) -> list[PlanRow]:
-    """All layers of all runs with a plan, in the order of the first run that has them."""
-    layers = dict.fromkeys(entry.name for run in runs if run.cost is not None for entry in run.cost.layers)
+    """All layers, products and tables of all runs with a plan, in the order of the first run that has them."""
     decided = [_decided(run) for run in runs]
-    return [PlanRow(layer, tuple(own.get(layer) for own in decided)) for layer in layers]
+    return [PlanRow(name, tuple(own.get(name) for own in decided)) for name in dict.fromkeys(chain(*decided))]
 
 
-def _decided(run: Run) -> dict[str, tuple[str, str, str]]:
-    if run.cost is None or run.topology is None:
+def _decided(run: Run) -> dict[str, str]:
+    """By layer its weight bits, input bits and kept channels; of a product both operands' bits, of a table its own."""
+    cost, topology = run.cost, run.topology
+    if cost is None or topology is None:
         return {}
-    return {
-        entry.name: (
-            str(entry.weight_bits),
-            str(entry.activation_bits),
-            format_part(entry.kept_out, len(run.topology.layer(entry.name).out_channels)),
-        )
-        for entry in run.cost.layers
+    words = {
+        entry.name: f"{bits_word(entry.weight_bits)}/{bits_word(entry.activation_bits)}, "
+        + format_part(entry.kept_out, len(topology.layer(entry.name).out_channels))
+        for entry in cost.layers
     }
+    words |= {one.name: f"{bits_word(one.left_bits)}/{bits_word(one.right_bits)}" for one in cost.products}
+    numbers = running_numbers(topology)
+    words = {name: words[name] for name in sorted(words, key=lambda name: numbers[name])}
+    return words | {one.name: bits_word(one.bits) for one in cost.tables}
 
 
 def _front(run: Run, name: str, number: int) -> list[Series]:

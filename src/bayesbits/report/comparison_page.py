@@ -36,7 +36,7 @@ def write_comparison_page(folders: Sequence[str | Path], path: str | Path) -> Pa
         title=f"{len(runs)} runs compared" if len(runs) > 1 else f"{runs[0].name}: one run",
         names=names,
         problems=[(name, text) for run, name in zip(runs, names, strict=True) for text in run.problems],
-        unfinished=[(name, run.unfinished) for run, name in zip(runs, names, strict=True) if run.unfinished],
+        unfinished=[(name, run.whereabouts) for run, name in zip(runs, names, strict=True) if run.unfinished],
         incomplete=[(name, run.incomplete) for run, name in zip(runs, names, strict=True) if run.incomplete],
         chart=comparison.comparison_chart(runs),
         rows=comparison.table(runs),

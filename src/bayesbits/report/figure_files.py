@@ -6,7 +6,8 @@ They are for papers and slides: light, with their title and legend in the image,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,11 +15,13 @@ from markupsafe import Markup
 
 from bayesbits.recipes.run_folder import write
 from bayesbits.report.chart import HEIGHT, WIDTH, Chart
+from bayesbits.report.comparison import comparison_chart
 from bayesbits.report.front_chart import front_chart
+from bayesbits.report.gate_figures import Strip, gate_chart, gate_strips
 from bayesbits.report.histogram_figure import HEIGHT as HISTOGRAM_HEIGHT
 from bayesbits.report.histogram_figure import WIDTH as HISTOGRAM_WIDTH
 from bayesbits.report.histogram_figure import histogram
-from bayesbits.report.layer_errors import error_charts
+from bayesbits.report.layer_errors import error_charts, layer_numbers
 from bayesbits.report.network_figure import picture, skyline
 from bayesbits.report.run_data import Run
 from bayesbits.report.svg import element, label
@@ -28,7 +31,8 @@ EXTRA_PACKAGE = "resvg_py"
 """What draws an SVG image as PNG."""
 
 _ZOOM = 3  # pixels of a PNG image for each of the SVG
-_HEAD, _ROW, _CHARACTER = 24, 16, 6.6
+_HEAD, _ROW, _FOOT, _CHARACTER = 24, 16, 6, 6.6
+_STRIP = 480
 _SKYLINE = (760, 200)
 _COLORS = ("#2563b8", "#c9690c", "#0e7f76", "#9b4f96", "#6b7785", "#7d6608")
 _LINES = ("limit", "reference")
@@ -42,6 +46,8 @@ text { font-family: sans-serif; font-size: 11.5px; fill: #17202a; } .head { font
 polyline { fill: none; stroke-width: 2; } .bars { fill: #2563b8; fill-opacity: 0.75; } .codes { stroke: #c9690c; }
 .ends { stroke: #b3261e; stroke-width: 1.6; stroke-dasharray: 4 3; } .slot { fill: none; }
 .weight { fill: #2563b8; } .input { fill: #c9690c; } .middle { stroke: #ffffff; stroke-width: 2; }
+.b0 { fill: #c4ccd4; } .b2 { fill: #bfe3e0; } .b4 { fill: #6fbccb; } .b8 { fill: #2f7fb5; } .b16 { fill: #254f94; }
+.b32 { fill: #1d2f5c; }
 """ + "".join(
     f".s{number} polyline, .s{number} .key {{ stroke: {color}; stroke-dasharray: {_DASHES[number % 3 - 1]}; }} "
     f".s{number} circle, .s{number} rect, .s{number} path {{ fill: {color}; }} "
@@ -52,10 +58,19 @@ polyline { fill: none; stroke-width: 2; } .bars { fill: #2563b8; fill-opacity: 0
 
 def write_figures(run: Run, folder: str | Path) -> list[Path]:
     """Write every figure of a run into a folder; returns the paths."""
-    folder = Path(folder)
+    return _write(_figures(run), Path(folder))
+
+
+def write_comparison_figures(runs: Sequence[Run], folder: str | Path) -> list[Path]:
+    """Write the chart that compares runs into a folder; returns the paths, none where no run is finished."""
+    chart = comparison_chart(runs)
+    return [] if chart is None else _write([(chart.title, chart_image(chart))], Path(folder))
+
+
+def _write(figures: Iterable[tuple[str, str]], folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for name, image in _figures(run):
+    for name, image in figures:
         path = folder / f"{_file_name(name)}.svg"
         write(path, image)
         paths.append(path)
@@ -66,17 +81,39 @@ def write_figures(run: Run, folder: str | Path) -> list[Path]:
 
 
 def _figures(run: Run) -> Iterator[tuple[str, str]]:
-    """Names and images: charts, the bits along the network, and the histogram of every tensor."""
+    """Names and images: charts, the bits along the network, gates over the run, and histograms of the tensors."""
     front = None if run.front is None else front_chart(run.front, run.recipe, run.result)
-    for chart in (*training_charts(run), *error_charts(run.statistics), front):
+    for chart in (*training_charts(run), *error_charts(run.statistics, layer_numbers(run)), front):
         if chart is not None:
             yield chart.title, chart_image(chart)
-    bars = skyline(picture(run, run.topology)) if run.topology is not None and run.plan is not None else None
-    if bars is not None:
+    if run.topology is not None and run.plan is not None:
+        bars = skyline(picture(run, run.topology), least=1)
+        assert bars is not None
         yield "network", _image("Bits along the network: weights upward, inputs downward", bars, *_SKYLINE)
-    for tensor in () if run.statistics is None else run.statistics.tensors:
-        title = f"{tensor.name}, {tensor.bits} bits"
-        yield f"histogram-{tensor.name}", _image(title, histogram(tensor), HISTOGRAM_WIDTH, HISTOGRAM_HEIGHT)
+    points = next((stage.gates for stage in run.curves.stages if stage.gates), ())
+    if points:
+        yield "bits-over-the-search", strips_image(gate_strips(points))
+    for tensor in points[-1].probabilities if points else ():
+        chart = gate_chart(points, tensor)
+        if chart is not None:
+            yield f"gates-{tensor}", chart_image(replace(chart, title=f"{tensor}: probability that a gate is open"))
+    for one in () if run.statistics is None else run.statistics.tensors:
+        title = f"{one.name}, {one.bits} bits"
+        yield f"histogram-{one.name}", _image(title, histogram(one), HISTOGRAM_WIDTH, HISTOGRAM_HEIGHT)
+
+
+def strips_image(strips: Sequence[Strip]) -> str:
+    """The bits of every tensor over the search as one image: a name, a strip, and the bits at the end in each row."""
+    left = 20 + _CHARACTER * max(len(strip.name) for strip in strips)
+    rows = []
+    for place, strip in enumerate(strips):
+        y = _ROW * place
+        name = label(8, y + 11, strip.name, "note")
+        bits = label(left + _STRIP + 8, y + 11, f"{strip.bits} bits", "note")
+        rows.append(Markup("").join((name, _placed(strip.svg, left, y + 2, _STRIP, _ROW - 4), bits)))
+    width, height = round(left + _STRIP + 60), _ROW * len(strips)
+    inner = element("svg", *rows, viewBox=f"0 0 {width} {height}")
+    return _image("Bits of every tensor over the search", inner, width, height)
 
 
 def chart_image(chart: Chart) -> str:
@@ -100,16 +137,21 @@ def _image(title: str, inner: Markup, width: int, height: int, *rows: Markup) ->
         element(
             "svg",
             element("style", Markup(_STYLE)),
-            element("rect", x=0, y=0, width=width, height=top + height, fill="#ffffff"),
+            element("rect", x=0, y=0, width=width, height=top + height + _FOOT, fill="#ffffff"),
             label(8, 16, title, "head"),
             *rows,
-            Markup(str(inner).replace("<svg ", f'<svg x="0" y="{top}" width="{width}" height="{height}" ', 1)),
+            _placed(inner, 0, top, width, height),
             xmlns="http://www.w3.org/2000/svg",
-            viewBox=f"0 0 {width} {top + height}",
+            viewBox=f"0 0 {width} {top + height + _FOOT}",
             width=width,
-            height=top + height,
+            height=top + height + _FOOT,
         )
     )
+
+
+def _placed(inner: Markup, x: float, y: float, width: float, height: float) -> Markup:
+    """An image at a place inside of another one."""
+    return Markup(str(inner).replace("<svg ", f'<svg x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" ', 1))
 
 
 def _file_name(name: str) -> str:

@@ -63,8 +63,8 @@ def gate_strips(points: Sequence[GatePoint]) -> list[Strip]:
     return strips
 
 
-def gate_chart(points: Sequence[GatePoint], tensor: str, role: str) -> Chart | None:
-    """P(z > 0) of the gates of one tensor over the search; None where it was not written. `role` is for the title."""
+def gate_chart(points: Sequence[GatePoint], tensor: str) -> Chart | None:
+    """P(z > 0) of the gates of one tensor over the search; None where it was not written."""
     series = [
         Series(
             f"{bits} bits",
@@ -75,4 +75,5 @@ def gate_chart(points: Sequence[GatePoint], tensor: str, role: str) -> Chart | N
     ]
     if not series:
         return None
+    role = tensor.rpartition(".")[2]  # such as "weight" or "input"
     return Chart(f"Probability that a gate is open: {role}", "epochs of the search", series, whole=True)

@@ -28,7 +28,7 @@ class Card:
 def title_of(run: Run) -> str:
     """The most important result in a few words."""
     if run.unfinished:
-        return f"{run.name}: not finished"
+        return f"{run.name}: {'failed' if run.failed else 'not finished'}"
     if run.cost is None:
         return f"{run.name}: {'incomplete' if run.incomplete else 'damaged'}"
     return f"{run.name}: {format_reduction(100, run.cost.relative_bops, 'fewer bit operations')}"
@@ -89,22 +89,24 @@ def _from_result(result: Result) -> list[Card]:
     ]
 
 
+def progress(run: Run) -> tuple[str, float] | None:
+    """The stage and epoch that a run has reached, in words, and the percentage of the stage; None before all stages."""
+    if not run.curves.stages:
+        return None
+    stage = run.curves.stages[-1]
+    done = max((point.epoch for point in (*stage.points, *stage.evaluations)), default=0.0)
+    words = f"{STAGES.get(stage.name, stage.name)}, epoch {done:.3g} of {stage.epochs:g}"
+    return words, 100 * done / max(stage.epochs, 1e-9)
+
+
 def _progress(run: Run) -> list[Card]:
     """Where a run is, and its latest values."""
-    if not run.curves.stages:
+    reached = progress(run)
+    if reached is None:
         return []
     stage = run.curves.stages[-1]
     points = (*stage.points, *stage.evaluations)
-    done = max((point.epoch for point in points), default=0.0)
-    percent = 100 * done / max(stage.epochs, 1e-9)
-    found = [
-        Card(
-            "So far",
-            f"{percent:.0f}%",
-            "",
-            f"{STAGES.get(stage.name, stage.name)}, epoch {done:.3g} of {stage.epochs:g}",
-        )
-    ]
+    found = [Card("So far", f"{reached[1]:.0f}%", "", reached[0])]
     latest = {name: value for point in points for name, value in point.values.items()}
     if "task_loss" in latest:
         found.append(Card("Loss", f"{latest['task_loss']:.3g}", "", "of the task, at the latest step"))

@@ -1,7 +1,7 @@
-"""The picture of the network: a row for every layer and addition from the input to the output, with the ways between.
+"""The picture of the network: a row for everything that computes, from the input to the output, with the ways between.
 
-A row opens to show the tensors of its layer. `network_graph` finds the ways; this file draws the strip beside a row,
-which stretches to the height of the row, and gathers what a row says.
+A row opens to show its tensors. `network_graph` finds the ways, `network_ways` draws them beside the rows,
+`network_words` says what a row is and costs, and this file gathers all of it.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from bayesbits.cost import LayerCost
 from bayesbits.records.plan import FLOAT_BITS
 from bayesbits.records.tensor_statistics import Histogram, LayerError
-from bayesbits.records.topology import Layer, Topology
+from bayesbits.records.topology import Topology
 from bayesbits.report.chart import Chart
 from bayesbits.report.gate_figures import bit_class, gate_chart
-from bayesbits.report.network_graph import ADDITION, INPUT, LAYER, Row, network_rows
+from bayesbits.report.network_graph import ADDITION, INPUT, LAYER, PRODUCT, TABLE, Row, network_rows
+from bayesbits.report.network_ways import gutter, gutter_below, gutter_width
+from bayesbits.report.network_words import Description, describe
 from bayesbits.report.run_data import Run
-from bayesbits.report.svg import EMPTY, element
+from bayesbits.report.svg import element
 from bayesbits.utils.short_names import shorten_names
 
 NAME_LENGTH = 30
 _MANY_LAYERS = 10
-_LANE, _MAIN = 14, 9.0  # the distance of lanes, and where the main one lies, in pixels
 
 
 @dataclass(frozen=True)
@@ -66,35 +66,21 @@ class PictureRow:
     gutter: Markup
     gutter_below: Markup
     bits: Sequence[Bits]
-    layer: Layer | None = None
-    cost: LayerCost | None = None
+    about: Description
     error: LayerError | None = None
     deployed: LayerError | None = None
     histograms: Sequence[Histogram] = ()
     gates: Sequence[tuple[str, Chart]] = ()
 
     @property
-    def words(self) -> str:
-        """What kind of layer it is, such as "conv 3 x 3, 64 to 128"; empty where it is none."""
-        if self.layer is None:
-            return ""
-        layer = self.layer
-        inputs, outputs = len(layer.in_channels), len(layer.out_channels)
-        if layer.kind == "linear":
-            return f"linear, {inputs} to {outputs}"
-        size = " x ".join(map(str, layer.weight_shape[2:]))
-        kind = {"conv": "conv", "conv_transpose": "transposed conv"}.get(layer.kind, layer.kind)
-        if layer.depthwise:
-            return f"depthwise {kind} {size}, {outputs} channels"
-        groups = f" in {layer.groups} groups" if layer.groups > 1 else ""
-        return f"{kind} {size}, {inputs} to {outputs}{groups}"
+    def opens(self) -> bool:
+        """Whether there is more to see than the row itself."""
+        return bool(self.about.costs or self.error or self.histograms or self.gates)
 
     @property
-    def kept(self) -> tuple[int, int] | None:
-        """Output channels that are kept, and of how many."""
-        if self.layer is None or self.cost is None:
-            return None
-        return self.cost.kept_out, len(self.layer.out_channels)
+    def is_layer(self) -> bool:
+        """Whether it is a layer."""
+        return self.row.node.kind == LAYER
 
 
 def widest_bits(run: Run) -> int:
@@ -113,43 +99,42 @@ def picture(run: Run, topology: Topology) -> list[PictureRow]:
     return [_row(run, topology, row, short[name], name, width) for row, name in zip(rows, names, strict=True)]
 
 
-def gutter_width(rows: Sequence[Row]) -> float:
-    """The width of the strip beside the rows, in pixels."""
-    return _MAIN + _LANE * max((lane for row in rows for lane in (*row.begins, *row.passing)), default=0) + 9
-
-
 def _row(run: Run, topology: Topology, row: Row, short: str, name: str, width: float) -> PictureRow:
-    gutters = _gutter(row, width), _gutter_below(row, width)
-    plan = {} if run.plan is None else run.plan.bits
-    widest = widest_bits(run)
-    if row.node.kind == ADDITION:
-        bits = [Bits(one, "operand", plan[one], widest) for one in row.node.operands if one in plan]
-        return PictureRow(row, name, short, *gutters, bits, histograms=_histograms(run, bits), gates=_gates(run, bits))
-    if row.node.kind != LAYER:
-        inputs = [one.name for one in topology.activations if one.network_input] if row.node.kind == INPUT else []
-        bits = [Bits(one, "input", plan[one], widest) for one in inputs if one in plan]
-        return PictureRow(row, name, short, *gutters, bits)
-    layer = topology.layer(row.node.name)
-    activation = topology.activation(layer.activation)
-    names = {one.name for one in topology.layers}  # products of two activations may read it, too
-    first = next(name for name in activation.consumers if name in names)
-    bits = []
-    if layer.parameter in plan:
-        bits.append(Bits(layer.parameter, "weight", plan[layer.parameter], widest))
-    if layer.activation in plan:
-        shared = first if first != layer.name else ""
-        bits.append(Bits(layer.activation, "input", plan[layer.activation], widest, shared))
-    emitted = [f"{layer.name}.output"] + ([f"{layer.norm}.output"] if layer.norm else [])
-    bits += [
-        Bits(one, "operand", plan[one], widest) for one in emitted if one in plan and one in topology.emitted_tensors
-    ]
-    own = [one for one in bits if not one.shared]
-    cost = next((one for one in run.cost.layers if one.name == layer.name), None) if run.cost is not None else None
+    """A row with the bits, the figures and the errors of its tensors."""
+    bits = _bits(run, topology, row)
+    own = [one for one in bits if not one.shared] if row.node.kind != INPUT else []
     errors, deployed = ((), ()) if run.statistics is None else (run.statistics.layers, run.statistics.deployed)
     return PictureRow(
-        row, name, short, *gutters, bits, layer, cost, next((one for one in errors if one.name == layer.name), None),
-        next((one for one in deployed if one.name == layer.name), None), _histograms(run, own), _gates(run, own),
+        row, name, short, gutter(row, width), gutter_below(row, width), bits, describe(topology, row.node, run.cost),
+        error=next((one for one in errors if one.name == row.node.name), None),
+        deployed=next((one for one in deployed if one.name == row.node.name), None),
+        histograms=_histograms(run, own), gates=_gates(run, own),
     )  # fmt: skip
+
+
+def _bits(run: Run, topology: Topology, row: Row) -> list[Bits]:
+    """The widths of the tensors of a row, as far as the plan has them."""
+    kind, name = row.node.kind, row.node.name
+    tensors: list[tuple[str, str]] = []
+    shared = {}
+    if kind == ADDITION:
+        tensors = [(one, "operand") for one in row.node.operands]
+    elif kind == INPUT:
+        tensors = [(one.name, "input") for one in topology.activations if one.network_input]
+    elif kind == TABLE:
+        tensors = [(one.parameter, "weight") for one in topology.tables if one.name == name]
+    elif kind == PRODUCT:
+        tensors = [(side, "input") for one in topology.products if one.name == name for side in (one.left, one.right)]
+    elif kind == LAYER:
+        layer = topology.layer(name)
+        names = {one.name for one in topology.layers}  # products of two activations may read it, too
+        first = next(one for one in topology.activation(layer.activation).consumers if one in names)
+        shared = {layer.activation: first if first != name else ""}
+        emitted = [f"{name}.output"] + ([f"{layer.norm}.output"] if layer.norm else [])
+        tensors = [(layer.parameter, "weight"), (layer.activation, "input")]
+        tensors += [(one, "operand") for one in emitted if one in topology.emitted_tensors]
+    plan, widest = {} if run.plan is None else run.plan.bits, widest_bits(run)
+    return [Bits(one, role, plan[one], widest, shared.get(one, "")) for one, role in tensors if one in plan]
 
 
 def _histograms(run: Run, tensors: Sequence[Bits]) -> list[Histogram]:
@@ -159,57 +144,26 @@ def _histograms(run: Run, tensors: Sequence[Bits]) -> list[Histogram]:
 
 def _gates(run: Run, tensors: Sequence[Bits]) -> list[tuple[str, Chart]]:
     points = next((stage.gates for stage in run.curves.stages if stage.gates), ())
-    charts = [(one.tensor, gate_chart(points, one.tensor, one.role)) for one in tensors]
+    charts = [(one.tensor, gate_chart(points, one.tensor)) for one in tensors]
     return [(name, chart) for name, chart in charts if chart is not None]
 
 
-def _x(lane: int) -> float:
-    return _MAIN + _LANE * lane
-
-
-def _gutter(row: Row, width: float) -> Markup:
-    """The ways beside a row, in a box of height 100 that stretches; a node lies at half of it."""
-    main = _x(0)
-    ways = []
-    if row.from_above:
-        ways.append(f"M{main:g} 0V50")
-    if row.to_below:
-        ways.append(f"M{main:g} 50V100")
-    ways += [f"M{_x(lane):g} 0V100" for lane in row.passing]
-    ways += [f"M{_x(lane):g} 0C{_x(lane):g} 40 {main:g} 20 {main:g} 50" for lane in row.joins]
-    ways += [f"M{main:g} 50C{main:g} 80 {_x(lane):g} 60 {_x(lane):g} 100" for lane in row.begins]
-    return _strip(width, "".join(ways))
-
-
-def _gutter_below(row: Row, width: float) -> Markup:
-    """The ways beside the tensors of a row that is open."""
-    lanes = [*([0] if row.to_below else []), *row.below]
-    return _strip(width, "".join(f"M{_x(lane):g} 0V100" for lane in lanes))
-
-
-def _strip(width: float, ways: str) -> Markup:
-    path = element("path", d=ways) if ways else EMPTY
-    return element(
-        "svg", path, viewBox=f"0 0 {width:g} 100", preserveAspectRatio="none", class_="ways", aria_hidden="true",
-        width=width,
-    )  # fmt: skip
-
-
-def skyline(rows: Sequence[PictureRow]) -> Markup | None:
+def skyline(rows: Sequence[PictureRow], least: int = _MANY_LAYERS) -> Markup | None:
     """All layers side by side: the bits of the weight upward, those of the input downward, of the widest width.
 
-    None for a few layers, of which the rows say it all.
+    None for fewer layers than `least`, of which the rows say it all.
     """
-    layers = [row for row in rows if row.layer is not None]
-    if len(layers) < _MANY_LAYERS:
+    layers = [row for row in rows if row.is_layer]
+    if len(layers) < least:
         return None
     bars = []
     slot = 1000 / max(1, len(layers))
     for place, row in enumerate(layers):
         own = {one.role: one for one in row.bits}
         words = [row.name, *(f"{one.role} {one.text}" for one in row.bits)]
-        if row.kept is not None and row.kept[0] < row.kept[1]:
-            words.append(f"{row.kept[0]} of {row.kept[1]} channels kept")
+        kept = row.about.kept
+        if kept is not None and kept[0] < kept[1]:
+            words.append(f"{kept[0]} of {kept[1]} channels kept")
         parts = [element("rect", x=place * slot, y=0, width=slot, height=200, class_="slot")]
         for role, top in (("weight", True), ("input", False)):
             if role in own:

@@ -1,8 +1,9 @@
 """The graph of a network from its input to its output, as the report draws it: nodes in running order, and their ways.
 
-A `Topology` says which layers make the channels that a layer reads, and what a residual addition adds. That determines
-the ways of tensors in convolutional networks; where channels end, as in attention, a layer is joined to what runs
-before it. Every way that does not lead to the next node has a lane beside the main one.
+A `Topology` says which layers make the channels that a layer reads, what a product of two activations is computed from,
+and what a residual addition adds. That determines the ways of tensors in convolutional networks and in attention; where
+channels end without that, a layer is joined to what runs before it. Every way that does not lead to the next node has a
+lane beside the main one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 from bayesbits.records.topology import Addition, Layer, Topology
 
-INPUT, LAYER, ADDITION, OUTPUT = "input", "layer", "addition", "output"
+INPUT, TABLE, LAYER, PRODUCT, ADDITION, OUTPUT = "input", "table", "layer", "product", "addition", "output"
 MOST_LANES = 6
 """Beside the main lane; more ways at once share the last one."""
 
@@ -21,9 +22,9 @@ class Node:
     """A row of the picture."""
 
     kind: str
-    """"input", "layer", "addition" or "output"."""
+    """"input", "table", "layer", "product", "addition" or "output"."""
     name: str
-    """The name of the layer or of the addition; empty for input and output."""
+    """The name of the table, layer, product or addition; empty for input and output."""
     operands: tuple[str, ...] = ()
     """For an addition, the names of its operands' tensors that may have a width."""
 
@@ -53,6 +54,12 @@ def network_rows(topology: Topology) -> list[Row]:
     return _lanes(nodes, sources)
 
 
+def running_numbers(topology: Topology) -> dict[str, int]:
+    """The layers and products by name, numbered from 1 in the order of the picture."""
+    names = [node.name for node in _steps(topology) if node.kind != TABLE]
+    return {name: number for number, name in enumerate(names, start=1)}
+
+
 def _graph(topology: Topology) -> tuple[list[Node], list[list[int]]]:
     """The nodes in running order, and for each the positions of the nodes that it reads."""
     nodes = _nodes(topology)
@@ -61,6 +68,8 @@ def _graph(topology: Topology) -> tuple[list[Node], list[list[int]]]:
     additions = {addition.name: addition for addition in topology.additions}
     first_consumers = {one.name: one.consumers[0] for one in topology.activations}
     network_inputs = {one.name for one in topology.activations if one.network_input}
+    products = {product.name: product.sources for product in topology.products}
+    named = {node.name: index for index, node in enumerate(nodes) if node.kind in (TABLE, LAYER, PRODUCT)}
     sources: list[list[int]] = [[] for _ in nodes]
     unknown: set[int] = set()
     for index, node in enumerate(nodes):
@@ -70,9 +79,11 @@ def _graph(topology: Topology) -> tuple[list[Node], list[list[int]]]:
             if layer.activation in network_inputs:
                 sources[index] = [0]
             elif first < index:  # the tensor is read by an earlier layer, too
-                sources[index] = list(sources[first])
+                sources[index] = sources[first]
             else:
                 sources[index] = _makers(topology, layer, nodes, index)
+        elif node.kind in (TABLE, PRODUCT):
+            sources[index] = [named[name] for name in products.get(node.name, ()) if name in named] or [0]
         elif node.kind == ADDITION:
             sources[index] = _operands(topology, additions[node.name], nodes, index, sources)
         elif node.kind == OUTPUT:
@@ -87,8 +98,21 @@ def _graph(topology: Topology) -> tuple[list[Node], list[list[int]]]:
     return nodes, [sorted(set(found)) for found in sources]
 
 
+def _steps(topology: Topology) -> list[Node]:
+    """Tables, layers in running order, and every product behind the last of what it is computed from."""
+    steps = [Node(TABLE, table.name) for table in topology.tables]
+    steps += [Node(LAYER, layer.name) for layer in topology.layers]
+    for product in topology.products:
+        read = [place for place, step in enumerate(steps) if step.name in product.sources]
+        place = max(read, default=len(topology.tables) - 1) + 1
+        while place < len(steps) and steps[place].kind == PRODUCT:
+            place += 1
+        steps.insert(place, Node(PRODUCT, product.name))
+    return steps
+
+
 def _nodes(topology: Topology) -> list[Node]:
-    """Input, layers with every addition behind the last layer that it reads, and output."""
+    """Input, tables, layers and products with every addition behind the last layer that it reads, and output."""
     behind: dict[str, list[Node]] = {}
     for addition in topology.additions:
         if len(addition.operands) < 2:
@@ -101,8 +125,8 @@ def _nodes(topology: Topology) -> list[Node]:
             operands = tuple(f"{module}.output" for module in inside)
             behind.setdefault(read[-1], []).append(Node(ADDITION, addition.name, operands))
     nodes = [Node(INPUT, "")]
-    for layer in topology.layers:
-        nodes += [Node(LAYER, layer.name), *behind.get(layer.name, ())]
+    for step in _steps(topology):
+        nodes += [step, *(behind.get(step.name, ()) if step.kind == LAYER else ())]
     return [*nodes, Node(OUTPUT, "")]
 
 

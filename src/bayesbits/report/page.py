@@ -23,7 +23,9 @@ from bayesbits.report import headline, histogram_figure, layer_errors
 from bayesbits.report import page_tables as tables
 from bayesbits.report.front_chart import front_chart
 from bayesbits.report.gate_figures import gate_strips
-from bayesbits.report.network_figure import gutter_width, picture, skyline, widest_bits
+from bayesbits.report.layer_table import layers, parts
+from bayesbits.report.network_figure import picture, skyline, widest_bits
+from bayesbits.report.network_ways import gutter_width
 from bayesbits.report.run_data import Run, read_run
 from bayesbits.report.svg import printable
 from bayesbits.report.training_charts import training_charts
@@ -44,6 +46,7 @@ def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
 def render_page(run: Run) -> str:
     """The whole page."""
     rows = picture(run, run.topology) if run.topology is not None else []
+    numbers = layer_errors.layer_numbers(run)
     strips = gate_strips(next((stage.gates for stage in run.curves.stages if stage.gates), ()))
     names = shorten_names([strip.name for strip in strips], _STRIP_NAME, "…")
     return render(
@@ -54,17 +57,22 @@ def render_page(run: Run) -> str:
         title=headline.title_of(run),
         verdict=headline.verdict_of(run),
         cards=headline.cards(run),
+        reached=headline.progress(run),
         picture=rows,
         gutter=gutter_width([row.row for row in rows]),
         skyline=skyline(rows) if run.plan is not None else None,
         widest=widest_bits(run),
         operands=any(one.role == "operand" for row in rows for one in row.bits),
+        residual=any(row.row.begins for row in rows),
+        products=run.topology is not None and bool(run.topology.products),
+        layers=layers(run),
+        parts=parts,
         charts=training_charts(run),
         strips=list(zip(strips, names, strict=True)),
         last_epoch=max((point.epoch for stage in run.curves.stages for point in stage.gates), default=0.0),
         strip_widths={width for stage in run.curves.stages for point in stage.gates for width in point.bits.values()},
-        error_charts=layer_errors.error_charts(run.statistics),
-        worst=layer_errors.worst_layers(() if run.statistics is None else run.statistics.layers),
+        error_charts=layer_errors.error_charts(run.statistics, numbers),
+        worst=layer_errors.worst_layers(() if run.statistics is None else run.statistics.layers, numbers),
         front=None if run.front is None else front_chart(run.front, run.recipe, run.result),
         removed=_removed(run),
         repeat_command=_repeat_command(run),
@@ -86,7 +94,7 @@ def render(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"with_code": with_code, "breakable": breakable}
+    environment.filters |= {"with_code": with_code, "breakable": breakable, "command": command}
     loader = environment.loader
     assert loader is not None
     script = loader.get_source(environment, "script.js")[0]
@@ -106,13 +114,21 @@ def with_code(text: str) -> Markup:
 
     So is the command behind "Go on with:", which ends a message and has no backquotes, to be copied in one piece.
     """
-    before, found, command = text.partition(_GO_ON)
-    parts = printable(f"{before}{found}`{command}`" if found else text).split("`")
+    before, found, way_out = text.partition(_GO_ON)
+    parts = printable(f"{before}{found}`{way_out}`" if found else text).split("`")
     if len(parts) % 2 == 0:  # a backquote that is not closed
         return escape(printable(text))
     return Markup().join(
-        Markup("<code>{}</code>").format(part) if place % 2 else escape(part) for place, part in enumerate(parts)
+        Markup("<code>{}</code>").format(command(part)) if place % 2 else escape(part)
+        for place, part in enumerate(parts)
     )
+
+
+def command(text: str) -> Markup:
+    """A command whose options are not broken behind their hyphens."""
+    option = Markup('<span class="option">{}</span>')
+    words = printable(text).split(" ")
+    return Markup(" ").join(option.format(word) if word.startswith("-") else escape(word) for word in words)
 
 
 def breakable(name: str) -> Markup:

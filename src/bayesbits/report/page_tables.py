@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from bayesbits.cost import Cost
-from bayesbits.cost.cost import TableCost
 from bayesbits.deploy.verification.result import RuntimeTensor, SimulatedOutput, Verification
 from bayesbits.recipes.result import POSTTRAINING
 from bayesbits.records.bench import Bench
 from bayesbits.records.front import Front
-from bayesbits.records.plan import FLOAT_BITS
 from bayesbits.records.topology import Topology
 from bayesbits.report import formatting
 from bayesbits.report.formatting import (
     format_bytes,
     format_count,
-    format_part,
     format_percent,
     format_reduction,
     format_seconds,
@@ -29,18 +24,7 @@ _METHODS = {
     "bayesian_bits_pruning_only": "Bayesian Bits: channels were learned, at a fixed bit width",
     POSTTRAINING: "Bayesian Bits after training: bits were learned on a few examples, no weight changed",
 }
-REMAINDER = "(left in float)"
-
 Row = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell of a table that can be sorted."""
-
-    text: str
-    value: float | str
-    """What is compared."""
 
 
 def before_and_after(run: Run) -> list[Row]:
@@ -74,74 +58,6 @@ def before_and_after(run: Run) -> list[Row]:
 def _differ(cost: Cost) -> bool:
     """Whether the paper's convention gives another number than ours."""
     return f"{cost.relative_bops:.3g}" != f"{cost.paper_relative_bops:.3g}"
-
-
-def layers(run: Run) -> list[list[Cell]]:
-    """Position, name, weight bits, input bits, channels in and out, MACs, share of BOPs, bytes and error by layer.
-
-    Tables of embeddings follow the layers.
-    """
-    if run.cost is None or run.topology is None:
-        return []
-    errors = {} if run.statistics is None else {error.name: error.alone for error in run.statistics.layers}
-    rows = []
-    for place, entry in enumerate(run.cost.layers, start=1):
-        layer = run.topology.layer(entry.name)
-        error = errors.get(entry.name)
-        rows.append(
-            [
-                Cell(str(place), place),
-                Cell(entry.name, entry.name),
-                Cell(_bits(entry.weight_bits), entry.weight_bits),
-                Cell(_bits(entry.activation_bits), entry.activation_bits),
-                Cell(format_part(entry.kept_in, len(layer.in_channels)), entry.kept_in),
-                Cell(format_part(entry.kept_out, len(layer.out_channels)), entry.kept_out),
-                Cell(f"{entry.macs:,}", entry.macs),
-                Cell(f"{entry.share:.1f}%", entry.share),
-                Cell(f"{entry.weight_bytes:,}", entry.weight_bytes),
-                Cell("" if error is None else f"{error:.1f}", 1e9 if error is None else error),
-            ]
-        )
-    rows += _products(run.cost, len(rows))
-    return rows + [_table_row(place, table) for place, table in enumerate(run.cost.tables, start=len(rows) + 1)]
-
-
-def _table_row(place: int, table: TableCost) -> list[Cell]:
-    """The row of a table of embeddings, which has bits and bytes alone."""
-    nothing = Cell("", -1)
-    return [
-        Cell(str(place), place),
-        Cell(table.name, table.name),
-        Cell(_bits(table.bits), table.bits),
-        *[nothing] * 3,
-        Cell("0", 0),
-        Cell("0.0%", 0.0),
-        Cell(f"{table.weight_bytes:,}", table.weight_bytes),
-        Cell("", 1e9),
-    ]
-
-
-def _products(cost: Cost, before: int) -> list[list[Cell]]:
-    """The rows of products of two activations: the widths of both operands, and neither channels nor bytes."""
-    return [
-        [
-            Cell(str(place), place),
-            Cell(entry.name, entry.name),
-            Cell(_bits(entry.left_bits), entry.left_bits),
-            Cell(_bits(entry.right_bits), entry.right_bits),
-            Cell("", 0),
-            Cell("", 0),
-            Cell(f"{entry.macs:,}", entry.macs),
-            Cell(f"{entry.share:.1f}%", entry.share),
-            Cell("", 0),
-            Cell("", 1e9),
-        ]
-        for place, entry in enumerate(cost.products, start=before + 1)
-    ]
-
-
-def _bits(bits: int) -> str:
-    return "float" if bits == FLOAT_BITS else str(bits)
 
 
 def remainder(run: Run) -> Row | None:

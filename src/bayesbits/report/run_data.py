@@ -16,6 +16,7 @@ from bayesbits.cost import Cost, CostModel
 from bayesbits.deploy.verification.result import Verification
 from bayesbits.recipes import Recipe, Result
 from bayesbits.recipes import run_folder as files
+from bayesbits.recipes.run_state import FAILED, KILLED, RunState, load_state
 from bayesbits.records.bench import Bench
 from bayesbits.records.front import Front
 from bayesbits.records.plan import Plan
@@ -62,11 +63,31 @@ class Run:
     """What is damaged or does not belong together, with the way out."""
     incomplete: str = ""
     """Which files of a finished run are missing, and what that hides; empty where none is."""
+    state: RunState | None = None
+    """Of a run that is not finished: its process, or the error that ended it; None where that is not known."""
 
     @property
     def name(self) -> str:
         """The name of the recipe; of the folder where there is none."""
         return self.recipe.name if self.recipe is not None else self.folder.resolve().name
+
+    @property
+    def whereabouts(self) -> str:
+        """What became of a run that is not finished, shorter than `unfinished` where its process is known."""
+        if self.state is None:
+            return self.unfinished
+        words = self.state.words.rstrip(".")
+        return f"{words[:1].upper()}{words[1:]}." + (f" Go on with: {self.state.command}" if self.has_ended else "")
+
+    @property
+    def failed(self) -> bool:
+        """Whether an error ended the run, or its process was killed."""
+        return self.state is not None and self.state.status in (FAILED, KILLED)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more will be written to the folder by itself."""
+        return not self.unfinished or (self.state is not None and self.state.has_ended)
 
 
 class _Reader:
@@ -127,6 +148,7 @@ def read_run(folder: str | Path) -> Run:
         bench=reader.read(files.BENCH, Bench.load, f"Run `bayesbits bench {folder}` again, or remove the file"),
         front=reader.read(files.FRONT, Front.load, "Run `bayesbits posttrain` again"),
         incomplete=_incomplete(folder),
+        state=None if (folder / files.RESULT).is_file() else load_state(folder),
         unfinished="" if (folder / files.RESULT).is_file() else files.unfinished(folder, files.RESULT),
         problems=tuple(dict.fromkeys(reader.problems)),
     )  # fmt: skip

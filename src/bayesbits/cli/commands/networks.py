@@ -16,21 +16,27 @@ def recipes() -> None:
 
 
 def inspect(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A network of the zoo, or your MODULE:FUNCTION.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A network of the zoo, your MODULE:FUNCTION, or a recipe.")
+    ],
     input_shape: Annotated[
         str | None,
         typer.Option("--input-shape", metavar="CxHxW", help="The shape of one example, such as 3x224x224."),
     ] = None,
     overrides: options.Overrides = None,
+    products: Annotated[
+        bool, typer.Option("--products", help="Quantize products of two activations too, as those of attention.")
+    ] = False,
 ) -> None:
-    """Show the layers and costs of a network, its removable channels, and what stays in float.
+    """Show the layers and costs of a network, its removable channels, what stays in float, and what is attached.
 
-    `--set` gives options of the network, such as stem=cifar. Your function may return a network, or a pair of the
-    network and example inputs; then no shape is needed.
+    `--set` gives options of the network, such as stem=cifar; those of a recipe are its settings, such as
+    spec.bits=[4,8]. Your function may return a network, or a pair of the network and example inputs; then no shape is
+    needed.
     """
     from bayesbits.cli.show import show_network
 
-    show_network(model, input_shape, overrides or ())
+    show_network(model, input_shape, overrides or (), products)
 
 
 def measure(
