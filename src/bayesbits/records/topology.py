@@ -5,8 +5,8 @@ no tensors.
 
 Channels. Every channel of every tensor belongs to a *channel class*, an integer. Two channels have the same class if
 they can only be removed together (the two sides of a residual addition, the input and output of a depthwise
-convolution). A `ChannelGroup` is a run of consecutive classes with the same producers, the same consumers, and the same
-reason why they cannot be removed, if there is one.
+convolution, the queries, keys and values of an attention head). A `ChannelGroup` is a run of consecutive classes with
+the same producers, the same consumers, and the same reason why they cannot be removed, if there is one.
 """
 
 from __future__ import annotations
@@ -64,6 +64,17 @@ class Layer:
     """The channel class of every output channel or feature."""
     depthwise: bool
     """Whether there is one filter per channel: as many groups as input channels and as output channels."""
+    followers: tuple[int, ...] = ()
+    """The output channels that go with their class and need not be zero for that, as the queries and keys of an
+    attention head: no gate decides about them, and nothing reads them once the other channels of the class are zero."""
+
+    @property
+    def deciding(self) -> tuple[int, ...]:
+        """The output channels that have to be zero before their class can be removed; a depthwise layer has none."""
+        if self.depthwise:
+            return ()
+        following = frozenset(self.followers)
+        return tuple(index for index in range(len(self.out_channels)) if index not in following)
 
 
 @dataclass(frozen=True)
@@ -96,6 +107,8 @@ class Product:
     """The number of times that it runs in one forward pass."""
     macs: int
     """The multiply-accumulates of all of its calls for the example inputs, batch included."""
+    slices: tuple[int, ...] = ()
+    """Where it is computed head by head, the channel class of every head, with which that part of it goes."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +159,8 @@ class ChannelGroup:
     """The layers with these classes among their input channels."""
     reason: str | None
     """Why these channels cannot be removed exactly; None: they can."""
+    block: int = 1
+    """How many channels of a layer a class is, one gate for all: the channels of an attention head; otherwise 1."""
 
     @property
     def removable(self) -> bool:
@@ -170,6 +185,8 @@ class Unsupported:
     """Its multiply-accumulates for the example inputs; 0 where it has none."""
     reason: str
     """Why it is not handled."""
+    slices: tuple[int, ...] = ()
+    """As of a `Product`."""
 
 
 @dataclass(frozen=True)

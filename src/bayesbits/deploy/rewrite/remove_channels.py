@@ -29,7 +29,8 @@ from bayesbits.deploy.rewrite.size_arguments import (
     correct_view,
 )
 from bayesbits.graph.channel_rules import PADS
-from bayesbits.graph.exported_program import operation, shape
+from bayesbits.graph.exported_program import arguments, operation, shape
+from bayesbits.graph.head_rules import masks_of
 from bayesbits.graph.pointwise import is_pointwise
 from bayesbits.graph.symbolic_sizes import is_symbolic
 
@@ -37,7 +38,7 @@ aten = torch.ops.aten
 
 # fmt: off
 NEEDS_ALL = frozenset((
-    "roll", "unfold", "unflatten", "unbind", "repeat", "squeeze",
+    "roll", "unfold", "unflatten", "repeat", "squeeze",
     "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle",
 ))
 # fmt: on
@@ -140,6 +141,8 @@ class _ChannelRemoval:
             return self._adapt_cat(node, wanted)
         if source is None:
             return False
+        if twin in self.program.reading.channels.slices:
+            return self._adapt_product(node, wanted)
         if name in PADS:
             needed = correct_pad(node, wanted)
             if needed is not None:
@@ -150,6 +153,8 @@ class _ChannelRemoval:
             return False
         if name in VIEWS:
             return correct_view(node, wanted)
+        if name == "unbind":
+            return present[arguments(node)["dim"]] is None
         if name in SPLITS:
             return correct_split(node, twin.meta["val"], present, outputs)
         return correct_slice(node, present) if name in SLICES else True
@@ -162,6 +167,23 @@ class _ChannelRemoval:
                 last = wanted[len(wanted) - len(sizes) :]
                 masks = tuple(None if size == 1 else mask for size, mask in zip(sizes, last, strict=True))
                 self._align(node, used, masks)
+
+    def _adapt_product(self, node: fx.Node, wanted: IndexMasks) -> bool:
+        """Let the operands of a product have the heads that remain, and what is added to it those of the result."""
+        needed = []
+        for used in node.all_input_nodes:
+            if used in self._twin and used not in masks_of(node):
+                by_labels = self._masks_by_labels(used)
+                if by_labels is None:
+                    return False
+                needed.append((used, by_labels[0]))
+        for used, masks in needed:
+            self._align(node, used, masks)
+        for used in masks_of(node):
+            sizes, stack = shape(self._twin[used]), (*wanted[:-2], None, None)
+            last = stack[len(stack) - len(sizes) :]
+            self._align(node, used, tuple(None if size == 1 else mask for size, mask in zip(sizes, last, strict=True)))
+        return True
 
     def _adapt_cat(self, node: fx.Node, wanted: IndexMasks) -> bool:
         """Let each part of a concatenation have its part of the masks; False where nothing remains of one."""
