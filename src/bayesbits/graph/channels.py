@@ -178,18 +178,18 @@ def number_classes(
     }
     readers, makers = _names_by_root(roots["in"]), _names_by_root(roots["out"])
     followers = _followers(classes, outputs, consumed)
-    sizes = _block_sizes(classes, roots["out"], followers)
-    members: dict[tuple[tuple[str, ...], tuple[str, ...], str | None, int], dict[int, None]] = {}
+    blocks = _blocks(classes, roots["out"], followers)
+    members: dict[tuple[tuple[str, ...], tuple[str, ...], str | None, tuple[str, int] | None], dict[int, None]] = {}
     for name in inputs:
         for root in roots["in"][name] + roots["out"][name]:
             producers, consumers = tuple(makers.get(root, ())), tuple(readers.get(root, ()))
             reason = classes.reason(root) or (None if producers else "no layer makes these channels")
-            members.setdefault((producers, consumers, reason, sizes.get(root, 1)), {})[root] = None
+            members.setdefault((producers, consumers, reason, blocks.get(root)), {})[root] = None
     numbers: dict[int, int] = {}
     groups: list[ChannelGroup] = []
     names: dict[str, int] = {}
-    for (producers, consumers, reason, size), found in members.items():
-        name = producers[0] if producers else f"input of {consumers[0]}"
+    for (producers, consumers, reason, block), found in members.items():
+        name, size = block or (producers[0] if producers else f"input of {consumers[0]}", 1)
         names[name] = names.get(name, 0) + 1
         name += f"#{names[name]}" if names[name] > 1 else ""
         if size > 1 and len(found) == 1:
@@ -219,17 +219,17 @@ def _followers(
     return {name: indices for name, indices in found.items() if indices}
 
 
-def _block_sizes(
+def _blocks(
     classes: ChannelClasses, outputs: Mapping[str, list[int]], followers: Mapping[str, tuple[int, ...]]
-) -> dict[int, int]:
-    """For every block the number of its channels in the first layer that has to make zeros of them."""
-    sizes: dict[int, int] = {}
-    blocks = classes.block_roots()
-    for name, roots in outputs.items():
+) -> dict[int, tuple[str, int]]:
+    """For every block the first layer that has to make zeros of it, and the number of its channels there."""
+    found: dict[int, tuple[str, int]] = {}
+    roots = classes.block_roots()
+    for name, made in outputs.items():
         following = set(followers.get(name, ()))
-        counts = Counter(root for index, root in enumerate(roots) if index not in following and root in blocks)
-        sizes = dict(counts) | sizes
-    return sizes
+        counts = Counter(root for index, root in enumerate(made) if index not in following and root in roots)
+        found = {root: (name, count) for root, count in counts.items()} | found
+    return found
 
 
 def _names_by_root(ends: Mapping[str, list[int]]) -> dict[int, dict[str, None]]:

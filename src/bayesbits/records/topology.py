@@ -11,6 +11,7 @@ the same producers, the same consumers, and the same reason why they cannot be r
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -187,6 +188,13 @@ class Unsupported:
     """Why it is not handled."""
     slices: tuple[int, ...] = ()
     """As of a `Product`."""
+
+
+def remaining_macs(entry: Product | Unsupported, removed: Collection[int]) -> int:
+    """The multiply-accumulates of a product without its heads among the removed channel classes."""
+    if not entry.slices:
+        return entry.macs
+    return entry.macs * sum(channel not in removed for channel in entry.slices) // len(entry.slices)
 
 
 @dataclass(frozen=True)

@@ -227,13 +227,27 @@ class DeployedCodes:
         if codes.shape == x.shape or codes.dim() != x.dim():
             return None
         if call.tensor in self._heads:
-            kept = torch.tensor(self._heads[call.tensor])
-            axes = [axis for axis in range(x.dim()) if (x.shape[axis], codes.shape[axis]) == (len(kept), kept.sum())]
-            return (axes[0], kept.nonzero().flatten()) if axes else None
+            return _kept_heads(self._heads[call.tensor], x.shape, codes.shape)
         if call not in self.operand_channels:
             masks = {mask for layer in self._layers.values() for mask in layer.masks}
             self.operand_channels[call] = _find_kept_channels(self.grids[call.tensor], x, codes, masks)
         return self.operand_channels[call]
+
+
+def _kept_heads(
+    heads: tuple[bool, ...], before: Sequence[int], behind: Sequence[int]
+) -> tuple[int, Tensor] | None:
+    """The axis of heads and the indices of the kept ones, from the shapes with and without the removed ones.
+
+    Where heads and batch are one axis, the heads are repeated for each example of a batch of any size.
+    """
+    axes = [axis for axis, (whole, left) in enumerate(zip(before, behind, strict=True)) if whole != left]
+    if len(axes) != 1:
+        return None
+    size, count = before[axes[0]], len(heads)
+    period = next(step for step in range(1, count + 1) if count % step == 0 and heads == heads[:step] * (count // step))
+    kept = torch.tensor(heads[:period]).repeat(-(-size // period))[:size].nonzero().flatten()
+    return axes[0], kept
 
 
 def _find_kept_channels(
