@@ -76,7 +76,7 @@ def _product(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClass
     if isinstance(form, AttentionForm):
         query, key, value = tensors[:3]
         if form.repeats > 1:
-            key, value = (part.repeat_interleave(form.repeats, -3) for part in (key, value))
+            key, value = (compact(part.repeat_interleave(form.repeats, -3)) for part in (key, value))
         scores = _multiply(query, key.transpose(-2, -1), classes)
         return Slices(_multiply(scores.labels, value, classes).labels, scores.atoms)
     if isinstance(form, EinsumForm):
