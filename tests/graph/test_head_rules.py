@@ -9,7 +9,6 @@ from tests.graph.attention import HEADS, KINDS, WIDTH, attention, examples
 from tests.graph.heads import FORMS, Heads, heads, inputs
 from tests.graph.removal import check_every_group
 
-
 SHARED = {"keys": 2, "rotary": True, "biased": True}
 
 

@@ -162,13 +162,16 @@ class Plan(Record):
             reason = topology.group_of(channel).reason
             if index not in keeps and reason is not None:
                 raise ValueError(f"the plan drops channel {index} of {layer.name!r}, which cannot be removed: {reason}")
-        blocks = {channel for channel in layer.out_channels if topology.group_of(channel).block > 1}
-        whole = {channel: index in keeps for index, channel in enumerate(layer.out_channels) if channel in blocks}
+        self._check_heads(layer, topology)
+
+    def _check_heads(self, layer: Layer, topology: Topology) -> None:
+        keeps, first = self._keeps(layer), dict[int, int]()
         for index, channel in enumerate(layer.out_channels):
-            if channel in blocks and whole[channel] != (index in keeps):
+            before = first.setdefault(channel, index)
+            if (before in keeps) != (index in keeps) and topology.group_of(channel).block > 1:
                 raise ValueError(
-                    f"the plan keeps some channels of a head of {layer.name!r} and drops others, such as {index}: "
-                    "a head stays or goes as a whole"
+                    f"the plan keeps only one of the channels {before} and {index} of {layer.name!r}, which are of one "
+                    "head: it stays or goes as a whole"
                 )
 
     def _check_nothing_is_empty(self, topology: Topology) -> None:

@@ -234,9 +234,7 @@ class DeployedCodes:
         return self.operand_channels[call]
 
 
-def _kept_heads(
-    heads: tuple[bool, ...], before: Sequence[int], behind: Sequence[int]
-) -> tuple[int, Tensor] | None:
+def _kept_heads(heads: tuple[bool, ...], before: Sequence[int], behind: Sequence[int]) -> tuple[int, Tensor] | None:
     """The axis of heads and the indices of the kept ones, from the shapes with and without the removed ones.
 
     Where heads and batch are one axis, the heads are repeated for each example of a batch of any size.
