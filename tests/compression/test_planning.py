@@ -10,6 +10,7 @@ import bayesbits as bb
 from bayesbits.zoo import models
 from bayesbits.zoo.models import CifarResNet
 from tests.compression.networks import loss_of
+from tests.graph.heads import heads, inputs
 from tests.networks import dropping
 
 
@@ -130,3 +131,50 @@ def test_a_plan_with_other_widths_at_run_time_is_refused_before_anything_is_fixe
     bits = bb.Plan.uniform(compressor.topology, 4, 8).bits
     compressor.fix(bb.Plan(bits | {"2.input": 32}))
     assert compressor.plan().bits["2.input"] == 32
+
+
+def with_heads(**options):
+    compressor = bb.attach(heads(keys=4), inputs(), bb.Spec(bits=(4, 8), **options))
+    compressor.calibrate([inputs()])
+    return compressor, compressor.attachment.channel_gates["value"].gates.logits
+
+
+def test_one_gate_decides_about_a_head():
+    compressor, logits = with_heads()
+    assert set(compressor.attachment.channel_gates) == {"value"}
+    assert logits.shape == (4,)
+    with torch.no_grad():
+        logits.copy_(torch.tensor([6.0, -6.0, 6.0, -6.0]))
+    plan = compressor.plan()
+    assert plan.kept == {"value": (0, 1, 2, 3, 8, 9, 10, 11)}
+    compressor.fix()
+    assert compressor.plan() == plan
+    assert compressor.cost().layers[0].kept_out == compressor.cost().layers[3].kept_in == 8
+    weights = [compressor.model.get_submodule(name).quantized(inputs(), *parameters(compressor, name))[1:]
+               for name in ("query", "key", "value")]  # fmt: skip
+    for weight, bias in weights:
+        assert (weight != 0).any(dim=1).tolist() == ([True] * 4 + [False] * 4) * 2
+        assert not bias[4:8].any()
+
+
+def parameters(compressor, name):
+    layer = compressor.model.get_submodule(name)
+    return layer.weight, layer.bias
+
+
+@pytest.mark.parametrize(("options", "left"), [({}, 1), ({"channel_multiple": 8}, 2), ({"channel_multiple": 2}, 1)])
+def test_heads_stay_in_multiples_of_channels(options, left):
+    compressor, logits = with_heads(**options)
+    with torch.no_grad():
+        logits.copy_(torch.tensor([-9.0, -8.0, -6.0, -7.0]))
+    assert len(compressor.plan().kept["value"]) == 4 * left
+
+
+def test_rules_of_any_projection_keep_the_heads():
+    for name in ("query", "key", "value"):
+        compressor = bb.attach(heads(), inputs(), bb.Spec(rules={name: {"prune": False}}))
+        assert not compressor.attachment.channel_gates
+    compressor = bb.attach(heads(), inputs(), bb.Spec(rules={"value": {"min_channels": 9}}))
+    with torch.no_grad():
+        compressor.attachment.channel_gates["value"].gates.logits.fill_(-6.0)
+    assert len(compressor.plan().kept["value"]) == 12

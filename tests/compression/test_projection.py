@@ -13,6 +13,7 @@ from bayesbits.compression.planning import channel_logits, decided_groups
 from bayesbits.compression.projection import adopt, project
 from bayesbits.compression.smallest_plan import fastest_plan, smallest_plan
 from tests.compression.gate_networks import compressors, set_logits
+from tests.graph.heads import heads, inputs
 from tests.latency_tables import made_up_table
 
 LIMITS = (
@@ -256,3 +257,18 @@ def test_a_budget_of_bytes_narrows_tables_and_one_of_bit_operations_does_not():
     assert compressor.cost().weight_bytes <= 140
     with pytest.raises(bb.BudgetError, match=r"Most of it is 0 \(77%: 2 bits\)"):
         compressor.project(bb.Budget(weight_bytes=20))
+
+
+def test_a_budget_removes_whole_heads_those_with_the_smallest_logits_first():
+    compressor = bb.attach(heads(), inputs(), bb.Spec(bits=(8,), activation_products=True))
+    compressor.calibrate([inputs()])
+    logits = compressor.attachment.channel_gates["value"].gates.logits
+    with torch.no_grad():
+        logits.copy_(torch.tensor([3.0, 5.0, 2.0, 4.0]))
+    half = 0.55 * compressor.cost().relative_bops
+    plan = project(compressor.attachment, bb.Budget(relative_bops=half))
+    assert plan.kept == {"value": (4, 5, 6, 7, 12, 13, 14, 15)}
+    assert compressor.cost(plan).relative_bops <= half
+    adopt(compressor.attachment, plan)
+    assert compressor.plan() == plan
+    assert smallest_plan(compressor.attachment).kept == {"value": (0, 1, 2, 3)}

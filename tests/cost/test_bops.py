@@ -21,6 +21,7 @@ from bayesbits.graph.trace import trace
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer, Topology, Unsupported
 from tests.graph.attention import attention, examples
+from tests.graph.heads import heads, inputs
 from tests.graph.networks import IMAGES, OWN, ROWS, Tied, traced
 from tests.networks import ZOO, dropping, random_plan, traced_once, zoo
 
@@ -403,3 +404,25 @@ def test_products_of_two_activations_count_with_the_widths_of_both_operands() ->
     model.relative_bops(widths, {}).backward()
     assert widths["sdpa.query"].grad == pytest.approx(100 * macs * 8 / (network.macs * 1024))
     assert "sdpa.context" in str(cost)
+
+
+@pytest.mark.parametrize("products", [False, True])
+def test_products_are_charged_for_the_heads_that_are_left(products: bool) -> None:
+    """Four heads of queries with two of keys and values: one gate for a half of everything."""
+    topology = trace(heads(keys=2), inputs(), activation_products=products)
+    (group,) = topology.removable_groups
+    model, plan = CostModel(topology), Plan.uniform(topology, 8, 4)
+    whole, half = (model.count(one) for one in (plan, plan.without(topology, {group.channels[1]})))
+    assert [(layer.kept_in, layer.kept_out) for layer in half.layers] == [(6, 8), (6, 4), (6, 4), (8, 3)]
+    assert 2 * half.macs == whole.macs
+    assert 2 * half.bops == whole.bops
+    assert 2 * half.unsupported_macs == whole.unsupported_macs == (0 if products else 2 * 3 * 4 * 5 * 5 * 4)
+    assert [2 * one.macs for one in half.products] == [one.macs for one in whole.products]
+    assert half.relative_bops == pytest.approx(whole.relative_bops / 2)
+    widths = {name: torch.tensor(float(bits)) for name, bits in plan.bits.items()}
+    on = torch.tensor([0.25] * 4 + [0.5] * 4, requires_grad=True)
+    expected = model.relative_bops(widths, {"value": on})
+    assert expected.item() == pytest.approx(whole.relative_bops * 0.375)
+    expected.backward()
+    assert on.grad is not None
+    assert on.grad.sum().item() == pytest.approx(whole.relative_bops)

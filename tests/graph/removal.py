@@ -13,7 +13,8 @@ from tests.graph.networks import output_of
 def silence(model: nn.Module, topology: Topology, channels: set[int]) -> None:
     """Make every producer of these channels emit zeros: weight, bias, and the scale and shift of its batch norm."""
     for layer in topology.layers:
-        rows = torch.tensor([channel in channels for channel in layer.out_channels])
+        following = set() if layer.depthwise else set(layer.followers)  # what need not be zero
+        rows = torch.tensor([c in channels and index not in following for index, c in enumerate(layer.out_channels)])
         modules = [model.get_submodule(layer.name)] + ([model.get_submodule(layer.norm)] if layer.norm else [])
         for module in modules:
             for parameter in (module.weight, module.bias):

@@ -12,8 +12,15 @@ def topologies() -> dict[str, Topology]:
 
 
 REMOVABLE = {
-    "vit": {"vit.layers.0.mlp.fc1": 24, "vit.layers.1.mlp.fc1": 24},
+    "vit": {
+        "vit.layers.0.attention.v_proj": 2,
+        "vit.layers.0.mlp.fc1": 24,
+        "vit.layers.1.attention.v_proj": 2,
+        "vit.layers.1.mlp.fc1": 24,
+    },
     "bert": {
+        "bert.encoder.layer.0.attention.self.value": 2,
+        "bert.encoder.layer.1.attention.self.value": 2,
         "bert.encoder.layer.0.intermediate.dense": 24,
         "bert.encoder.layer.1.intermediate.dense": 24,
         "bert.pooler.dense": 16,
@@ -64,7 +71,9 @@ def test_gate_and_up_projection_go_together(topologies: dict[str, Topology]) -> 
 
 def test_reasons_are_given(topologies: dict[str, Topology]) -> None:
     vit, convnext = topologies["vit"], topologies["convnext"]
-    assert vit.group("vit.layers.1.attention.v_proj").reason == "feeds attention product in vit.layers.1.attention"
+    llama = topologies["llama"]  # all heads share one head of keys and values
+    channel = llama.layer("model.layers.1.self_attn.v_proj").out_channels[0]
+    assert llama.group_of(channel).reason == "passes mul with a value per channel (the output of arange)"
     assert vit.group("classifier").reason == "reaches the network's output"
     assert convnext.group("convnext.embeddings.patch_embeddings").reason == "passes layer_norm"
     assert convnext.output_layers == ("classifier",)

@@ -54,3 +54,37 @@ def test_channels_that_may_not_close_stay():
     torch.nn.init.constant_(gate.gates.logits, -6.0)
     assert gate.kept().tolist() == [False, True, False]
     assert gate.eval().values().tolist() == [0.0, 1.0, 0.0]
+
+
+def test_the_channels_of_a_block_have_one_gate():
+    gate = ChannelGate(6, blocks=[7, 7, 7, 3, 3, -1], deciding=[False, True, True, True, True, True])
+    assert gate.gates.logits.shape == (3,)
+    assert gate.channels == 6
+    assert gate.gate_numbers == [0, 0, 0, 1, 1, 2]
+    assert gate.spread(torch.tensor([1.0, 2.0, 3.0])).tolist() == [1, 1, 1, 2, 2, 3]
+    assert gate.by_gate(torch.tensor([False, False, False, True, True, False])).tolist() == [False, True, False]
+    with torch.no_grad():
+        gate.gates.logits.copy_(torch.tensor([-6.0, 6.0, -6.0]))
+    assert gate.eval().kept().tolist() == [False, False, False, True, True, False]
+    assert gate.values().tolist() == [1, 0, 0, 1, 1, 0]  # what only follows is not multiplied while gates learn
+    gate.fix()
+    assert gate.values().tolist() == [0, 0, 0, 1, 1, 0]
+    gate.values().sum()
+    gate.fix([True, True, True, False, False, True])
+    assert gate.kept().tolist() == [True, True, True, False, False, True]
+
+
+def test_the_gate_of_a_block_learns_from_all_of_its_channels():
+    gate = ChannelGate(5, gates="sigmoid", blocks=[0, 0, 0, 1, 1])
+    (gate.values() * torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])).sum().backward()
+    first, second = gate.gates.logits.grad.tolist()
+    assert first / second == pytest.approx(6 / 9)
+
+
+def test_a_follower_of_values_waits_until_they_are_final():
+    gate = ChannelGate(4, blocks=[0, 0, 1, 1])
+    follower = ChannelFollower([(gate, [0, 0, 2, 2])], when_fixed=True)
+    assert follower.idle
+    gate.fix([True, True, False, False])
+    assert not follower.idle
+    assert follower.values().tolist() == [1, 1, 0, 0]

@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bayesbits.graph.trace import trace
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Topology
+from tests.graph.attention import attention, examples
+from tests.graph.heads import heads, inputs
 from tests.graph.networks import IMAGES, OWN, Between, traced
 from tests.networks import dropping, traced_once
 
@@ -158,3 +161,31 @@ def test_a_weight_can_vanish_where_another_layer_makes_the_same_channels() -> No
     plan = Plan({**Plan.uniform(network).bits, "outer.weight": 0}, {"outer": ()})
     plan.check(network)
     assert plan.removed(network) == frozenset()
+
+
+def test_a_head_goes_with_its_queries_and_keys_and_as_a_whole() -> None:
+    network = trace(heads(keys=2), inputs())
+    (group,) = network.removable_groups
+    plan = Plan.uniform(network)
+    smaller = plan.without(network, {group.channels[0]})
+    assert smaller.kept == {"value": (4, 5, 6, 7)}
+    assert smaller.removed(network) == {group.channels[0]}
+    smaller.check(network)
+    assert Plan.from_json(smaller.to_json()) == smaller
+    for kept, message in (
+        ({"value": (3, 4, 5, 6, 7)}, "keeps only one of the channels 0 and 3 of 'value', which are of one head"),
+        ({"query": tuple(range(8))}, "'query': its heads go with those of the values"),
+        ({"value": ()}, "removes every channel of 'query'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            replace(plan, kept=kept).check(network)
+
+
+def test_heads_of_one_layer_are_kept_with_their_queries_and_keys() -> None:
+    network = trace(attention(), examples())
+    (group,) = network.removable_groups
+    plan = Plan.uniform(network).without(network, {group.channels[1]})
+    assert plan.kept == {"qkv": tuple(index for index in range(24) if index % 8 < 4)}
+    plan.check(network)
+    with pytest.raises(ValueError, match="keeps only one of the channels 4 and 12 of 'qkv'"):
+        replace(plan, kept={"qkv": (*range(20),)}).check(network)

@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from bayesbits.records.topology import Activation, Addition, ChannelGroup, Layer, Topology, Unsupported, output_axis
+from bayesbits.records.topology import (
+    Activation,
+    Addition,
+    ChannelGroup,
+    Layer,
+    Topology,
+    Unsupported,
+    output_axis,
+    remaining_macs,
+)
 
 
 def example() -> Topology:
@@ -129,3 +138,19 @@ def test_a_table_names_three_readers_and_counts_the_others() -> None:
 def test_the_axis_of_a_weights_output_channels() -> None:
     assert [output_axis(kind, 1) for kind in ("conv", "linear", "conv_transpose")] == [0, 0, 1]
     assert [output_axis(kind, 4) for kind in ("conv", "conv_transpose")] == [0, 0]
+
+
+def test_heads_that_are_removed_take_their_part_of_a_product() -> None:
+    entry = Unsupported("scores", "attention product", 120, "", slices=(4, 5, 4))
+    assert remaining_macs(entry, {5}) == 80
+    assert remaining_macs(entry, {4}) == 40
+    assert remaining_macs(replace(entry, slices=()), {4, 5}) == 120
+
+
+def test_a_file_from_before_heads_could_be_removed_is_read() -> None:
+    topology = example()
+    data = json.loads(topology.to_json())
+    for part, field in (("layers", "followers"), ("groups", "block"), ("unsupported", "slices")):
+        for entry in data[part]:
+            del entry[field]
+    assert Topology.from_json(json.dumps(data)) == topology

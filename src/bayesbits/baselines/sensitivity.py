@@ -195,7 +195,7 @@ def sensitivity(
     )  # fmt: skip
     with quantizers_restored(attachment):
         for gate in attachment.channel_gates.values():
-            gate.fix(torch.ones_like(gate.gates.logits, dtype=torch.bool))
+            gate.fix(torch.ones_like(gate.may_close))
         alone = [reference] + [{**reference, tensor: bits} for tensor, bits in changes]
         scores = measurement.scores("alone", alone)
         savings = [compressor.cost(_plan(compressor, one)).relative_bops for one in alone[1:]]

@@ -113,7 +113,7 @@ def measured_scores(
     grown = dict.fromkeys(settings, 0.0)
     with quantizers_restored(attachment), torch.no_grad():
         for gate in attachment.channel_gates.values():
-            gate.fix(torch.ones_like(gate.gates.logits, dtype=torch.bool))
+            gate.fix(torch.ones_like(gate.may_close))
         for name, quantizer in learning.items():
             _put_width(quantizer, quantizer.bits[-1], ranges[name])
         for number, (batch, target) in enumerate(zip(inputs, targets, strict=True)):

@@ -5,7 +5,7 @@ the network (see `nn.network`). So the network's parameters keep their names, al
 and a checkpoint of the float network still loads strictly. `compression.attach` puts it there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ from bayesbits.nn.quantized_output import QuantizedOutput
 from bayesbits.nn.table import AttachedTable
 from bayesbits.records.latency_table import LatencyTable
 from bayesbits.records.plan import FLOAT_BITS
-from bayesbits.records.topology import Topology
+from bayesbits.records.topology import ChannelGroup, Layer, Topology
 from bayesbits.utils.batches import split_inputs
 from bayesbits.utils.torch_private import tree_map_only
 
@@ -217,25 +217,41 @@ def _channel_gates(topology: Topology, spec: Spec, search_space: SearchSpace) ->
     gates, kind = {}, METHODS[spec.method].gates or spec.gates
     for layer in topology.layers:
         if layer.name in search_space.prunable:
-            removable = [topology.group_of(channel).removable for channel in layer.out_channels]
-            gates[layer.name] = ChannelGate(len(removable), gates=kind, may_close=removable)
+            groups = [topology.group_of(channel) for channel in layer.out_channels]
+            deciding = frozenset(layer.deciding)
+            gates[layer.name] = ChannelGate(
+                len(groups),
+                gates=kind,
+                may_close=[group.removable for group in groups],
+                blocks=_blocks(layer, groups),
+                deciding=[index in deciding for index in range(len(groups))],
+            )
     return gates
 
 
+def _blocks(layer: Layer, groups: Sequence[ChannelGroup]) -> list[int]:
+    """A number for every output channel, equal for those of a head: they have one gate."""
+    channels = zip(layer.out_channels, groups, strict=True)
+    return [channel if group.block > 1 else -index for index, (channel, group) in enumerate(channels, start=1)]
+
+
 def _followers(topology: Topology, gates: Mapping[str, ChannelGate]) -> dict[str, ChannelFollower]:
-    """For every depthwise layer behind gated producers a gate that follows theirs, by the layer's name."""
+    """For every layer that follows gated ones a gate that follows theirs, by the layer's name.
+
+    A depthwise layer follows the producers of its channels, and layers of queries and keys follow that of the values.
+    """
     followers = {}
     for layer in topology.layers:
-        if not layer.depthwise:
+        if layer.deciding:
             continue
         makers = {name for channel in layer.out_channels for name in topology.group_of(channel).producers}
-        full = [other for other in topology.layers if other.name in makers and not other.depthwise]
+        full = [other for other in topology.layers if other.name in makers and other.deciding]
         if not any(other.name in gates for other in full):
             continue
         sources = []
         for other in full:
-            position = {channel: i for i, channel in enumerate(other.out_channels)}
+            position = {other.out_channels[index]: index for index in other.deciding}
             channels = [position.get(channel, -1) for channel in layer.out_channels]
             sources.append((gates.get(other.name), channels))
-        followers[layer.name] = ChannelFollower(sources)
+        followers[layer.name] = ChannelFollower(sources, when_fixed=not layer.depthwise)
     return followers

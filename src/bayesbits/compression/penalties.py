@@ -96,7 +96,7 @@ class ExpectedBopsPenalty(Penalty):
 
     def channels_on(self, on: Tensor) -> dict[str, Tensor]:
         """The probability that each channel is on, by the layer's name."""
-        sizes = [gate.gates.logits.numel() for gate in self._channel_gates.values()]
+        sizes = [gate.channels for gate in self._channel_gates.values()]
         end = on.numel() - len(self._tensors) - 1
         channels = torch.split(on[end - sum(sizes) : end], sizes)
         return dict(zip(self._channel_gates, channels, strict=True))

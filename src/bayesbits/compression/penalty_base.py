@@ -142,7 +142,7 @@ class Penalty(nn.Module):
             else:
                 yield from (on if width <= bits else off for width in quantizer.bits[quantizer.gates.open_first :])
         for channels in self._channel_gates.values():
-            logits = torch.where(channels.kept(), on, off) if channels.fixed else channels.gates.logits
+            logits = torch.where(channels.kept(), on, off) if channels.fixed else channels.spread(channels.gates.logits)
             yield logits if channels.all_may_close else torch.where(channels.may_close, logits, on)
 
     def _first(self, values: Tensor) -> Tensor:
@@ -168,7 +168,7 @@ class Penalty(nn.Module):
             for level in range(int(quantizer.gates.open_first), len(quantizer.bits)):
                 gates.append(_Gate(index, level, prices[index][level], float(level == 0)))
         for name, channels in self._channel_gates.items():
-            layer, count = topology.layer(name), channels.gates.logits.numel()
+            layer, count = topology.layer(name), channels.channels
             index, tied = names.index(layer.parameter), topology.weight_tensors[layer.parameter]
             _check_channels(layer, count)
             part = layer.macs / sum(topology.layer(other).macs for other in tied)

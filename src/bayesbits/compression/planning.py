@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import lcm
 
 from bayesbits.compression.attachment import Attachment
 from bayesbits.records.plan import FLOAT_BITS, Plan
@@ -57,7 +58,7 @@ def fix_plan(attachment: Attachment, plan: Plan) -> None:
         else:  # the operand of a residual addition that the plan leaves in float
             quantizer.turn_off()
     for name, gate in gates.items():
-        every = range(gate.gates.logits.numel())
+        every = range(gate.channels)
         kept = set(plan.kept.get(name, every))
         gate.fix([channel in kept for channel in every])
 
@@ -68,15 +69,20 @@ class DecidedGroup:
 
     group: ChannelGroup
     makers: Mapping[int, list[tuple[str, int]]]
-    """For every channel class the layers that make it, each with the index of its output channel."""
+    """For every channel class the layers that make it, each with the index of the gate that decides about it."""
     strongest: Mapping[int, tuple[str, int]]
     """For every channel class the one of its makers with the largest logit."""
     least: int = 1
     """The number of channels that stay at least."""
 
     def allowed(self, count: int, multiple: int) -> int:
-        """The number of channels that stay where `count` of them were to stay: the least, rounded to a multiple."""
-        return min(self.group.size, -(-max(count, self.least) // multiple) * multiple)
+        """The number of classes that stay where `count` of them were to stay: the least, rounded to a multiple.
+
+        The least and the multiple are numbers of channels; a head has several.
+        """
+        least = -(-self.least // self.group.block)
+        multiple = lcm(multiple, self.group.block) // self.group.block
+        return min(self.group.size, -(-max(count, least) // multiple) * multiple)
 
 
 def decided_groups(attachment: Attachment, logits: Mapping[str, list[float]]) -> list[DecidedGroup]:
@@ -85,13 +91,15 @@ def decided_groups(attachment: Attachment, logits: Mapping[str, list[float]]) ->
     groups = []
     for group in topology.removable_groups:
         makers: dict[int, list[tuple[str, int]]] = {channel: [] for channel in group.channels}
-        full = [topology.layer(name) for name in group.producers if not topology.layer(name).depthwise]
+        full = [topology.layer(name) for name in group.producers if topology.layer(name).deciding]
         if not full or any(layer.name not in gates or gates[layer.name].fixed for layer in full):
             continue
         for layer in full:
-            for index, channel in enumerate(layer.out_channels):
+            numbers = gates[layer.name].gate_numbers
+            places = dict.fromkeys((layer.out_channels[index], numbers[index]) for index in layer.deciding)
+            for channel, gate in places:
                 if channel in makers:
-                    makers[channel].append((layer.name, index))
+                    makers[channel].append((layer.name, gate))
         strongest = {channel: max(makers[channel], key=lambda at: logits[at[0]][at[1]]) for channel in group.channels}
         least = max(attachment.search_space.min_channels.get(name, 1) for name in group.producers)
         groups.append(DecidedGroup(group, makers, strongest, least))
@@ -105,9 +113,19 @@ def channel_logits(attachment: Attachment) -> dict[str, list[float]]:
 
 def kept_channels(attachment: Attachment) -> dict[str, tuple[int, ...]]:
     """The output channels that stay, of every layer that loses some, by the gates' decision."""
-    kept = {name: gate.kept().tolist() for name, gate in attachment.channel_gates.items()}
+    kept = {name: gate.by_gate(gate.kept()).tolist() for name, gate in attachment.channel_gates.items()}
     logits = channel_logits(attachment)
-    return complete_groups(kept, logits, decided_groups(attachment, logits), attachment.spec.channel_multiple)
+    groups = decided_groups(attachment, logits)
+    return channels_of(attachment, complete_groups(kept, logits, groups, attachment.spec.channel_multiple))
+
+
+def channels_of(attachment: Attachment, kept: Mapping[str, list[bool]]) -> dict[str, tuple[int, ...]]:
+    """The output channels that stay, of every layer that loses some, from what each of its gates keeps."""
+    found = {}
+    for name, mask in kept.items():
+        numbers = attachment.channel_gates[name].gate_numbers
+        found[name] = tuple(index for index, gate in enumerate(numbers) if mask[gate])
+    return {name: indices for name, indices in found.items() if not all(kept[name])}
 
 
 def complete_groups(
@@ -115,8 +133,8 @@ def complete_groups(
     logits: Mapping[str, list[float]],
     groups: Iterable[DecidedGroup],
     multiple: int,
-) -> dict[str, tuple[int, ...]]:
-    """The output channels that stay, of every layer that loses some, if `kept` says what the gates keep.
+) -> dict[str, list[bool]]:
+    """Which gates of each layer keep their channels, if `kept` says what they decide by themselves.
 
     Of every group at least one channel stays, or as many as a rule says, and at least the next multiple that the spec
     asks for: the channels with the largest logits are taken back. Channels that are fixed are final; their number is
@@ -130,6 +148,4 @@ def complete_groups(
         for channel in absent[: entry.allowed(present, multiple) - present]:
             name, index = entry.strongest[channel]
             masks[name][index] = True
-    return {
-        name: tuple(index for index, stays in enumerate(mask) if stays) for name, mask in masks.items() if not all(mask)
-    }
+    return masks

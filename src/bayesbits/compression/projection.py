@@ -24,6 +24,7 @@ from bayesbits.compression.budget import Budget, counted
 from bayesbits.compression.planning import (
     DecidedGroup,
     channel_logits,
+    channels_of,
     complete_groups,
     decided_groups,
     make_plan,
@@ -72,12 +73,11 @@ def adopt(attachment: Attachment, plan: Plan, *, certain: bool = False) -> None:
             _move(logits, torch.arange(logits.numel(), device=logits.device) <= level, certain)
     for name, gate in attachment.channel_gates.items():
         if not gate.fixed:
-            logits = gate.gates.logits
-            kept = torch.ones_like(logits, dtype=torch.bool)
+            kept = torch.ones_like(gate.may_close)
             if name in plan.kept:
                 kept[:] = False
                 kept[list(plan.kept[name])] = True
-            _move(logits, kept, certain)
+            _move(gate.gates.logits, gate.by_gate(kept), certain)
 
 
 def _move(logits: Tensor, is_open: Tensor, certain: bool) -> None:
@@ -109,7 +109,7 @@ class _Decision:
 
     bits: Mapping[str, int]
     kept: Mapping[str, list[bool]]
-    """Whether each channel of a layer stays."""
+    """Whether each gate of a layer keeps its channels."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,9 @@ class _GateOrder:
         if most_bits is not None:
             self._bits |= {name: entry.widths[-1] for name, entry in learning.items()}
         self._widths = [learning[name] for name in _limited_tensors(attachment, budget) if name in learning]
-        self._kept = {name: (gate.kept() if gate.fixed else ~gate.may_close).tolist() for name, gate in gates.items()}
+        self._kept = {
+            name: gate.by_gate(gate.kept() if gate.fixed else ~gate.may_close).tolist() for name, gate in gates.items()
+        }
         self._learning = [name for name, gate in gates.items() if not gate.fixed]
         self._gates = sorted(self._all_gates())
 
@@ -211,15 +213,17 @@ class _GateOrder:
 
     def decision_of(self, plan: Plan) -> _Decision:
         """The decision of a plan."""
-        kept = {name: set(plan.kept.get(name, range(len(mask)))) for name, mask in self._kept.items()}
-        masks = {name: [index in kept[name] for index in range(len(mask))] for name, mask in self._kept.items()}
+        masks = {}
+        for name, gate in self.attachment.channel_gates.items():
+            kept = set(plan.kept.get(name, range(gate.channels)))
+            masks[name] = gate.by_gate(torch.tensor([index in kept for index in range(gate.channels)])).tolist()
         limited = {entry.name: plan.bits[entry.name] for entry in self._widths}
         return _Decision({**self._bits, **limited}, masks)
 
     def plan(self, decision: _Decision) -> Plan:
         """The plan of a decision, with as many channels in every group as the spec asks for."""
         kept = complete_groups(decision.kept, self._logits, self._groups, self._multiple)
-        return make_plan(self.attachment, decision.bits, kept)
+        return make_plan(self.attachment, decision.bits, channels_of(self.attachment, kept))
 
     def allows(self, plan: Plan) -> bool:
         """Whether the counted cost of a plan is within the budget."""

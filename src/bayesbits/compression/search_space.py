@@ -32,7 +32,7 @@ class SearchSpace:
     One width is a fixed one, and a weight or activation that is fixed at 32 is left in float.
     """
     prunable: frozenset[str]
-    """The layers with channels that may be removed; for a depthwise layer its producers decide, and it is not named."""
+    """The layers with channels that may be removed; layers that follow others are not named."""
     skipped: frozenset[str]
     """The layers that are left in float entirely."""
     min_channels: Mapping[str, int]
@@ -208,14 +208,14 @@ def _widths(tensor: str, rule: Rule, bits: tuple[int, ...], given: tuple[int, ..
 
 
 def _prunable(spec: Spec, topology: Topology, layers: Mapping[str, Rule]) -> frozenset[str]:
-    """The layers with removable channels that neither their rule nor that of a depthwise layer behind them keeps."""
+    """The layers with removable channels that neither their rule nor that of a layer which follows them keeps."""
     if not METHODS[spec.method].gated:
         return frozenset()
-    kept_by_depthwise = {
+    kept_by_follower = {
         producer
         for group in topology.groups
         if any(
-            topology.layer(name).depthwise and (layers[name].prune is False or layers[name].skip)
+            not topology.layer(name).deciding and (layers[name].prune is False or layers[name].skip)
             for name in group.producers
         )
         for producer in group.producers
@@ -223,10 +223,10 @@ def _prunable(spec: Spec, topology: Topology, layers: Mapping[str, Rule]) -> fro
     return frozenset(
         layer.name
         for layer in topology.layers
-        if not layer.depthwise
+        if layer.deciding
         and layer.name not in topology.output_layers
-        and layer.name not in kept_by_depthwise
+        and layer.name not in kept_by_follower
         and (spec.prune if layers[layer.name].prune is None else layers[layer.name].prune)
         and spec.group_size is None
-        and any(topology.group_of(channel).removable for channel in layer.out_channels)
+        and any(topology.group_of(layer.out_channels[index]).removable for index in layer.deciding)
     )

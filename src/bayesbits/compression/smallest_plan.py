@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from bayesbits.compression.attachment import Attachment
 from bayesbits.compression.budget import Budget
-from bayesbits.compression.planning import channel_logits, decided_groups, make_plan
+from bayesbits.compression.planning import channel_logits, channels_of, decided_groups, make_plan
 from bayesbits.cost import Cost, LayerCost
 from bayesbits.cost.latency import lacking
 from bayesbits.records.latency_table import LatencyTable, kind_of
@@ -32,15 +32,14 @@ def smallest_plan(attachment: Attachment) -> Plan:
         if quantizer.mode != "off":
             bits[name] = quantizer.bits[0] if quantizer.mode == "learning" else quantizer.effective_bits()
     kept = {
-        name: gate.kept().tolist() if gate.fixed else [True] * gate.gates.logits.numel()
+        name: gate.by_gate(gate.kept()).tolist() if gate.fixed else [True] * gate.gates.logits.numel()
         for name, gate in attachment.channel_gates.items()
     }
     for entry in decided_groups(attachment, channel_logits(attachment)):
         for channel in entry.group.channels[entry.allowed(1, attachment.spec.channel_multiple) :]:
             for name, index in entry.makers[channel]:
                 kept[name][index] = False
-    indices = {name: tuple(i for i, stays in enumerate(mask) if stays) for name, mask in kept.items() if not all(mask)}
-    return make_plan(attachment, bits, indices)
+    return make_plan(attachment, bits, channels_of(attachment, kept))
 
 
 def fastest_plan(attachment: Attachment, table: LatencyTable) -> Plan:
@@ -151,7 +150,7 @@ def _reason(attachment: Attachment, cost: LayerCost) -> str:
 
 
 def _why_kept(attachment: Attachment, layer: Layer) -> str:
-    if layer.depthwise or layer.name in attachment.channel_gates:
+    if not layer.deciding or layer.name in attachment.channel_gates:
         least = attachment.search_space.min_channels.get(layer.name)
         return "" if least is None else f", as a rule keeps {least}"
     reason = next((r for c in layer.out_channels if (r := attachment.topology.group_of(c).reason) is not None), None)

@@ -10,7 +10,8 @@ Everything that depends on the network alone is computed once. Classes that appe
 outputs of every layer are bundled, so that a step costs a gather, a few products and sums over small matrices of layers
 by bundles.
 
-A product of two activations has MACs x the widths of both operands. Its operands keep their channels.
+A product of two activations has MACs x the widths of both operands x the share of its heads that is present, where it
+is computed head by head; so has one in float, at 32 x 32 bits.
 """
 
 from __future__ import annotations
@@ -71,6 +72,13 @@ class CostModel(nn.Module):
     zero_and_one: Tensor
     product_macs: Tensor
     """[products]: the MACs of the products of two activations."""
+    unsupported_macs: Tensor
+    """[unsupported parts]: their MACs."""
+    heads: Tensor
+    """[classes of heads]: the channel classes that are heads of products."""
+    head_counts: Tensor
+    """[products and unsupported parts, classes of heads and one more]: how many heads of each have that class; the last
+    column is 1 for those that are not computed head by head."""
 
     def __init__(self, topology: Topology, step_bytes: Mapping[str, int] | None = None) -> None:
         """`step_bytes`: what the steps of a weight take where groups of its inputs have their own, by its name."""
@@ -82,9 +90,9 @@ class CostModel(nn.Module):
         self._gated = {layer.name: len(layer.out_channels) for layer in topology.layers if not layer.depthwise}
         self._float_bops = float(topology.macs * FLOAT_BOPS)
         self._operands = [(product.left, product.right) for product in topology.products]
-        macs = torch.tensor([product.macs for product in topology.products], dtype=torch.int64)
-        self.register_buffer("product_macs", macs, persistent=False)
-        self._unsupported_bops = float(sum(entry.macs for entry in topology.unsupported) * FLOAT_BOPS)
+        for name, entries in (("product_macs", topology.products), ("unsupported_macs", topology.unsupported)):
+            macs = torch.tensor([entry.macs for entry in entries], dtype=torch.int64)
+            self.register_buffer(name, macs, persistent=False)
         for name, values in cost_indices(topology).items():
             self.register_buffer(name, values, persistent=False)
         # A plain container: times keep their precision where this module is moved to another one.
@@ -98,15 +106,25 @@ class CostModel(nn.Module):
         `widths` holds the (expected) width of every weight and activation by the tensor's name, `on` the probability
         that each output channel is on, by the layer's name; the channels of a layer that is not named are on.
         """
-        bops = self.layer_bops(widths, on, convention).sum() + self._unsupported_bops
-        if self._operands:
-            bops = bops + self.product_bops(widths).sum()
+        bops = self.layer_bops(widths, on, convention).sum()
+        if len(self.head_counts):
+            parts = self.present_parts(on, bops.dtype)
+            bops = bops + FLOAT_BOPS * (self.unsupported_macs * parts[len(self._operands) :]).sum()
+            bops = bops + self.product_bops(widths, parts).sum()
         return 100 * bops / self._float_bops
 
-    def product_bops(self, widths: Mapping[str, Tensor]) -> Tensor:
-        """The expected bit operations of every product of two activations."""
+    def product_bops(self, widths: Mapping[str, Tensor], parts: Tensor) -> Tensor:
+        """The expected bit operations of every product of two activations; `parts` as `present_parts` has them."""
+        if not self._operands:
+            return parts[:0]
         bits = [torch.stack([widths[both[side]] for both in self._operands]) for side in (0, 1)]
-        return self.product_macs * bits[0] * bits[1]
+        return self.product_macs * parts[: len(self._operands)] * bits[0] * bits[1]
+
+    def present_parts(self, on: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
+        """The expected part of each product, and then of each unsupported part, whose heads are present."""
+        always = self.zero_and_one[1:].to(dtype)
+        present = torch.cat([self._present(self._values(on, dtype)).index_select(0, self.heads), always])
+        return (self.head_counts * present).sum(1) / self.head_counts.sum(1)
 
     def layer_bops(
         self, widths: Mapping[str, Tensor], on: Mapping[str, Tensor], convention: Convention = "exact"
@@ -158,14 +176,16 @@ class CostModel(nn.Module):
         for name, kept in plan.kept.items():
             on[name][list(kept)] = 1.0
         inputs, outputs, _ = self._channels(self._present(self._values(on, dtype)))
-        bops, products = self.layer_bops(widths, on).tolist(), self._count_products(widths)
-        total = sum(bops) + sum(product.bops for product in products) + self._unsupported_bops
+        parts = self.present_parts(on, dtype).tolist()
+        bops, products = self.layer_bops(widths, on).tolist(), self._count_products(widths, parts)
+        entries = zip(self.topology.unsupported, parts[len(products) :], strict=True)
+        unsupported = sum(round(entry.macs * part) for entry, part in entries)
+        total = sum(bops) + sum(product.bops for product in products) + unsupported * FLOAT_BOPS
         layers = self._count_layers(plan, inputs.tolist(), outputs.tolist(), bops, total)
         products = tuple(replace(product, share=100 * product.bops / total) for product in products)
         latency = None
         if table is not None:
             layers, latency = self._count_latency(table, plan, layers, inputs, outputs)
-        unsupported = sum(entry.macs for entry in self.topology.unsupported)
         other, tables = self.topology.other_parameters, _count_tables(self.topology, plan)
         parts: tuple[LayerCost | TableCost | ProductCost, ...] = (*layers, *tables, *products)
         return Cost(
@@ -181,12 +201,13 @@ class CostModel(nn.Module):
             products=products,
         )
 
-    def _count_products(self, widths: Mapping[str, Tensor]) -> tuple[ProductCost, ...]:
+    def _count_products(self, widths: Mapping[str, Tensor], parts: list[float]) -> tuple[ProductCost, ...]:
         """The cost of every product of two activations; their shares are not known yet."""
         counted = []
-        for product in self.topology.products:
+        for product, part in zip(self.topology.products, parts, strict=False):
             left, right = (round(widths[name].item()) for name in (product.left, product.right))
-            counted.append(ProductCost(product.name, product.macs, left, right, product.macs * left * right, 0.0))
+            macs = round(product.macs * part)
+            counted.append(ProductCost(product.name, macs, left, right, macs * left * right, 0.0))
         return tuple(counted)
 
     def dense(self) -> Cost:

@@ -43,8 +43,22 @@ def cost_indices(topology: Topology) -> dict[str, Tensor]:
         "outputs": torch.tensor([len(layer.out_channels) for layer in layers]),
         "macs": torch.tensor([layer.macs for layer in layers]),
         **_weight_sizes(topology),
+        **_slices(topology),
         "zero_and_one": torch.tensor([0, 1]),
     }
+
+
+def _slices(topology: Topology) -> dict[str, Tensor]:
+    """The buffers from which the part of each product that is left is computed, where its heads can go."""
+    entries = (*topology.products, *topology.unsupported)
+    classes = sorted({channel for entry in entries for channel in entry.slices})
+    position = {channel: index for index, channel in enumerate(classes)}
+    counts = torch.zeros(len(entries), len(classes) + 1, dtype=torch.int64)
+    for row, entry in zip(counts, entries, strict=True):
+        row[-1] = int(not entry.slices)  # all of it stays
+        for channel in entry.slices:
+            row[position[channel]] += 1
+    return {"heads": torch.tensor(classes, dtype=torch.int64), "head_counts": counts}
 
 
 def _weight_sizes(topology: Topology) -> dict[str, Tensor]:
@@ -62,23 +76,31 @@ def _weight_sizes(topology: Topology) -> dict[str, Tensor]:
 
 
 def _makers(topology: Topology) -> tuple[list[list[int]], int]:
-    """For every channel class the gates of the channels that make it, and how many gates there are."""
+    """For every channel class the gates of the channels that make it, and how many gates there are.
+
+    The channels of a head have one gate in a layer, of which the first channel stands for all.
+    """
     makers: list[list[int]] = [[] for _ in range(topology.channels)]
     gates = 0
     for layer in topology.layers:
         if not layer.depthwise:
-            for index, channel in enumerate(layer.out_channels):
-                makers[channel].append(gates + index)
+            seen: set[int] = set()
+            for index in layer.deciding:
+                channel = layer.out_channels[index]
+                if topology.group_of(channel).block == 1 or channel not in seen:
+                    makers[channel].append(gates + index)
+                seen.add(channel)
             gates += len(layer.out_channels)
     return makers, gates
 
 
 def _own_gates(topology: Topology, deciding: list[list[int]], one: int) -> list[int]:
-    """The gate of every output channel: the layer's own, a depthwise layer's only producer's, or a one."""
+    """The gate of every output channel: the layer's own, or for those that follow the only one, or a one."""
     own, gates = [], 0
     for layer in topology.layers:
+        decides = frozenset(layer.deciding)
         for index, channel in enumerate(layer.out_channels):
-            if layer.depthwise:
+            if index not in decides:
                 own.append(deciding[channel][0] if len(deciding[channel]) == 1 else one)
             else:
                 own.append(gates + index if topology.group_of(channel).removable else one)

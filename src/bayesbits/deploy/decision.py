@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import lcm
 from typing import Any
 
 import torch
@@ -203,6 +204,7 @@ def _channels_for_multiple(topology: Topology, zero: frozenset[int], multiple: i
     for group in topology.removable_groups:
         absent = [channel for channel in group.channels if channel in zero]
         present = group.size - len(absent)
-        wanted = min(group.size, -(-present // multiple) * multiple)
+        classes = lcm(multiple, group.block) // group.block  # a head has several channels
+        wanted = min(group.size, -(-present // classes) * classes)
         stay.update(absent[: wanted - present])
     return frozenset(stay)

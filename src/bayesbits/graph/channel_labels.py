@@ -7,7 +7,12 @@ stored as an expanded tensor (stride 0), so that they need memory for the channe
 A label of 0 or above is an *atom*: one output channel of one layer. Atoms that meet in an addition belong to one
 *channel class* (found by union-find) and can only be removed together. A negative label is *foreign*, which means that
 no layer makes the value: `ZERO` is a constant zero, and the others stand for values such as a network input or the
-output of an attention product.
+output of a normalization.
+
+*Blocks.* Some channels can only be removed in blocks: those of an attention head. Their atoms are one class, although
+only some of them have to be zero (the values); the others are not read any more once those are (queries and keys). A
+*dependent* atom stands for something that is computed from a block and is not zero where the block is (the scores): it
+goes with its class if nothing reads it but a product with zeros of that class.
 """
 
 from __future__ import annotations
@@ -24,19 +29,37 @@ ZERO = -1
 
 
 class ChannelClasses:
-    """The atoms, which of them are one class, and why some classes cannot be removed."""
+    """The atoms, which of them are one class, and why some classes cannot be removed.
 
-    def __init__(self) -> None:
+    Without `blocks` channels that would only go in blocks stay, each in a class of its own.
+    """
+
+    def __init__(self, *, blocks: bool = True) -> None:
+        self.blocks = blocks
         self._parents: list[int] = []
+        self._zero_parents: list[int] = []  # of atoms that are zero only together: without those of blocks
+        self._dependent: list[bool] = []
+        self._dependent_mask = torch.zeros(0, dtype=torch.bool)
+        self._in_blocks: set[int] = set()
         self._reasons: dict[int, tuple[int, str]] = {}
         self._sources: list[str] = ["a constant zero"]
         self._marks = 0
 
-    def new(self, count: int) -> Tensor:
-        """Fresh atoms for the output channels of a layer."""
+    def new(self, count: int, *, dependent: bool = False) -> Tensor:
+        """Fresh atoms for the output channels of a layer, or for what is computed from blocks of channels."""
         first = len(self._parents)
-        self._parents.extend(range(first, first + count))
+        for parents in (self._parents, self._zero_parents):
+            parents.extend(range(first, first + count))
+        self._dependent.extend([dependent] * count)
         return torch.arange(first, first + count)
+
+    def dependent(self, labels: Tensor) -> Tensor:
+        """A mask of the labels that are dependent atoms."""
+        if len(self._dependent_mask) < len(self._dependent):
+            self._dependent_mask = torch.tensor(self._dependent)
+        if not len(self._dependent_mask):
+            return torch.zeros_like(labels, dtype=torch.bool)
+        return self._dependent_mask[labels.clamp(min=0)] & (labels >= 0)
 
     @property
     def atoms(self) -> int:
@@ -55,16 +78,33 @@ class ChannelClasses:
 
     def find(self, atom: int) -> int:
         """The atom that represents the class of an atom."""
-        while self._parents[atom] != atom:
-            self._parents[atom] = self._parents[self._parents[atom]]
-            atom = self._parents[atom]
-        return atom
+        return _find(self._parents, atom)
 
-    def unite(self, left: Tensor, right: Tensor) -> None:
-        """Put the atoms at equal places of two label tensors into one class; negative labels are ignored."""
+    def find_zero(self, atom: int) -> int:
+        """The atom that represents those that are zero together: what is in a block for another reason is not there."""
+        return _find(self._zero_parents, atom)
+
+    def block_roots(self) -> set[int]:
+        """The atoms that represent the classes that are blocks of channels."""
+        return {self.find(member) for member in self._in_blocks}
+
+    def unite_blocks(self, rows: Tensor) -> None:
+        """Make the atoms of each row one class, a block; negative labels are ignored."""
+        first = rows.max(dim=1, keepdim=True).values.expand_as(rows)
+        self.unite(first, rows, zero_together=False)
+        self._in_blocks.update(torch.unique(first[first >= 0]).tolist())
+
+    def unite(self, left: Tensor, right: Tensor, *, zero_together: bool = True) -> None:
+        """Put the atoms at equal places of two label tensors into one class; negative labels are ignored.
+
+        `zero_together`: all of them are zero where the class is removed.
+        """
         both = (left >= 0) & (right >= 0) & (left != right)
         pairs = torch.stack((left[both], right[both]), dim=1)
         for first, second in torch.unique(pairs, dim=0).tolist():
+            if zero_together:
+                a, b = self.find_zero(first), self.find_zero(second)
+                self._zero_parents[max(a, b)] = min(a, b)
             a, b = self.find(first), self.find(second)
             if a == b:
                 continue
@@ -101,7 +141,15 @@ class ChannelClasses:
         for label in torch.unique(rows[rows < 0]).tolist():
             if label != ZERO:
                 self.keep(atoms[(rows == label).any(dim=0)], f"is {self.source(label)}")
+        self.keep(rows[self.dependent(rows)], "scores of attention feed a layer")
         return atoms
+
+
+def _find(parents: list[int], atom: int) -> int:
+    while parents[atom] != atom:
+        parents[atom] = parents[parents[atom]]
+        atom = parents[atom]
+    return atom
 
 
 def collapse(labels: Tensor, keep: Sequence[int] = ()) -> Tensor:

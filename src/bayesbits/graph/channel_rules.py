@@ -1,8 +1,9 @@
 """The rules by which operations pass the labels of channels on (see `channel_labels`).
 
 Three families of operations keep track of channels: those that move data, pointwise ones, and those that work along
-other dimensions than the channels (pooling, means). Every other operation ends a channel: the channels that it reads
-cannot be removed, and its output is foreign, which means that no layer's channels are in it.
+other dimensions than the channels (pooling, means); `head_rules` has those of attention. Every other operation ends a
+channel: the channels that it reads cannot be removed, and its output is foreign, which means that no layer's channels
+are in it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from itertools import product
+from math import prod
 from typing import Any
 
 import torch
@@ -161,14 +163,17 @@ def _pointwise(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelCla
     parts = collapse_together(wide)
     common = [max(sizes) for sizes in zip(*(part.shape for part in parts), strict=True)]
     small = torch.stack([part.expand(common) for part in parts])
-    kinds = torch.where(small >= 0, 0, torch.where(small == ZERO, 1, 2))  # a channel, zero, foreign
-    result = small.max(dim=0).values
-    for kind in product(range(3), repeat=len(operands)):
+    dependent = classes.dependent(small)
+    kinds = torch.where(dependent, 3, torch.where(small >= 0, 0, torch.where(small == ZERO, 1, 2)))
+    result = torch.where(dependent & (kinds == 0).any(dim=0), ZERO, small).max(dim=0).values
+    for kind in product(range(4), repeat=len(operands)):  # a channel, zero, foreign, dependent on a block of channels
         here = torch.stack([kinds[index] == wanted for index, wanted in enumerate(kind)]).all(dim=0)
         if not bool(here.any()):
             continue
-        zero = passes(node, operands, [wanted == 2 for wanted in kind])
-        if 0 in kind:
+        zero = passes(node, operands, [wanted >= 2 for wanted in kind])
+        if 3 in kind and (zero or 0 not in kind):
+            classes.unite_blocks(small[:, here].T)
+        elif 0 in kind:
             _meet(node, small[:, here], zero, classes)
         else:
             lowest = int(small[:, here].min())  # ZERO where every operand is a constant zero
@@ -199,13 +204,22 @@ def _meet(node: fx.Node, labels: Tensor, zero: bool, classes: ChannelClasses) ->
 def _keep_beside_constant(
     node: fx.Node, own: Sequence[int], labels: Tensor, result: Tensor, classes: ChannelClasses
 ) -> None:
-    """Keep channels that meet a foreign tensor with one value per channel (a scale, slopes), which cannot be cut."""
+    """Keep channels that meet a foreign tensor with one value per channel (a scale, slopes), which cannot be cut.
+
+    Where the tensor has a value for each channel of a block, the same ones for every block (rotary embeddings of all
+    heads), blocks can still go as a whole. Before something that depends on blocks it is cut when it is read.
+    """
     foreign = labels < ZERO
-    if not bool(foreign.any()):
+    if not bool(foreign.any()) or bool(classes.dependent(result[foreign]).all()):
         return
     strides, rank = compact(result).stride(), result.dim()
     varying = [dim - rank for dim in range(rank) if strides[dim] and result.shape[dim] > 1]
-    if any(-dim <= len(own) and own[dim] > 1 for dim in varying):
+    along = [dim for dim in varying if -dim <= len(own) and own[dim] > 1]
+    if along and len(along) < len(varying) and classes.blocks and bool(foreign.all()):
+        blocks = [dim for dim in range(-rank, 0) if dim not in along]
+        size = prod(result.shape[dim] for dim in blocks)
+        classes.unite_blocks(result.permute(*blocks, *along).reshape(size, -1))
+    elif along:
         source = classes.source(int(labels[foreign].max()))
         classes.keep(result[foreign], f"passes {operation(node).lstrip('_')} with a value per channel ({source})")
 

@@ -3,19 +3,23 @@
 Every layer makes fresh channels. They are followed through the network in running order until they reach the input
 channels of other layers (`channel_labels` says how they are named, `channel_rules` how operations pass them on). A
 class of channels can be removed exactly if zeros from all of its producers are still zeros at every layer that reads
-them; otherwise the first obstacle on a path is the reason why not.
+them; otherwise the first obstacle on a path is the reason why not. Attention heads are classes of many channels (see
+`head_rules`): the zeros are those of the values, and the channels of queries and keys follow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from torch import Tensor, fx
 
 from bayesbits.graph import channel_rules
 from bayesbits.graph.channel_labels import ChannelClasses, Labels, filled, one
 from bayesbits.graph.exported_program import Program, operation
+from bayesbits.graph.head_rules import pass_heads
 from bayesbits.graph.layers import BATCH_NORMS, FoundLayer, data_of
 from bayesbits.graph.pointwise import keeps_zero
 from bayesbits.records.topology import ChannelGroup, Unsupported
@@ -33,6 +37,10 @@ class Channels:
     """The groups of classes; see `ChannelGroup`."""
     class_of: Mapping[int, int]
     """The channel class of every atom (see `channel_labels`)."""
+    followers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """The output channels of each layer that follow their class, and need not be zero; see `Layer.followers`."""
+    slices: Mapping[fx.Node, tuple[int, ...]] = field(default_factory=dict)
+    """The channel class of every slice of the products that are computed head by head."""
     labels: Mapping[fx.Node, Labels] = field(default_factory=dict)
     """The labels of every node's output."""
 
@@ -49,20 +57,29 @@ def follow_channels(
     for layer in layers:
         if layer.name in output_layers:
             walk.classes.keep(walk.outputs[layer.name], "output layer")
-    return replace(number_classes(walk.classes, walk.inputs, walk.outputs), labels=walk.labels)
+    channels = number_classes(walk.classes, walk.inputs, walk.outputs, walk.consumed)
+    slices = {node: tuple(channels.class_of[atom] for atom in atoms.tolist()) for node, atoms in walk.slices.items()}
+    return replace(channels, labels=walk.labels, slices=slices)
 
 
 class ChannelWalk:
     """Labels every node of a network, and collects the atoms of the input and output channels of every layer."""
 
+    blocks: ClassVar[bool] = True
+    """Whether channels that can only be removed in blocks are followed, those of attention heads."""
+
     def __init__(
         self, program: Program, layers: tuple[FoundLayer, ...], unsupported: Mapping[fx.Node, Unsupported]
     ) -> None:
         self.program = program
-        self.classes = ChannelClasses()
+        self.classes = ChannelClasses(blocks=self.blocks)
         self.labels: dict[fx.Node, Labels] = {}
         self.inputs: dict[str, Tensor] = {}
         self.outputs: dict[str, Tensor] = {}
+        self.consumed: set[int] = set()
+        """The atoms that layers read; a depthwise layer only passes them on."""
+        self.slices: dict[fx.Node, Tensor] = {}
+        """For every product that is computed head by head an atom of each."""
         self._layer_of = {call: layer for layer in layers for call in layer.calls}
         self._own_norms = {layer.norm for layer in layers}
         self._unsupported = unsupported
@@ -91,6 +108,9 @@ class ChannelWalk:
             self.labels[node] = filled(node.meta.get("val"), self.classes.foreign(source))
         elif node in self._layer_of:
             self.labels[node] = self._pass_layer(node, self._layer_of[node])
+        elif self.blocks and (found := pass_heads(node, self.labels, self.classes)) is not None:
+            self.labels[node] = found if isinstance(found, Tensor) else found.labels
+            self.slices |= {} if isinstance(found, Tensor) else {node: found.atoms}
         elif node in self._unsupported:
             what = self._unsupported[node].what
             self.labels[node] = channel_rules.end(
@@ -119,6 +139,7 @@ class ChannelWalk:
         made = self.outputs.get(layer.name)
         if made is None:
             made = self.outputs[layer.name] = self.classes.new(layer.outputs)
+        self.consumed.update(() if layer.depthwise else arrived.tolist())
         self.couple(layer, first, made)
         return made.reshape(-1, *[1] * spatial).expand(tuple(node.meta["val"].shape))
 
@@ -144,33 +165,71 @@ class ChannelWalk:
                 self.classes.keep(atoms, f"tied weights ({layer.parameter})")
 
 
-def number_classes(classes: ChannelClasses, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> Channels:
-    """Number the classes so that those with the same producers, consumers and reason follow each other."""
+def number_classes(
+    classes: ChannelClasses, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor], consumed: Iterable[int] = ()
+) -> Channels:
+    """Number the classes so that those with the same producers, consumers and reason follow each other.
+
+    `consumed` are the atoms that have to be zero where their class is removed, if it is a block.
+    """
     roots = {
         side: {name: [classes.find(atom) for atom in atoms.tolist()] for name, atoms in ends.items()}
         for side, ends in (("in", inputs), ("out", outputs))
     }
     readers, makers = _names_by_root(roots["in"]), _names_by_root(roots["out"])
-    members: dict[tuple[tuple[str, ...], tuple[str, ...], str | None], dict[int, None]] = {}
+    followers = _followers(classes, outputs, consumed)
+    blocks = _blocks(classes, roots["out"], followers)
+    members: dict[tuple[tuple[str, ...], tuple[str, ...], str | None, tuple[str, int] | None], dict[int, None]] = {}
     for name in inputs:
         for root in roots["in"][name] + roots["out"][name]:
             producers, consumers = tuple(makers.get(root, ())), tuple(readers.get(root, ()))
             reason = classes.reason(root) or (None if producers else "no layer makes these channels")
-            members.setdefault((producers, consumers, reason), {})[root] = None
+            members.setdefault((producers, consumers, reason, blocks.get(root)), {})[root] = None
     numbers: dict[int, int] = {}
     groups: list[ChannelGroup] = []
     names: dict[str, int] = {}
-    for (producers, consumers, reason), found in members.items():
-        name = producers[0] if producers else f"input of {consumers[0]}"
+    for (producers, consumers, reason, block), found in members.items():
+        name, size = block or (producers[0] if producers else f"input of {consumers[0]}", 1)
         names[name] = names.get(name, 0) + 1
         name += f"#{names[name]}" if names[name] > 1 else ""
-        groups.append(ChannelGroup(name, len(numbers), len(found), producers, consumers, reason))
+        if size > 1 and len(found) == 1:
+            reason = reason or "they are those of one head, or of all heads together"
+        groups.append(ChannelGroup(name, len(numbers), len(found), producers, consumers, reason, size))
         numbers.update({root: len(numbers) + index for index, root in enumerate(found)})
     sides = [
         {name: tuple(numbers[root] for root in ends) for name, ends in roots[side].items()} for side in ("in", "out")
     ]
     class_of = {atom: numbers[root] for atom in range(classes.atoms) if (root := classes.find(atom)) in numbers}
-    return Channels(sides[0], sides[1], tuple(groups), class_of)
+    return Channels(sides[0], sides[1], tuple(groups), class_of, followers)
+
+
+def _followers(
+    classes: ChannelClasses, outputs: Mapping[str, Tensor], consumed: Iterable[int]
+) -> dict[str, tuple[int, ...]]:
+    """The output channels of blocks that no layer reads, by the layer's name: queries and keys."""
+    blocks, read = classes.block_roots(), {classes.find_zero(atom) for atom in consumed}
+    found = {
+        name: tuple(
+            index
+            for index, atom in enumerate(atoms.tolist())
+            if classes.find(atom) in blocks and classes.find_zero(atom) not in read
+        )
+        for name, atoms in outputs.items()
+    }
+    return {name: indices for name, indices in found.items() if indices}
+
+
+def _blocks(
+    classes: ChannelClasses, outputs: Mapping[str, list[int]], followers: Mapping[str, tuple[int, ...]]
+) -> dict[int, tuple[str, int]]:
+    """For every block the first layer that has to make zeros of it, and the number of its channels there."""
+    found: dict[int, tuple[str, int]] = {}
+    roots = classes.block_roots()
+    for name, made in outputs.items():
+        following = set(followers.get(name, ()))
+        counts = Counter(root for index, root in enumerate(made) if index not in following and root in roots)
+        found = {root: (name, count) for root, count in counts.items()} | found
+    return found
 
 
 def _names_by_root(ends: Mapping[str, list[int]]) -> dict[int, dict[str, None]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, fx, nn
@@ -163,7 +163,11 @@ def read(program: Program, *, activation_products: bool = False) -> Reading:
         shared_ranges=find_shared_ranges(emitted, operands | emitted, tensors),
         groups=channels.groups,
         unsupported=(
-            *(entry for node, entry in unsupported.items() if node not in multiplied),
+            *(
+                replace(entry, slices=channels.slices.get(node, ()))
+                for node, entry in unsupported.items()
+                if node not in multiplied
+            ),
             *missing,
             *_unused_layers(program, found, unsupported),
         ),
@@ -171,7 +175,16 @@ def read(program: Program, *, activation_products: bool = False) -> Reading:
         other_parameters=other_parameters(program.model, found, counted, _read_parameters(program)),
         traced=True,
         products=tuple(
-            Product(one.name, one.operation, one.left, one.right, len(one.nodes), one.macs, sources[one.name])
+            Product(
+                one.name,
+                one.operation,
+                one.left,
+                one.right,
+                len(one.nodes),
+                one.macs,
+                sources[one.name],
+                _slices(one.nodes, channels),
+            )
             for one in products
         ),
         tables=tuple(entry.table for entry in tables),
@@ -188,6 +201,12 @@ def _product_operands(program: Program, products: Sequence[FoundProduct]) -> Ite
                 _is_network_input(program, both[index]) for both in operands
             )
             yield Activation(name, (product.name,), given, product.known_ranges.get(name))
+
+
+def _slices(nodes: Sequence[fx.Node], channels: Channels) -> tuple[int, ...]:
+    """The channel classes of a product's heads; none where its calls have different ones."""
+    found = {channels.slices.get(node, ()) for node in nodes}
+    return found.pop() if len(found) == 1 else ()
 
 
 def _only_operands(products: Collection[fx.Node]) -> dict[fx.Node, fx.Node]:
@@ -235,6 +254,7 @@ def _layer(found: FoundLayer, channels: Channels, activation: str) -> Layer:
         in_channels=channels.inputs[found.name],
         out_channels=channels.outputs[found.name],
         depthwise=found.depthwise,
+        followers=channels.followers.get(found.name, ()),
     )
 
 

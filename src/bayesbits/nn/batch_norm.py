@@ -42,7 +42,11 @@ class AttachedBatchNorm(AttachedModule):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
         assert isinstance(self, BatchNorm)
         gate = self.parts.gate
-        values = None if gate is None else gate.values().to(input.dtype if self.weight is None else self.weight.dtype)
+        values = (
+            None
+            if gate is None or gate.idle
+            else gate.values().to(input.dtype if self.weight is None else self.weight.dtype)
+        )
         if not self.is_torchs_own:
             return self._around_forward(super().forward(input), values)
         check_input_dim(self, input)

@@ -2,6 +2,10 @@
 
 The gate stands after bias and batch norm and before the nonlinearity. By linearity it is the paper's z_2 on the rows of
 the weight, with one difference that matters: the bias goes too, so that a pruned channel is exactly zero.
+
+The channels of an attention head are a block with one gate, which multiplies the values. While it learns, queries and
+keys stay as they are: they would only change the softmax. Where the choice is final, they are zero too, as nothing
+reads them.
 """
 
 from collections.abc import Sequence
@@ -20,19 +24,67 @@ class ChannelGate(nn.Module):
     """
 
     may_close: Tensor
+    gate_of: Tensor
+    deciding: Tensor
+    in_blocks = False
+    all_decide = True
+    idle = False
 
-    def __init__(self, channels: int, *, gates: str = "hard_concrete", may_close: Sequence[bool] | None = None) -> None:
-        """`may_close` names the channels that can be removed at all; the others stay open. All can, by default."""
+    def __init__(
+        self,
+        channels: int,
+        *,
+        gates: str = "hard_concrete",
+        may_close: Sequence[bool] | None = None,
+        blocks: Sequence[int] | None = None,
+        deciding: Sequence[bool] | None = None,
+    ) -> None:
+        """Without `blocks` every channel has a gate of its own.
+
+        Args:
+            channels: The number of channels.
+            gates: The kind of gates.
+            may_close: Which channels can be removed at all; the others stay open. All can, by default.
+            blocks: A number for every channel; those with the same one have one gate.
+            deciding: Which channels are multiplied while the gates learn. All are, by default.
+        """
         super().__init__()
-        self.gates = Gates(channels, kind=gates)
+        numbers = list(range(channels)) if blocks is None else list(blocks)
+        order = {number: gate for gate, number in enumerate(dict.fromkeys(numbers))}
+        self.gates = Gates(len(order), kind=gates)
         self.fixed = False
         self.all_may_close = may_close is None or all(may_close)
-        mask = torch.ones(channels, dtype=torch.bool) if may_close is None else torch.tensor(may_close)
-        self.register_buffer("may_close", mask, persistent=False)
+        self.in_blocks = len(order) < channels
+        self.all_decide = deciding is None or all(deciding)
+        masks = {"may_close": may_close, "deciding": deciding}
+        for name, given in masks.items():
+            mask = torch.ones(channels, dtype=torch.bool) if given is None else torch.tensor(given)
+            self.register_buffer(name, mask, persistent=False)
+        self.gate_numbers = [order[number] for number in numbers]
+        """The gate of each channel."""
+        self.register_buffer("gate_of", torch.tensor(self.gate_numbers), persistent=False)
+
+    @property
+    def channels(self) -> int:
+        """The number of channels."""
+        return self.may_close.numel()
+
+    def spread(self, values: Tensor) -> Tensor:
+        """One value for each gate as one for each channel."""
+        return values.index_select(0, self.gate_of) if self.in_blocks else values
+
+    def by_gate(self, channels: Tensor) -> Tensor:
+        """One value for each channel as one for each gate, which is that of all of its channels."""
+        if not self.in_blocks:
+            return channels
+        return channels.new_empty(self.gates.logits.shape).scatter(0, self.gate_of.to(channels.device), channels)
 
     def values(self) -> Tensor:
         """One value for each channel: to multiply scale and shift of a batch norm with, or weight rows and bias."""
         values: Tensor = self.gates.decision().to(self.gates.logits.dtype) if self.fixed else self.gates()
+        values = self.spread(values)
+        if not self.all_decide and not self.fixed:
+            values = torch.where(self.deciding, values, 1.0)
         return values if self.all_may_close else torch.where(self.may_close, values, 1.0)
 
     def forward(self, x: Tensor, axis: int = 1) -> Tensor:
@@ -43,17 +95,16 @@ class ChannelGate(nn.Module):
 
     def kept(self) -> Tensor:
         """True for the channels that stay, by the test-time decision."""
-        return self.gates.decision() | ~self.may_close
+        return self.spread(self.gates.decision()) | ~self.may_close
 
     def fix(self, kept: Sequence[bool] | Tensor | None = None) -> None:
         """Make a choice of channels final; without one, the present decision."""
         mask = self.kept() if kept is None else torch.as_tensor(kept, dtype=torch.bool)
-        if mask.shape != self.gates.logits.shape:
-            raise ValueError(
-                f"{self.gates.logits.numel()} channels need as many choices, got shape {tuple(mask.shape)}"
-            )
+        if mask.shape != self.may_close.shape:
+            raise ValueError(f"{self.channels} channels need as many choices, got shape {tuple(mask.shape)}")
         with torch.no_grad():
-            self.gates.logits.copy_(torch.where(mask, INITIAL_LOGIT, -INITIAL_LOGIT))
+            chosen = self.by_gate(mask.to(self.gate_of.device))
+            self.gates.logits.copy_(torch.where(chosen, INITIAL_LOGIT, -INITIAL_LOGIT))
         self._enter(fixed=True)
 
     def learn(self) -> None:
@@ -79,7 +130,10 @@ class ChannelGate(nn.Module):
 
 
 class ChannelFollower(nn.Module):
-    """The gate of a depthwise layer, which has none of its own: a channel is on where any of its producers' is.
+    """The gate of a layer that has none of its own: a channel is on where any of its producers' is.
+
+    That is a depthwise layer, whose producers are those of its channels. A layer of queries or keys follows the gates
+    of the values, and only once these are final (`when_fixed`); until then it has no gate.
 
     `producers` holds, for each producer, its gate (None: it is never pruned) and the index of the producer's channel
     that each channel here comes from; -1 where the producer does not make that channel. A channel without a producer is
@@ -88,17 +142,25 @@ class ChannelFollower(nn.Module):
 
     index: Tensor
 
-    def __init__(self, producers: Sequence[tuple[ChannelGate | None, Sequence[int]]]) -> None:
+    def __init__(
+        self, producers: Sequence[tuple[ChannelGate | None, Sequence[int]]], *, when_fixed: bool = False
+    ) -> None:
         super().__init__()
+        self.when_fixed = when_fixed
         # A plain list: the gates are owned by the network's attachment.
         self.producers = [gate for gate, _ in producers if gate is not None]
-        total = sum(gate.gates.logits.numel() for gate in self.producers)  # behind all values stand a zero and a one
+        total = sum(gate.channels for gate in self.producers)  # behind all values stand a zero and a one
         rows, offset = [], 0
         for gate, channels in producers:
             rows.append([total if i < 0 else total + 1 if gate is None else offset + i for i in channels])
-            offset += 0 if gate is None else gate.gates.logits.numel()
+            offset += 0 if gate is None else gate.channels
         orphans = [total + all(row[i] == total for row in rows) for i in range(len(rows[0]))]
         self.register_buffer("index", torch.tensor([*rows, orphans]), persistent=False)
+
+    @property
+    def idle(self) -> bool:
+        """Whether it gates nothing at present."""
+        return self.when_fixed and not all(gate.fixed for gate in self.producers)
 
     def values(self) -> Tensor:
         """One value for each channel: 1 - product of (1 - z) over the producers."""

@@ -102,13 +102,14 @@ class AttachedLayer(nn.Module):
         parts.calibration.check()
         if parts.input is not None:
             x = parts.input(x, dtype=autocast_dtype(x))
+        gate = None if parts.gate is None or parts.gate.idle else parts.gate
         # Where the weight is multiplied by gates next, it keeps its precision until then.
-        dtype = autocast_dtype(weight) if parts.gate is None else None
+        dtype = autocast_dtype(weight) if gate is None else None
         weight = weight if parts.weight is None else self._rounded(weight, dtype)
         if bias is not None and parts.rounds_bias and (step := self.bias_step()) is not None:
             bias = round_bias(bias, step)
-        if parts.gate is not None:
-            values = parts.gate.values().to(weight.dtype)
+        if gate is not None:
+            values = gate.values().to(weight.dtype)
             weight = weight * self.along_outputs(values)
             bias = None if bias is None else bias * values
         return x, weight, bias

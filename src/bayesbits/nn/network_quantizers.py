@@ -55,7 +55,7 @@ class NetworkQuantizers(nn.Module):
         return {name_of(key): module for key, module in self.channels.items()}  # type: ignore[misc]
 
     def gate_of(self, layer: str) -> ChannelGate | ChannelFollower | None:
-        """The gate of a layer's output channels: its own gate, or for a depthwise layer its producers'."""
+        """The gate of a layer's output channels: its own gate, or one that follows those of other layers."""
         if layer in self.channel_gates:
             return self.channel_gates[layer]
         followers = {name_of(key): module for key, module in self.followers.items()}

@@ -61,7 +61,7 @@ def as_float_network(attachment: Attachment) -> Iterator[None]:
         for quantizer in attachment.quantizers.values():
             quantizer.turn_off()
         for gate in attachment.channel_gates.values():
-            gate.fix(torch.ones_like(gate.gates.logits, dtype=torch.bool))
+            gate.fix(torch.ones_like(gate.may_close))
         yield
 
 

@@ -3,7 +3,9 @@
 Every method ends in a plan; cost, fine-tuning and deployment only read it. It is plain data with a versioned JSON form.
 
 Channels. A plan names the output channels that a layer keeps. A channel class of the network is removed if every layer
-that makes it drops it. A depthwise layer makes no channels of its own: it follows its producers, and is not named.
+that makes it drops it. A depthwise layer makes no channels of its own: it follows its producers, and is not named. Nor
+are layers that only make queries and keys: their heads go with those of the values. A layer keeps or drops a head as a
+whole.
 """
 
 from __future__ import annotations
@@ -112,7 +114,7 @@ class Plan(Record):
         kept = {
             layer.name: tuple(index for index in sorted(self._keeps(layer)) if layer.out_channels[index] not in gone)
             for layer in topology.layers
-            if not layer.depthwise and not gone.isdisjoint(layer.out_channels)
+            if not gone.isdisjoint(layer.out_channels[index] for index in layer.deciding)
         }
         return replace(self, kept={**self.kept, **kept})
 
@@ -121,10 +123,9 @@ class Plan(Record):
         dropped: set[int] = set()
         made: set[int] = set()
         for layer in topology.layers:
-            if not layer.depthwise:
-                keeps = self._keeps(layer)
-                dropped.update(channel for index, channel in enumerate(layer.out_channels) if index not in keeps)
-                made.update(channel for index, channel in enumerate(layer.out_channels) if index in keeps)
+            keeps = self._keeps(layer)
+            dropped.update(layer.out_channels[index] for index in layer.deciding if index not in keeps)
+            made.update(layer.out_channels[index] for index in layer.deciding if index in keeps)
         return frozenset(channel for channel in dropped - made if topology.group_of(channel).removable)
 
     def check(self, topology: Topology) -> None:
@@ -151,6 +152,8 @@ class Plan(Record):
         count, keeps = len(layer.out_channels), self._keeps(layer)
         if layer.depthwise:
             raise ValueError(f"the plan names channels of {layer.name!r}: a depthwise layer follows its producers")
+        if layer.followers and not layer.deciding:
+            raise ValueError(f"the plan names channels of {layer.name!r}: its heads go with those of the values")
         if keeps and max(keeps) >= count:
             raise ValueError(f"the plan keeps channel {max(keeps)} of {layer.name!r}, which has {count} of them")
         if len(keeps) < count and layer.name in topology.output_layers:
@@ -159,13 +162,24 @@ class Plan(Record):
             reason = topology.group_of(channel).reason
             if index not in keeps and reason is not None:
                 raise ValueError(f"the plan drops channel {index} of {layer.name!r}, which cannot be removed: {reason}")
+        self._check_heads(layer, topology)
+
+    def _check_heads(self, layer: Layer, topology: Topology) -> None:
+        keeps, first = self._keeps(layer), dict[int, int]()
+        for index, channel in enumerate(layer.out_channels):
+            before = first.setdefault(channel, index)
+            if (before in keeps) != (index in keeps) and topology.group_of(channel).block > 1:
+                raise ValueError(
+                    f"the plan keeps only one of the channels {before} and {index} of {layer.name!r}, which are of one "
+                    "head: it stays or goes as a whole"
+                )
 
     def _check_nothing_is_empty(self, topology: Topology) -> None:
         removed = self.removed(topology)
         for layer in topology.layers:
             if removed.issuperset(layer.out_channels):
                 raise ValueError(f"the plan removes every channel of {layer.name!r}; at least one has to stay")
-            if self.bits[layer.parameter] == 0 and (layer.depthwise or self._keeps(layer)):
+            if self.bits[layer.parameter] == 0 and (not layer.deciding or self._keeps(layer)):
                 raise ValueError(f"the plan gives {layer.parameter!r} 0 bits, but {layer.name!r} keeps channels")
         for tensor, width in self.bits.items():
             if width == 0 and tensor not in topology.weight_tensors:

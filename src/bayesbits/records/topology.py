@@ -5,12 +5,13 @@ no tensors.
 
 Channels. Every channel of every tensor belongs to a *channel class*, an integer. Two channels have the same class if
 they can only be removed together (the two sides of a residual addition, the input and output of a depthwise
-convolution). A `ChannelGroup` is a run of consecutive classes with the same producers, the same consumers, and the same
-reason why they cannot be removed, if there is one.
+convolution, the queries, keys and values of an attention head). A `ChannelGroup` is a run of consecutive classes with
+the same producers, the same consumers, and the same reason why they cannot be removed, if there is one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -62,6 +63,17 @@ class Layer:
     """The channel class of every output channel or feature."""
     depthwise: bool
     """Whether there is one filter per channel: as many groups as input channels and as output channels."""
+    followers: tuple[int, ...] = ()
+    """The output channels that go with their class and need not be zero for that, as the queries and keys of an
+    attention head: no gate decides about them, and nothing reads them once the other channels of the class are zero."""
+
+    @property
+    def deciding(self) -> tuple[int, ...]:
+        """The output channels that have to be zero before their class can be removed; a depthwise layer has none."""
+        if self.depthwise:
+            return ()
+        following = frozenset(self.followers)
+        return tuple(index for index in range(len(self.out_channels)) if index not in following)
 
 
 @dataclass(frozen=True)
@@ -97,6 +109,8 @@ class Product:
     sources: tuple[str, ...] = ()
     """The layers, tables and products whose outputs reach its operands without another of them between; empty where
     the operands are inputs of the network, and in files of earlier versions."""
+    slices: tuple[int, ...] = ()
+    """Where it is computed head by head, the channel class of every head, with which that part of it goes."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +161,8 @@ class ChannelGroup:
     """The layers with these classes among their input channels."""
     reason: str | None
     """Why these channels cannot be removed exactly; None: they can."""
+    block: int = 1
+    """How many channels of a layer a class is, one gate for all: the channels of an attention head; otherwise 1."""
 
     @property
     def removable(self) -> bool:
@@ -171,6 +187,15 @@ class Unsupported:
     """Its multiply-accumulates for the example inputs; 0 where it has none."""
     reason: str
     """Why it is not handled."""
+    slices: tuple[int, ...] = ()
+    """As of a `Product`."""
+
+
+def remaining_macs(entry: Product | Unsupported, removed: Collection[int]) -> int:
+    """The multiply-accumulates of a product without its heads among the removed channel classes."""
+    if not entry.slices:
+        return entry.macs
+    return entry.macs * sum(channel not in removed for channel in entry.slices) // len(entry.slices)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,14 @@ import pytest
 import torch
 from torch import fx
 
-from bayesbits.deploy.rewrite.size_arguments import correct_pad, correct_slice, correct_split, correct_view
+from bayesbits.deploy.rewrite.size_arguments import (
+    correct_pad,
+    correct_slice,
+    correct_split,
+    correct_unflatten,
+    correct_view,
+    squeezes_the_same,
+)
 
 aten = torch.ops.aten
 MASK = torch.tensor([True, False, False, True, True])
@@ -24,6 +31,28 @@ def test_views_have_the_sizes_that_remain():
     view = node(aten.view.default, [-1, 7])
     assert correct_view(view, (MASK, None))
     assert view.args[1] == [-1, 7]  # torch computes this size
+    view = node(aten.view.default, [2, 5, 7])
+    view.args = (view.args[0], [2, size := view.graph.placeholder("size"), 7])
+    assert correct_view(view, (None, MASK, None))
+    assert view.args[1] == [2, -1, 7]  # nor is that of channels and batch together computed here
+    view.args = (view.args[0], [-1, size, 7])
+    assert not correct_view(view, (None, MASK, None))
+    expand = node(aten.expand.default, [-1, 5, -1])
+    assert correct_view(expand, (None, MASK, None))
+    assert expand.args[1] == [-1, 3, -1]
+
+
+def test_unflattened_dimensions_have_the_sizes_that_remain():
+    split = node(aten.unflatten.int, -1, [2, 5])
+    assert correct_unflatten(split, (None, None, MASK))
+    assert split.args[1:] == (1, [2, 3])
+
+
+def test_a_squeeze_of_other_dimensions_than_channels():
+    assert squeezes_the_same(node(aten.squeeze.dim, 1), (5, 1))
+    assert squeezes_the_same(node(aten.squeeze.dims, [0, -1]), (1, 5, 1))
+    assert not squeezes_the_same(node(aten.squeeze.dim, 0), (5, 1))
+    assert not squeezes_the_same(node(aten.squeeze.default), (5, 1))
 
 
 @pytest.mark.parametrize(

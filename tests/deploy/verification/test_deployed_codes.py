@@ -11,13 +11,16 @@ from bayesbits.deploy.verification.deployed_codes import (
     DeployedCodes,
     LayerInput,
     _smallest_increasing,
+    describe_heads,
     match_calls,
     quantize,
     round_to_codes,
 )
 from bayesbits.deploy.verification.deployed_program import CodesNode
 from bayesbits.deploy.verification.simulation import QuantizerCall
+from bayesbits.graph.trace import trace
 from bayesbits.records.integer_network import Grid
+from tests.graph.heads import heads, inputs
 
 GRID = Grid("a.input", 4, True, 0.5, -7, 7, 3.75)
 CALL, NODE = QuantizerCall("a.input", "a", 0), CodesNode("a.input", "node", False, True)
@@ -93,3 +96,18 @@ def test_calls_are_matched_with_the_nodes_whose_codes_they_have() -> None:
     assert [None if node is None else node.node for node in found.values()] == ["first", None, "second", "first"]
     with pytest.raises(bb.VerificationError, match=r"^a: called 2 times when deployed, and 1 when trained"):
         match_calls({CALL: torch.ones(1, 3, 1, 1)}, {"a": nodes}, deployed)
+
+
+def test_operands_of_products_lose_heads_for_every_example_of_a_batch() -> None:
+    topology = trace(heads(keys=2), inputs(), activation_products=True)
+    (group,) = topology.removable_groups
+    found = describe_heads(topology, {group.channels[1]})
+    assert len(found) == 4
+    assert set(found.values()) == {(True, True, False, False)}
+    assert describe_heads(topology, set()) == {}
+    lost = {"operand": (True, False) * 2}
+    codes = DeployedCodes({}, {"node": torch.ones(1, 6, 2)}, {"operand": GRID}, (), {}, heads=lost)
+    call, node = QuantizerCall("operand", "operand", 0), CodesNode("operand", "node", False, False)
+    x = torch.arange(24.0).reshape(1, 12, 2)  # six examples of two heads
+    assert torch.equal(codes.kept(call, node, x), x[:, ::2])
+    assert codes.removed(call, node, x) is None  # keys need not be zero

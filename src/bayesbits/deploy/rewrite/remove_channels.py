@@ -26,10 +26,14 @@ from bayesbits.deploy.rewrite.size_arguments import (
     correct_pad,
     correct_slice,
     correct_split,
+    correct_unflatten,
     correct_view,
+    squeezes_the_same,
 )
-from bayesbits.graph.channel_rules import PADS
-from bayesbits.graph.exported_program import operation, shape
+from bayesbits.graph.activation_products import SOFTMAX
+from bayesbits.graph.channel_rules import PADS, SAME
+from bayesbits.graph.exported_program import arguments, operation, shape
+from bayesbits.graph.head_rules import masks_of
 from bayesbits.graph.pointwise import is_pointwise
 from bayesbits.graph.symbolic_sizes import is_symbolic
 
@@ -37,14 +41,19 @@ aten = torch.ops.aten
 
 # fmt: off
 NEEDS_ALL = frozenset((
-    "roll", "unfold", "unflatten", "unbind", "repeat", "squeeze",
+    "roll", "unfold", "repeat",
     "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle",
+))
+
+
+WITHOUT_SIZES = frozenset((
+    "view", "_unsafe_view", "reshape", "permute", "transpose", "t", "movedim", "unsqueeze", "flatten", *SAME, *SOFTMAX,
 ))
 # fmt: on
 
 
 class DynamicChannelsError(Exception):
-    """A size of an operation's output is that of channels and of something that may change, multiplied."""
+    """An operation needs to know where channels lie in a size that may change."""
 
 
 def remove_channels(program: RewrittenProgram) -> None:
@@ -90,12 +99,15 @@ class _ChannelRemoval:
         return None if None in found else [part for part in found if part is not None]
 
     def _check_fixed_sizes(self, node: fx.Node, found: Sequence[IndexMasks | None]) -> None:
-        """Raise where indices are removed along a dimension whose size may change: masks are those of the examples."""
-        values = node.meta.get("val")
-        for value, masks in zip(values if isinstance(values, list | tuple) else [values], found, strict=False):
-            sizes = zip(value.shape if isinstance(value, Tensor) else (), masks or (), strict=False)
-            if any(mask is not None and is_symbolic(size) for size, mask in sizes):
-                raise DynamicChannelsError(node.name)
+        """Raise where indices are removed along a dimension whose size may change: masks are those of the examples.
+
+        Operations that read and write whole dimensions do without positions: a view of heads and batch as one size.
+        """
+        twin = self._twin[node]
+        if is_pointwise(twin) or twin in self.program.reading.channels.slices or operation(node) in WITHOUT_SIZES:
+            return
+        for masks in found:
+            _check_fixed(node, masks or ())
 
     def _visit_layer(self, node: fx.Node) -> None:
         """A layer reads and makes the channels that its own weight has."""
@@ -111,6 +123,8 @@ class _ChannelRemoval:
 
     def _visit_operation(self, node: fx.Node) -> None:
         if node not in self._twin:  # a size, or the padding of an image that folding inserted
+            if operation(node) == "sym_size":
+                _check_fixed(node.all_input_nodes[0], self.masks[node.all_input_nodes[0]][0])
             self.masks[node] = self.masks[node.all_input_nodes[0]] if operation(node) in PADS else [()]
             return
         wanted = self._masks_by_labels(node)
@@ -140,6 +154,8 @@ class _ChannelRemoval:
             return self._adapt_cat(node, wanted)
         if source is None:
             return False
+        if twin in self.program.reading.channels.slices:
+            return self._adapt_product(node, wanted)
         if name in PADS:
             needed = correct_pad(node, wanted)
             if needed is not None:
@@ -150,6 +166,12 @@ class _ChannelRemoval:
             return False
         if name in VIEWS:
             return correct_view(node, wanted)
+        if name == "unflatten":
+            return correct_unflatten(node, wanted)
+        if name == "squeeze":
+            return squeezes_the_same(node, shape(self._twin[source]))
+        if name == "unbind":
+            return present[arguments(node)["dim"]] is None
         if name in SPLITS:
             return correct_split(node, twin.meta["val"], present, outputs)
         return correct_slice(node, present) if name in SLICES else True
@@ -162,6 +184,23 @@ class _ChannelRemoval:
                 last = wanted[len(wanted) - len(sizes) :]
                 masks = tuple(None if size == 1 else mask for size, mask in zip(sizes, last, strict=True))
                 self._align(node, used, masks)
+
+    def _adapt_product(self, node: fx.Node, wanted: IndexMasks) -> bool:
+        """Let the operands of a product have the heads that remain, and what is added to it those of the result."""
+        needed = []
+        for used in node.all_input_nodes:
+            if used in self._twin and used not in masks_of(node):
+                by_labels = self._masks_by_labels(used)
+                if by_labels is None:
+                    return False
+                needed.append((used, by_labels[0]))
+        for used, masks in needed:
+            self._align(node, used, masks)
+        for used in masks_of(node):
+            sizes, stack = shape(self._twin[used]), (*wanted[:-2], None, None)
+            last = stack[len(stack) - len(sizes) :]
+            self._align(node, used, tuple(None if size == 1 else mask for size, mask in zip(sizes, last, strict=True)))
+        return True
 
     def _adapt_cat(self, node: fx.Node, wanted: IndexMasks) -> bool:
         """Let each part of a concatenation have its part of the masks; False where nothing remains of one."""
@@ -199,6 +238,7 @@ class _ChannelRemoval:
         if same_masks(present, wanted):
             return
         changed = source
+        _check_fixed(source, [None if same_masks((p,), (w,)) else w for p, w in zip(present, wanted, strict=True)])
         with self.graph.inserting_before(user):
             if any(p is not None and (w is None or bool((w & ~p).any())) for p, w in zip(present, wanted, strict=True)):
                 present, changed = (None,) * len(wanted), self._restored(source, present)
@@ -210,6 +250,7 @@ class _ChannelRemoval:
 
     def _select_behind(self, node: fx.Node, wanted: IndexMasks) -> None:
         """Let every reader of a node, which has all channels, read those that remain."""
+        _check_fixed(node, wanted)
         users, changed = list(node.users), node
         with self.graph.inserting_before(node.next):
             for dim, mask in enumerate(wanted):
@@ -231,6 +272,7 @@ class _ChannelRemoval:
 
     def _restored(self, source: fx.Node, masks: IndexMasks) -> fx.Node:
         """A tensor with all channels, and zeros for those that are removed."""
+        _check_fixed(source, masks)
         for dim, mask in enumerate(masks):
             if mask is not None:
                 amounts = [0, 0] * (len(masks) - 1 - dim) + [0, 1]
@@ -242,3 +284,12 @@ class _ChannelRemoval:
     def _select(self, source: fx.Node, dim: int, positions: Tensor) -> fx.Node:
         index = self.graph.get_attr(self.program.floats.add_positions(positions))
         return self.graph.call_function(aten.index_select.default, (source, dim, index))
+
+
+def _check_fixed(node: fx.Node, masks: Sequence[Tensor | None]) -> None:
+    """Raise where a mask lies along a dimension whose size may change; of several outputs all have the same rank."""
+    value = node.meta.get("val")
+    first = value[0] if isinstance(value, list | tuple) else value
+    sizes = first.shape if isinstance(first, Tensor) else ()
+    if any(mask is not None and is_symbolic(size) for size, mask in zip(sizes, masks, strict=False)):
+        raise DynamicChannelsError(node.name)

@@ -20,13 +20,18 @@ SPLITS = ("split", "split_with_sizes", "chunk")
 
 
 def correct_view(node: fx.Node, masks: IndexMasks) -> bool:
-    """Views and expansions: their sizes become those that remain. `masks` are those of the result."""
+    """Views and expansions: their sizes become those that remain. `masks` are those of the result.
+
+    A computed size, such as that of batch and heads together, is left to torch, which finds one that is not given.
+    """
     data, sizes, *rest = node.args
     assert isinstance(sizes, Sequence)
     corrected = [
-        remaining_size(size, mask) if isinstance(size, int) and size != -1 else size
+        size if mask is None or size == -1 else remaining_size(size, mask) if isinstance(size, int) else -1
         for size, mask in zip(sizes, masks, strict=True)
     ]
+    if corrected.count(-1) > max(1, list(sizes).count(-1)):
+        return False
     node.args = (data, corrected, *rest)
     return True
 
@@ -90,3 +95,22 @@ def correct_split(node: fx.Node, parts: Sequence[Tensor], source: IndexMasks, ma
         return False
     node.target, node.args, node.kwargs = torch.ops.aten.split_with_sizes.default, (node.args[0], sizes, dim), {}
     return True
+
+
+def correct_unflatten(node: fx.Node, masks: IndexMasks) -> bool:
+    """Unflattened dimensions have the sizes that remain. `masks` are those of the result."""
+    given = arguments(node)
+    sizes: Sequence[int] = given["sizes"]
+    dim = int(given["dim"]) % (len(masks) - len(sizes) + 1)
+    corrected = [
+        remaining_size(size, mask) if isinstance(size, int) and size != -1 else size
+        for size, mask in zip(sizes, masks[dim : dim + len(sizes)], strict=True)
+    ]
+    node.args, node.kwargs = (node.args[0], dim, corrected), {}
+    return True
+
+
+def squeezes_the_same(node: fx.Node, sizes: Sequence[int]) -> bool:
+    """Whether a squeeze drops the same dimensions where channels are removed; `sizes` are those before removal."""
+    dims = arguments(node).get("dim")
+    return dims is not None and all(sizes[dim] == 1 for dim in (dims if isinstance(dims, Sequence) else (dims,)))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from bayesbits.cost.macs import layer_macs
+from bayesbits.deploy.decision import Decision
 from bayesbits.deploy.dynamic_shapes import fixed_size_notes
 from bayesbits.deploy.layer_weights import LayerWeights
 from bayesbits.deploy.rewrite.program import LayerNode, ProductNode, RewrittenProgram
@@ -22,6 +23,7 @@ from bayesbits.records.integer_network import (
     IntegerTable,
     Structure,
 )
+from bayesbits.records.topology import remaining_macs
 from bayesbits.utils.pytree import Tree
 
 
@@ -62,7 +64,7 @@ def write_record(program: RewrittenProgram) -> None:
             IntegerTable(table.name, table.parameter, decision.tables[table.name].bits, table.rows, table.columns)
             for table in tables
         ),
-        products=tuple(_product(entry, decision.grids) for entry in program.products),
+        products=tuple(_product(entry, decision) for entry in program.products),
         sizes=program.dynamic.sizes,
         fixed_sizes=tuple(fixed_size_notes(program.dynamic, inputs, program.examples)),
     )
@@ -72,8 +74,8 @@ def write_record(program: RewrittenProgram) -> None:
 def _other_macs(program: RewrittenProgram) -> int:
     """The MACs of what is unsupported, and of products none of whose operands is quantized."""
     topology, quantized = program.reading.topology, {entry.product.name for entry in program.products}
-    unquantized = sum(product.macs for product in topology.products if product.name not in quantized)
-    return sum(entry.macs for entry in topology.unsupported) + unquantized
+    unquantized = (product for product in topology.products if product.name not in quantized)
+    return sum(remaining_macs(entry, program.decision.removed) for entry in (*topology.unsupported, *unquantized))
 
 
 def _layer(program: RewrittenProgram, entry: LayerNode, weights: LayerWeights, grid: Grid | None) -> IntegerLayer:
@@ -102,8 +104,8 @@ def _layer(program: RewrittenProgram, entry: LayerNode, weights: LayerWeights, g
     )
 
 
-def _product(entry: ProductNode, grids: Mapping[str, Grid]) -> IntegerProduct:
-    product, emits = entry.product, entry.emits
+def _product(entry: ProductNode, decision: Decision) -> IntegerProduct:
+    product, emits, grids = entry.product, entry.emits, decision.grids
     left, right = (
         name if name in grids and grids[name].carrier is not None else None for name in (product.left, product.right)
     )
@@ -116,7 +118,7 @@ def _product(entry: ProductNode, grids: Mapping[str, Grid]) -> IntegerProduct:
         output=None if emits is None else emits.grid,
         output_low=0 if emits is None else emits.low,
         output_high=0 if emits is None else emits.high,
-        macs=product.macs,
+        macs=remaining_macs(product, decision.removed),
     )
 
 

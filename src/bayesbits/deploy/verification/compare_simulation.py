@@ -26,6 +26,7 @@ from bayesbits.deploy.verification.compare_tables import TableConstants
 from bayesbits.deploy.verification.deployed_codes import (
     DeployedCodes,
     Matches,
+    describe_heads,
     describe_layer_inputs,
     match_calls,
     quantize,
@@ -72,6 +73,7 @@ class SimulationComparison:
         self.inputs = 0
         self._outputs = OutputComparison(small)
         self._layer_inputs = describe_layer_inputs(self.simulation.fixed, small.integer.structure.removed)
+        self._heads = describe_heads(compressor.topology, small.integer.structure.removed)
         self._zero_layers = {name for name, constant in constants.items() if not constant.weight.any()}
         self._only_as_codes = only_as_codes(small)
         self._matches: Matches = {}
@@ -140,7 +142,7 @@ class SimulationComparison:
 
     def _codes(self, values: Mapping[str, Tensor]) -> DeployedCodes:
         codes = DeployedCodes(
-            self._layer_inputs, values, self.grids, self._zero_layers, self._matches, self._only_as_codes
+            self._layer_inputs, values, self.grids, self._zero_layers, self._matches, self._only_as_codes, self._heads
         )
         codes.prepare(node for nodes in self.code_nodes.values() for node in nodes)
         return codes

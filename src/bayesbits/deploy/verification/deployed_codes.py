@@ -20,7 +20,7 @@ from bayesbits.deploy.verification.simulation import QuantizerCall
 from bayesbits.functional.grid import EDGE
 from bayesbits.nn.product import find_layer
 from bayesbits.records.integer_network import Grid
-from bayesbits.records.topology import Layer
+from bayesbits.records.topology import Layer, Topology
 
 Matches = dict[QuantizerCall, CodesNode | None]
 """For every call of a quantizer the node with its deployed codes; None where there is none."""
@@ -51,6 +51,12 @@ def describe_layer_inputs(fixed: Compressor, removed: Collection[int]) -> dict[s
     """The inputs of all layers, by the layer's name."""
     removed, model = set(removed), fixed.model
     return {layer.name: LayerInput(layer, find_layer(model, layer.name), removed) for layer in fixed.topology.layers}
+
+
+def describe_heads(topology: Topology, removed: Collection[int]) -> dict[str, tuple[bool, ...]]:
+    """For the operands of products that lose heads, which heads are kept, by the tensor's name."""
+    lost = {tensor: product for tensor, product in topology.product_tensors.items() if {*product.slices} & {*removed}}
+    return {tensor: tuple(one not in removed for one in product.slices) for tensor, product in lost.items()}
 
 
 def match_calls(
@@ -104,16 +110,19 @@ class DeployedCodes:
         zero_layers: Layers whose weight is zero, so that their input does not matter.
         matches: The node of every call; empty before calls are matched.
         only_as_codes: Operands whose readers all quantize to an equal grid.
+        heads: For the operands of products that are computed head by head, which heads are kept, by the tensor's name.
     """
 
     def __init__(
         self, layers: Mapping[str, LayerInput], values: Mapping[str, Tensor], grids: Mapping[str, Grid],
         zero_layers: Collection[str], matches: Matches, only_as_codes: Collection[str] = (),
+        heads: Mapping[str, tuple[bool, ...]] | None = None,
     ) -> None:  # fmt: skip
         self.values, self.grids, self.matches = values, grids, matches
         self.missing: list[str] = []
         """Tensors that are quantized in the simulation, without codes in the deployed network."""
         self._layers, self._zero_layers, self._only_as_codes = layers, zero_layers, only_as_codes
+        self._heads = heads or {}
         self._dynamic: dict[str, DynamicInput] = {}
         self.operand_channels: dict[QuantizerCall, tuple[int, Tensor]] = {}
         """The axis and the kept channels of operands, found by comparing values; equal values could not tell them."""
@@ -173,9 +182,12 @@ class DeployedCodes:
         return x if kept is None else x.index_select(*kept)
 
     def removed(self, call: QuantizerCall, node: CodesNode, x: Tensor) -> Tensor | None:
-        """The channels of a quantizer's input in the simulation that are removed when deployed: they must be zero."""
+        """The channels of a quantizer's input in the simulation that are removed when deployed: they must be zero.
+
+        None where none are, and for operands of products: what is zero of a removed head is its result alone.
+        """
         kept = self._kept_channels(call, node, x)
-        if kept is None:
+        if kept is None or call.tensor in self._heads:
             return None
         rest = torch.ones(x.shape[kept[0]], dtype=torch.bool)
         rest[kept[1]] = False
@@ -214,10 +226,26 @@ class DeployedCodes:
         codes = self.values[node.node]
         if codes.shape == x.shape or codes.dim() != x.dim():
             return None
+        if call.tensor in self._heads:
+            return _kept_heads(self._heads[call.tensor], x.shape, codes.shape)
         if call not in self.operand_channels:
             masks = {mask for layer in self._layers.values() for mask in layer.masks}
             self.operand_channels[call] = _find_kept_channels(self.grids[call.tensor], x, codes, masks)
         return self.operand_channels[call]
+
+
+def _kept_heads(heads: tuple[bool, ...], before: Sequence[int], behind: Sequence[int]) -> tuple[int, Tensor] | None:
+    """The axis of heads and the indices of the kept ones, from the shapes with and without the removed ones.
+
+    Where heads and batch are one axis, the heads are repeated for each example of a batch of any size.
+    """
+    axes = [axis for axis, (whole, left) in enumerate(zip(before, behind, strict=True)) if whole != left]
+    if len(axes) != 1:
+        return None
+    size, count = before[axes[0]], len(heads)
+    period = next(step for step in range(1, count + 1) if count % step == 0 and heads == heads[:step] * (count // step))
+    kept = torch.tensor(heads[:period]).repeat(-(-size // period))[:size].nonzero().flatten()
+    return axes[0], kept
 
 
 def _find_kept_channels(
