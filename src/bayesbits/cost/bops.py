@@ -176,10 +176,10 @@ class CostModel(nn.Module):
         for name, kept in plan.kept.items():
             on[name][list(kept)] = 1.0
         inputs, outputs, _ = self._channels(self._present(self._values(on, dtype)))
-        parts = self.present_parts(on, dtype).tolist()
-        bops, products = self.layer_bops(widths, on).tolist(), self._count_products(widths, parts)
-        entries = zip(self.topology.unsupported, parts[len(products) :], strict=True)
-        unsupported = sum(round(entry.macs * part) for entry, part in entries)
+        shares = self.present_parts(on, dtype).tolist()
+        bops, products = self.layer_bops(widths, on).tolist(), self._count_products(widths, shares)
+        entries = zip(self.topology.unsupported, shares[len(products) :], strict=True)
+        unsupported = sum(round(entry.macs * share) for entry, share in entries)
         total = sum(bops) + sum(product.bops for product in products) + unsupported * FLOAT_BOPS
         layers = self._count_layers(plan, inputs.tolist(), outputs.tolist(), bops, total)
         products = tuple(replace(product, share=100 * product.bops / total) for product in products)

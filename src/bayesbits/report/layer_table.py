@@ -52,7 +52,7 @@ def layers(run: Run) -> list[list[Cell]]:
         _layer_row(numbers[entry.name], entry, run.topology, errors)
         if isinstance(entry, LayerCost)
         else _product_row(numbers[entry.name], entry, errors)
-        for entry in sorted(run.cost.multiplied, key=lambda one: numbers[one.name])
+        for entry in sorted((*run.cost.layers, *run.cost.products), key=lambda one: numbers[one.name])
     ]
     return rows + [_table_row(place, table) for place, table in enumerate(run.cost.tables, start=len(rows) + 1)]
 
