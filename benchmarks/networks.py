@@ -16,7 +16,7 @@ from bayesbits.deploy.onnx.runtime import operation_counts
 from bayesbits.zoo.models import LeNet5, resnet18, resnet50
 from benchmarks.quantizer import Row
 
-SHOWN = ("QLinearConv", "ConvInteger", "Conv", "QGemm", "MatMulInteger", "Gemm")
+SHOWN = ("QLinearConv", "ConvInteger", "Conv", "QGemm", "MatMulIntegerToFloat", "MatMulInteger", "Gemm")
 """The kernels of layers that a row counts."""
 
 

@@ -12,7 +12,7 @@ def test_rows_have_both_times_their_ratio_and_the_kernels():
         for threads in (1, 2)
         for name, seconds in (("float", 0.006 / threads), ("integer", 0.002))
     ]
-    rows = networks._rows("net", latencies, {"QLinearConv": 3, "Relu": 9, "MatMulInteger": 1})
+    rows = networks._rows("net", latencies, {"QLinearConv": 3, "Relu": 9, "MatMulIntegerToFloat": 1})
     assert rows == [
         {
             "network": "net",
@@ -31,7 +31,7 @@ def test_rows_have_both_times_their_ratio_and_the_kernels():
             "kernels": rows[0]["kernels"],
         },
     ]
-    assert rows[0]["kernels"] == "3 QLinearConv, 1 MatMulInteger"
+    assert rows[0]["kernels"] == "3 QLinearConv, 1 MatMulIntegerToFloat"
 
 
 def test_a_network_without_its_library_is_left_out(monkeypatch):

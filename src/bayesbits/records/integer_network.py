@@ -305,8 +305,17 @@ class IntegerNetwork:
         return self.tensors[f"{layer}.steps"]
 
     def bias(self, layer: str) -> Tensor | None:
-        """The bias of a layer: int32, or float32 where its arithmetic is float or its input quantized at run time."""
+        """The bias of a layer: int32, a part of its sums, or float32 where it is added to its numbers."""
         return self.tensors.get(f"{layer}.bias")
+
+    def adds_bias_to_numbers(self, layer: IntegerLayer) -> bool:
+        """Whether a layer with codes in and numbers out has no bias in its sums: a linear one inside the network.
+
+        The sums of the network's last layers hold their bias, so that two classes with equal sums have equal numbers.
+        """
+        bias = self.bias(layer.name)
+        computes = layer.kind == "linear" and layer.arithmetic == "integer" and not layer.dynamic
+        return computes and layer.output is None and (bias is None or bias.is_floating_point())
 
     def bias_numbers(self, layer: IntegerLayer) -> Tensor:
         """The bias of a layer as numbers: its codes times the step of the layer's sums, or what is stored in float."""

@@ -39,13 +39,25 @@ def test_an_exact_layer_is_integer_arithmetic(seed, bits, per_channel, requantiz
     output = {"output": "y", "output_low": 1, "output_high": 13} if requantizes else {}
     module = ExactLayer(net := network(codes, bias, steps, [read, made], **output), net.layer("a"))
     x = torch.randint(read.low, read.high + 1, (64, 7), generator=draw)
-    sums, scale = x.numpy().astype(np.int64) @ codes.numpy().astype(np.int64).T, np.float32(read.step) * steps.numpy()
-    numbers = (bias.numpy() * (np.float64(read.step) * steps.numpy().astype(np.float64))).astype(np.float32)
-    with_bias = (sums + bias.numpy()).astype(np.float32)
-    requantized = np.clip(np.rint(with_bias * (scale / np.float32(made.step))), 1, 13)
-    expected = requantized if requantizes else sums.astype(np.float32) * scale + numbers
+    sums = (x.numpy().astype(np.int64) @ codes.numpy().astype(np.int64).T + bias.numpy()).astype(np.float32)
+    scale = np.float32(read.step) * steps.numpy()
+    requantized = np.clip(np.rint(sums * (scale / np.float32(made.step))), 1, 13)
+    expected = requantized if requantizes else sums * scale
     assert expected.dtype == np.float32
     assert np.array_equal(module(x.float()).numpy(), expected)
+
+
+def test_a_bias_of_float_is_added_to_the_numbers():
+    codes, steps = torch.tensor([[1, -2], [3, 4]], dtype=torch.int8), torch.tensor([0.1, 0.3])
+    bias = torch.tensor([0.7, -1e9])
+    read = Grid("x", 8, False, float(np.float32(0.2)), 0, 255, 51.0)
+    net = network(codes, bias, steps, [read])
+    module = ExactLayer(net, net.layer("a"))
+    assert module.adds_bias_to_numbers
+    assert not module.wide  # the bias is no part of the sums
+    sums = np.array([[6 - 2, 18 + 4]], np.float32)
+    expected = sums * (np.float32(read.step) * steps.numpy()) + bias.numpy()
+    assert np.array_equal(module(torch.tensor([[6.0, 1.0]])).numpy(), expected)
 
 
 def test_sums_beyond_float32_are_exact():
@@ -76,27 +88,27 @@ def spatial(kind: str, axes: int, groups: int, **more):
     net = network(codes, bias, steps, [read, made], kind=kind, groups=groups, **geometry, **more)
     x = torch.randint(0, 256, (2, 4, *[7] * axes), generator=draw)
     function = getattr(torch.nn.functional, f"{kind}{axes}d")
-    sums = function(x.double(), codes.double(), groups=groups, **geometry)
-    return net, x.float(), sums, *(each.reshape(-1, *[1] * axes) for each in (steps, bias))
+    sums = function(x.double(), codes.double(), bias.double(), groups=groups, **geometry)
+    return net, x.float(), sums, steps.reshape(-1, *[1] * axes)
 
 
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("axes", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["conv", "conv_transpose"])
 def test_convolutions_scale_every_output_channel_by_its_own_step(kind, axes, groups):
-    net, x, sums, steps, bias = spatial(kind, axes, groups)
+    net, x, sums, steps = spatial(kind, axes, groups)
     module = ExactLayer(net, net.layer("a"))
     assert module.wide is False
-    assert torch.equal(module(x), sums.float() * (0.25 * steps) + bias * (0.25 * steps))
-    net, x, sums, steps, bias = spatial(kind, axes, groups, output="y", output_low=1, output_high=13)
-    codes = torch.round((sums + bias).float() * (0.25 * steps / 8.0)).clamp(1, 13)
+    assert torch.equal(module(x), sums.float() * (0.25 * steps))
+    net, x, sums, steps = spatial(kind, axes, groups, output="y", output_low=1, output_high=13)
+    codes = torch.round(sums.float() * (0.25 * steps / 8.0)).clamp(1, 13)
     assert torch.equal(make_layer(net, net.layer("a"))(x), codes)
     assert 1 < codes.float().mean() < 13
 
 
 @pytest.mark.parametrize(("kind", "groups"), [("conv", 1), ("conv", 2), ("conv_transpose", 1)])
 def test_a_layer_in_float_has_the_numbers_of_its_codes_or_its_own(kind, groups):
-    net, x, _, steps, _ = spatial(kind, 2, groups, arithmetic="float", reason="asked for")
+    net, x, _, steps = spatial(kind, 2, groups, arithmetic="float", reason="asked for")
     entry, bias = net.layer("a"), torch.randn(6)
     net = IntegerNetwork(net.structure, {**net.tensors, "a.bias": bias})
     module = make_layer(net, entry)

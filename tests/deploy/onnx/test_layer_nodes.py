@@ -48,7 +48,7 @@ TENSORS = {
 class Network(SimpleNamespace):
     """The tensors and grids of a network, without its structure."""
 
-    steps, bias_numbers = IntegerNetwork.steps, IntegerNetwork.bias_numbers
+    bias, adds_bias_to_numbers = IntegerNetwork.bias, IntegerNetwork.adds_bias_to_numbers
 
 
 NETWORK = Network(tensors=TENSORS, grid={"in": INPUT, "out": OUTPUT}.__getitem__)
@@ -78,8 +78,22 @@ def test_a_linear_layer_that_emits_codes(compact):
 def test_a_linear_layer_that_emits_numbers():
     writer = LayerWriter(NETWORK, compact=False)
     writer.layer(replace(LAYER, output=None), "x", "y", "fc", [None, 2])
-    assert [node.op_type for node in writer.nodes] == ["Transpose", "MatMulIntegerToFloat"]
+    assert [node.op_type for node in writer.nodes] == ["Transpose", "MatMulInteger", "Add", "Cast", "Mul"]
     assert run(writer, np.array([[6, 1]], np.uint8), UINT8, FLOAT).tolist() == [[14 * 0.25, 19 * 0.25]]
+
+
+@pytest.mark.parametrize("steps", [[0.5], [0.5, 2.0]])
+@pytest.mark.parametrize("bias", [[0.125, -8.0], None])
+def test_a_linear_layer_whose_bias_is_added_to_its_numbers(bias, steps):
+    tensors = TENSORS | {"fc.steps": torch.tensor(steps), "fc.bias": torch.tensor(bias or [0.0, 0.0])}
+    if bias is None:
+        del tensors["fc.bias"]
+    writer = LayerWriter(Network(tensors=tensors, grid=NETWORK.grid), compact=False)
+    writer.layer(replace(LAYER, output=None, bias=bias is not None), "x", "y", "fc", [None, 1, 2])
+    assert [node.op_type for node in writer.nodes] == ["Transpose", "MatMulIntegerToFloat"]
+    first, second = bias or (0.0, 0.0)
+    numbers = run(writer, np.array([[[6, 1]]], np.uint8), UINT8, FLOAT)
+    assert numbers.tolist() == [[[4 * 0.25 + first, 22 * 0.5 * steps[-1] + second]]]
 
 
 POINT = {"kind": "conv", "weight_shape": (2, 2, 1, 1), "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
@@ -96,7 +110,7 @@ def convolution(writer, codes, shape, **changes):
 def test_a_convolution_of_one_position_that_emits_numbers_is_a_matrix_product(compact):
     writer = LayerWriter(NETWORK, compact)
     kinds = convolution(writer, TENSORS["fc.codes"].reshape(2, 2, 1, 1), [None, 2, 1, 1], output=None)
-    assert "MatMulIntegerToFloat" in kinds
+    assert "MatMulInteger" in kinds
     assert "ConvInteger" not in kinds
     numbers = run(writer, np.array([[6, 1], [0, 1]], np.uint8).reshape(2, 2, 1, 1), UINT8, FLOAT)
     assert numbers.shape == (2, 2, 1, 1)
@@ -157,7 +171,7 @@ def expected_codes(tensors, name, x, scale, groups, padding, low, high):
 def test_a_depthwise_convolution_computes_whole_blocks_of_channels(channels, padded, per_channel, compact):
     """The convolution in front emits the channels of zeros, and its own channels for other readers."""
     tensors = steps_of({"fc": (channels, 3, 1, 1), "dw": (channels, 1, 3, 3)}, per_channel)
-    writer = LayerWriter(SimpleNamespace(tensors=tensors, grid=NETWORK.grid), compact)
+    writer = LayerWriter(Network(tensors=tensors, grid=NETWORK.grid), compact)
     first = replace(LAYER, **POINT | {"weight_shape": (channels, 3, 1, 1)})
     second = replace(
         LAYER,
@@ -182,7 +196,7 @@ def test_a_depthwise_convolution_computes_whole_blocks_of_channels(channels, pad
 @pytest.mark.parametrize("stride", [1, 2])
 def test_a_depthwise_convolution_pads_its_input_where_nothing_in_front_does(stride):
     tensors = steps_of({"dw": (12, 1, 3, 3)}, True)
-    writer = LayerWriter(SimpleNamespace(tensors=tensors, grid=NETWORK.grid), False)
+    writer = LayerWriter(Network(tensors=tensors, grid=NETWORK.grid), False)
     layer = replace(
         LAYER,
         **POINT | DEPTHWISE | {"name": "dw", "weight_shape": (12, 1, 3, 3), "groups": 12, "stride": (stride,) * 2},

@@ -34,7 +34,7 @@ def test_every_layer_is_found_in_both_files(tmp_path):
     assert [layers[node.name] for node in weighted] == ["first", "second", "third", "head"]
     times = measure_layer_times(network, path, case.small, topology, example, rounds=2)
     assert [one.layer for one in times] == ["first", "second", "third", "head"]
-    assert [one.kernel for one in times] == ["QLinearConv", "QLinearConv", "QLinearConv", "MatMulIntegerToFloat"]
+    assert [one.kernel for one in times] == ["QLinearConv", "QLinearConv", "QLinearConv", "MatMulInteger"]
     assert all(one.seconds > 0 and one.float_seconds > 0 for one in times)
 
 

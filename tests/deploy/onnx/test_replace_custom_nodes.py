@@ -195,7 +195,7 @@ def test_layers_with_equal_grids_read_the_codes_of_one_quantizer(shared, tmp_pat
     bb.export_onnx(small, x, tmp_path / "network.onnx")
     nodes = onnx.load(tmp_path / "network.onnx").graph.node
     assert sum(node.op_type == "QuantizeLinear" for node in nodes) == (2 if shared else 3)
-    read = {node.name: node.input[0] for node in nodes if node.op_type == "MatMulIntegerToFloat"}
+    read = {node.name: node.input[0] for node in nodes if node.op_type == "MatMulInteger"}
     assert (read["query"] == read["key"]) is shared
     assert read["query"] == read["value"] != read["other"]
     assert bb.verify(compressor, small, tmp_path / "network.onnx", x).failure is None

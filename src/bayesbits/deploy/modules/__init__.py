@@ -5,10 +5,10 @@ need nothing special. Accumulation is exact: in float32 where no sum can reach 2
 that follows is that of onnxruntime's integer kernels, operation by operation in float32:
 
     codes out:    clip(rint(float32(acc) * float32(float32(s_x s_w) / s_y)), low, high)
-    numbers out:  float32(acc) * float32(s_x s_w) + bias
+    numbers out:  float32(acc) * float32(s_x s_w), or float32(acc) * float32(s_x s_w) + bias
 
-The bias is a part of acc where codes are emitted, and a number elsewhere. Where the input is quantized at run time, s_x
-is the step that it has then.
+The bias is a part of acc, but for linear layers inside the network that emit numbers, and where the input is quantized
+at run time; s_x is the step that it has then.
 
 The product of two activations is scaled in the same way, with the step of its second operand in the place of s_w.
 """

@@ -73,19 +73,17 @@ class ExactLayer(nn.Module):
         self.register_buffer("codes", network.codes(layer.name))
         scale = output_scale(network, layer, torch.tensor(grid.step) * network.steps(layer.name))
         self.register_buffer("scale", scale.reshape(-1, *spatial))
-        bias = network.bias(layer.name)
-        if bias is not None and layer.output is None:
-            bias = network.bias_numbers(layer).reshape(-1, *spatial)
-        self.register_buffer("bias", bias)
+        self.register_buffer("bias", network.bias(layer.name))
+        self.adds_bias_to_numbers = network.adds_bias_to_numbers(layer)
         self.wide = largest_sum(network, layer) >= EXACT_IN_FLOAT32
 
     def forward(self, codes: Tensor) -> Tensor:
         # On a GPU sums may be formed by transforms that round; in float64 they cannot come near half a unit.
         dtype = torch.float64 if self.wide or codes.is_cuda else torch.float32
-        bias = None if self.bias is None or self.layer.output is None else self.bias.to(dtype)
+        bias = None if self.bias is None or self.adds_bias_to_numbers else self.bias.to(dtype)
         sums = _apply(self.layer, codes.to(dtype), self.codes.to(dtype), bias)
         emitted = emit(self.layer, (torch.round(sums) if codes.is_cuda else sums).float() * self.scale)
-        return emitted if self.bias is None or self.layer.output is not None else emitted + self.bias
+        return emitted + self.bias if self.bias is not None and self.adds_bias_to_numbers else emitted
 
     def extra_repr(self) -> str:
         layer = self.layer
@@ -152,9 +150,11 @@ def largest_sum(network: IntegerNetwork, layer: IntegerLayer) -> int:
     codes, bias = network.codes(layer.name).to(torch.int64).abs(), network.bias(layer.name)
     axis = output_axis(layer.kind, layer.groups)
     rows = codes.movedim(axis, 0).flatten(1).sum(1) * max(-grid.low, grid.high)
-    if bias is not None and rows.shape == bias.shape:
+    if bias is None or network.adds_bias_to_numbers(layer):
+        return int(rows.max()) if rows.numel() else 0
+    if rows.shape == bias.shape:
         rows = rows + bias.to(torch.int64).abs()
-    elif bias is not None:
+    else:
         rows = rows.sum() + bias.to(torch.int64).abs().max()
     return int(rows.max()) if rows.numel() else 0
 

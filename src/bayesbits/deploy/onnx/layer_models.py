@@ -18,8 +18,9 @@ from onnx import ModelProto, TensorProto, helper
 from bayesbits.deploy.onnx.custom_nodes import IR_VERSION, OPSET
 from bayesbits.deploy.onnx.layer_nodes import LayerWriter
 from bayesbits.deploy.onnx.node_writer import Array, NodeWriter
+from bayesbits.deploy.onnx.tensor_names import RUNTIME_DOMAIN
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, Structure
-from bayesbits.records.latency_table import CODES, FLOAT
+from bayesbits.records.latency_table import CODES, FLOAT, NUMBERS
 
 _X, _Y = "x", "y"
 _GRID = Grid("grid", bits=8, signed=False, step=0.1, low=0, high=255, beta=25.5)
@@ -108,7 +109,8 @@ def _network(layer: IntegerLayer, form: str) -> IntegerNetwork:
         )  # fmt: skip
         tensors[f"{layer.name}.codes"] = torch.randint(-127, 128, shape, generator=generator).to(torch.int8)
         tensors[f"{layer.name}.steps"] = torch.full((outputs,), 0.01)
-        tensors[f"{layer.name}.bias"] = torch.zeros(outputs, dtype=torch.int32)
+        inside = layer.kind == "linear" and form == NUMBERS  # the network, where the bias is added to the numbers
+        tensors[f"{layer.name}.bias"] = torch.zeros(outputs, dtype=torch.float32 if inside else torch.int32)
     return IntegerNetwork(_structure((layer,), (_GRID,)), tensors)
 
 
@@ -127,4 +129,5 @@ def _model(writer: NodeWriter, taken: int, x_shape: Sequence[int], given: int) -
         [helper.make_tensor_value_info(_Y, given, None)],
         list(writer.constants.values()),
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(RUNTIME_DOMAIN, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)

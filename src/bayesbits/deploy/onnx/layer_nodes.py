@@ -5,10 +5,10 @@ in integers, and its result is known bit by bit. Another runtime that fuses othe
 
 - A layer that emits codes is DequantizeLinear -> Conv or Gemm -> QuantizeLinear -> integer Clip, which becomes
   QLinearConv or QGemm. A float Clip in front of QuantizeLinear would prevent the fusion.
-- A linear layer that emits numbers is MatMulIntegerToFloat of the runtime's own domain, which adds the bias, too. The
-  runtime makes it of standard nodes only where the step of the input is computed at run time.
-- A convolution that emits numbers is ConvInteger, a Cast, a Mul by the scale and an Add of the bias. As Conv, followed
-  by a float function, it would become a float kernel.
+- A layer that emits numbers is ConvInteger or MatMulInteger, an Add of the bias, a Cast and a Mul by the scale. As Conv
+  or Gemm, followed by a float function, it would become a float kernel.
+- A linear layer whose bias is added to its numbers is MatMulIntegerToFloat of the runtime's own domain, which the
+  runtime makes of standard nodes only where the step of the input is computed at run time.
 - A linear layer whose input is quantized at run time is DynamicQuantizeLinear and MatMulInteger (see `run_time_nodes`).
 - A convolution of an image with one position that emits numbers is written as a linear layer: the runtime's ConvInteger
   takes ten times as long.
@@ -73,6 +73,8 @@ class LayerWriter(NodeWriter):
             self.run_time.layer(layer, x, self._weight(layer), output, name)
         elif layer.kind == "conv_transpose":
             self._transposed_convolution(layer, x, output, name)
+        elif self.network.adds_bias_to_numbers(layer):
+            self._scaled_product(layer, x, output, name)
         elif layer.output is None and _multiplies_one_position(layer, shape):
             self._matrix_product(layer, x, output, name)
         elif layer.output is None:
@@ -163,55 +165,56 @@ class LayerWriter(NodeWriter):
         self.add("Reshape", [f"{name}/numbers", sizes], output)
 
     def _integer_sum(self, layer: IntegerLayer, x: str, weight: str, output: str, name: str) -> None:
-        """A layer that emits numbers: the integer sum of products, converted to float, scaled, plus the bias."""
-        step, zero_point = self.grid_constants(self._input(layer))
-        steps = _along_channels(layer, self._tensor(layer, "steps"))
-        weight_step = self.constant(f"{layer.name}.weight.step", steps)
-        if layer.kind == "linear":
-            turned = self.add("Transpose", [weight], f"{name}/turned", perm=[1, 0])
-            operands = [x, turned, step, weight_step, zero_point, "", *self._bias_numbers(layer)]
-            self.add("MatMulIntegerToFloat", operands, output, name=name, domain=RUNTIME_DOMAIN)
-            return
-        total = self.add("ConvInteger", [x, weight, zero_point], f"{name}/sum", name=name, **window(layer))
-        number = self.add("Cast", [total], f"{name}/number", to=TensorProto.FLOAT)
-        self._scaled_sum(layer, number, self.add("Mul", [step, weight_step], f"{name}/scale"), output, name)
-
-    def _scaled_sum(self, layer: IntegerLayer, total: str, scale: str, output: str, name: str) -> None:
-        """A sum of products times the scale, plus the bias."""
-        last = f"{name}/scaled" if layer.bias else output
-        self.add("Mul", [total, scale], last)
+        """A layer that emits numbers: the integer sum of products and bias, converted to float and scaled."""
+        operands = [x, weight, self.grid_constants(self._input(layer))[1]]
+        if layer.kind == "conv":
+            total = self.add("ConvInteger", operands, f"{name}/sum", name=name, **window(layer))
+        else:
+            operands[1] = self.add("Transpose", [operands[1]], f"{name}/turned", perm=[1, 0])
+            total = self.add("MatMulInteger", operands, f"{name}/sum", name=name)
+        axes = (-1,) + (1,) * (len(layer.weight_shape) - 2)
         if layer.bias:
-            self.add("Add", [last, *self._bias_numbers(layer)], output)
+            bias = self.constant(f"{layer.name}.bias", self._tensor(layer, "bias").reshape(axes))
+            total = self.add("Add", [total, bias], f"{name}/biased")
+        number = self.add("Cast", [total], f"{name}/number", to=TensorProto.FLOAT)
+        steps = self._accumulator_steps(layer)
+        steps = steps.reshape(axes if steps.size > 1 else ())
+        self.add("Mul", [number, self.constant(f"{layer.name}.scale", steps)], output)
 
-    def _bias_numbers(self, layer: IntegerLayer) -> list[str]:
-        """The bias of a layer that emits numbers, if it has one."""
-        if not layer.bias:
-            return []
-        bias = _along_channels(layer, self.network.bias_numbers(layer).numpy())
-        return [self.constant(f"{layer.name}.bias", bias)]
+    def _scaled_product(self, layer: IntegerLayer, x: str, output: str, name: str) -> None:
+        """A linear layer that emits numbers, to which its bias is added: one kernel of the runtime."""
+        step, zero_point = self.grid_constants(self._input(layer))
+        weight = self.add("Transpose", [self._weight(layer)], f"{name}/turned", perm=[1, 0])
+        steps = self._tensor(layer, "steps")
+        weight_step = self.constant(f"{layer.name}.weight.step", steps.reshape(-1 if steps.size > 1 else ()))
+        bias = [self.constant(f"{layer.name}.bias", self._tensor(layer, "bias"))] if layer.bias else []
+        inputs = [x, weight, step, weight_step, zero_point, "", *bias]
+        self.add("MatMulIntegerToFloat", inputs, output, name=name, domain=RUNTIME_DOMAIN)
 
     def _transposed_convolution(self, layer: IntegerLayer, x: str, output: str, name: str) -> None:
         """A transposed convolution of float codes, which is exact; the runtime has no integer kernel for it."""
         codes = self.to_float_codes(self._input(layer), x, f"{name}/input")
         weight = self.add("Cast", [self._weight(layer)], f"{name}/weight", to=TensorProto.FLOAT)
         total = self.add("ConvTranspose", [codes, weight], f"{name}/sum", name=name, **window(layer))
-        scale = _along_channels(layer, self._accumulator_steps(layer))
-        if layer.output is None:
-            self._scaled_sum(layer, total, self.constant(f"{layer.name}.scale", scale), output, name)
-            return
+        axes = (-1,) + (1,) * (len(layer.weight_shape) - 2)
         if layer.bias:
-            bias = self.constant(f"{layer.name}.bias", _along_channels(layer, self._tensor(layer, "bias")))
+            bias = self.constant(f"{layer.name}.bias", self._tensor(layer, "bias").reshape(axes))
             number = self.add("Cast", [bias], f"{name}/bias", to=TensorProto.FLOAT)
             total = self.add("Add", [total, number], f"{name}/biased")
-        scale = scale / np.float32(self.network.grid(layer.output).step)
-        scaled = self.add("Mul", [total, self.constant(f"{layer.name}.scale", scale)], f"{name}/numbers")
-        bounds = [
-            self.constant(f"{layer.name}.codes.{end}", np.float32(code))
-            for end, code in (("low", layer.output_low), ("high", layer.output_high))
-        ]
-        rounded = self.add("Round", [scaled], f"{name}/rounded")
-        clipped = self.add("Clip", [rounded, *bounds], f"{name}/clipped")
-        self.to_uint8_codes(self.network.grid(layer.output), clipped, output)
+        steps = self._accumulator_steps(layer)
+        last = output if layer.output is None else f"{name}/numbers"
+        if layer.output is not None:
+            steps = steps / np.float32(self.network.grid(layer.output).step)
+        steps = steps.reshape(axes if steps.size > 1 else ())
+        scaled = self.add("Mul", [total, self.constant(f"{layer.name}.scale", steps)], last)
+        if layer.output is not None:
+            bounds = [
+                self.constant(f"{layer.name}.codes.{end}", np.float32(code))
+                for end, code in (("low", layer.output_low), ("high", layer.output_high))
+            ]
+            rounded = self.add("Round", [scaled], f"{name}/rounded")
+            clipped = self.add("Clip", [rounded, *bounds], f"{name}/clipped")
+            self.to_uint8_codes(self.network.grid(layer.output), clipped, output)
 
     def _float_layer(self, layer: IntegerLayer, x: str, output: str, name: str, shape: Sequence[int | None]) -> None:
         """A layer in float; codes of its weight are multiplied by their steps, once, when the file is loaded.
@@ -267,11 +270,6 @@ class LayerWriter(NodeWriter):
             step = self._padded(layer, f"{what}.step", step, name, [more], one)
             zero = self._padded(layer, f"{what}.zero_point", zero, name, [more])
         return self.add("DequantizeLinear", [codes, step, zero], f"{name}/{what}", axis=0)
-
-
-def _along_channels(layer: IntegerLayer, values: Array) -> Array:
-    """One value, or one for each output channel, in the shape in which they are combined with the output."""
-    return values.reshape((-1,) + (1,) * (len(layer.weight_shape) - 2))
 
 
 def _multiplies_one_position(layer: IntegerLayer, shape: Sequence[int | None]) -> bool:

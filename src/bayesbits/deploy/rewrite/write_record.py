@@ -36,7 +36,7 @@ def write_record(program: RewrittenProgram) -> None:
     for entry in program.layers:
         weights, grid = decision.weights[entry.layer.name], decision.grids.get(entry.layer.activation)
         layers.append(_layer(program, entry, weights, grid))
-        tensors |= _tensors(entry, weights, grid)
+        tensors |= _tensors(entry, weights, grid, last=entry.layer.name in topology.output_layers)
     tables = [table for table in topology.tables if table.name in decision.tables]
     for table in tables:
         tensors |= {
@@ -139,8 +139,12 @@ def _macs(program: RewrittenProgram, entry: LayerNode, weights: LayerWeights) ->
     return total
 
 
-def _tensors(entry: LayerNode, weights: LayerWeights, grid: Grid | None) -> dict[str, Tensor]:
-    """The tensors of a layer by their names in the record."""
+def _tensors(entry: LayerNode, weights: LayerWeights, grid: Grid | None, *, last: bool) -> dict[str, Tensor]:
+    """The tensors of a layer by their names in the record; `last`: whether no other is behind it.
+
+    The bias of a layer that computes with integers is a number of steps. Linear layers that emit numbers add it to
+    these, as the runtime's kernel does; the last layers do not, so that equal sums of two classes stay equal.
+    """
     tensors: dict[str, Tensor] = {}
     if weights.codes is None:
         assert weights.weight is not None
@@ -152,7 +156,11 @@ def _tensors(entry: LayerNode, weights: LayerWeights, grid: Grid | None) -> dict
         tensors["bias"] = weights.bias
         if entry.float_reason is None and not entry.dynamic:
             assert grid is not None
-            tensors["bias"] = weights.bias_codes(grid).to(torch.int32)
+            codes = weights.bias_codes(grid)
+            tensors["bias"] = codes.to(torch.int32)
+            if entry.layer.kind == "linear" and entry.emits is None and not last:
+                assert weights.steps is not None
+                tensors["bias"] = (codes.double() * (grid.step * weights.steps.double())).float()
     return {f"{entry.layer.name}.{name}": tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
 
 

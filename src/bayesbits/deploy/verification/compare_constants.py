@@ -173,10 +173,12 @@ def _check_bias(
     network: IntegerNetwork, layer: IntegerLayer, derived: LayerConstants, traced: Layer, removed: set[int]
 ) -> int:
     bias = network.bias(layer.name)
-    expected = derived.bias_codes if derived.integer and not derived.dynamic else derived.bias
+    codes = derived.integer and not derived.dynamic and not network.adds_bias_to_numbers(layer)
+    expected = derived.bias_codes if codes else derived.bias
     if bias is None or expected is None:
         _check_field(layer.name, "bias", bias is not None, expected is not None)
         return 0
+    expected = expected if codes else expected.astype(np.float32)
     _DEPLOYED.check_equal(layer.name, "bias", bias.numpy(), expected[_kept(traced.out_channels, removed)])
     return bias.numel()
 
@@ -223,10 +225,9 @@ def _check_modules(small: DeployedNetwork) -> None:
             _DEPLOYED.check_equal(layer.name, "code of the weight", _array(module.codes), codes)
         else:
             _DEPLOYED.check_equal(layer.name, "weight", _array(module.weight), _float_weight(network, layer))
-        if layer.bias:
-            emits_codes = layer.arithmetic == "integer" and layer.output is not None
-            bias = network.tensors[f"{layer.name}.bias"].numpy() if emits_codes else bias_numbers(network, layer)
-            _DEPLOYED.check_equal(layer.name, "bias", _array(module.bias).reshape(-1), bias)
+        bias = network.bias(layer.name)
+        if bias is not None:
+            _DEPLOYED.check_equal(layer.name, "bias", _array(module.bias), bias.numpy())
     for product in network.products:
         module = modules[target_of(PRODUCTS, product.name)]
         _check_field(product.name, "record of its module", module.product, product)

@@ -18,7 +18,6 @@ from bayesbits.deploy.onnx.block_weights import OPERATION
 from bayesbits.deploy.onnx.runtime import layer_of
 from bayesbits.deploy.onnx.tensor_names import MappedTensor, read_tensor_map
 from bayesbits.deploy.verification.block_weights import unpack_blocks
-from bayesbits.deploy.verification.compare_constants import bias_numbers
 from bayesbits.deploy.verification.differences import ArrayComparison
 from bayesbits.deploy.verification.result import ConstantCounts, VerificationError
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerProduct, IntegerTable
@@ -85,15 +84,14 @@ def _layer_constants(layer: IntegerLayer, network: IntegerNetwork) -> Iterator[t
             scale = np.float32(network.grid(layer.input).step) * steps
             yield "bias.step", scale, False
             yield "bias.zero_point", np.zeros(steps.shape, np.int32), False
-            if layer.output is not None:
+            if layer.kind == "conv_transpose" and layer.output is not None:
                 scale = scale / np.float32(network.grid(layer.output).step)
-            yield "scale", scale, False  # of a transposed convolution
+            yield "scale", scale, False
     else:
         yield "weight", network.tensors[f"{layer.name}.weight"].numpy(), True
-    if layer.bias:
-        emits_codes = layer.arithmetic == "integer" and layer.output is not None
-        bias = network.tensors[f"{layer.name}.bias"].numpy() if emits_codes else bias_numbers(network, layer)
-        yield "bias", bias, True
+    bias = network.bias(layer.name)
+    if bias is not None:
+        yield "bias", bias.numpy(), True
     if layer.output is not None:
         shift = network.grid(layer.output).zero_point if layer.kind != "conv_transpose" else 0
         yield "codes.low", np.asarray(layer.output_low + shift), False
@@ -237,9 +235,12 @@ def _constants_of_layer(layer: IntegerLayer, network: IntegerNetwork) -> set[str
         if outputs is not None:
             parts |= {"codes.low", "codes.high"}
             grids.add(f"{outputs.name}.zero_point.float")
-    elif outputs is None:
+    elif network.adds_bias_to_numbers(layer):
         parts.add("weight.step")
         grids |= {f"{inputs.name}.{what}" for what in ("step", "zero_point")}
+    elif outputs is None:
+        parts.add("scale")
+        grids.add(f"{inputs.name}.zero_point")
     else:
         parts |= {f"{part}.{what}" for part in tuple(parts) for what in ("step", "zero_point")}
         if (layer.output_low + outputs.zero_point, layer.output_high + outputs.zero_point) != _UINT8_BOUNDS:
