@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerProduct
 
 
-class Quantize(nn.Module):
-    """Numbers to codes: clip(rint(x / step), low, high)."""
+class _GridModule(nn.Module):
+    """A module with the grid of an activation."""
 
     step: Tensor
 
@@ -15,29 +15,23 @@ class Quantize(nn.Module):
         super().__init__()
         self.grid = grid
         self.register_buffer("step", torch.tensor(grid.step))
+
+    def extra_repr(self) -> str:
+        return f"{self.grid.bits} bits, {self.grid.kind}, step {self.grid.step:.4g}"
+
+
+class Quantize(_GridModule):
+    """Numbers to codes: clip(rint(x / step), low, high)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.clamp(torch.round(x.float() / self.step), self.grid.low, self.grid.high)
 
-    def extra_repr(self) -> str:
-        return _describe(self.grid)
 
-
-class Dequantize(nn.Module):
+class Dequantize(_GridModule):
     """Codes to numbers: code * step."""
-
-    step: Tensor
-
-    def __init__(self, grid: Grid) -> None:
-        super().__init__()
-        self.grid = grid
-        self.register_buffer("step", torch.tensor(grid.step))
 
     def forward(self, codes: Tensor) -> Tensor:
         return codes * self.step
-
-    def extra_repr(self) -> str:
-        return _describe(self.grid)
 
 
 def output_scale(network: IntegerNetwork, part: IntegerLayer | IntegerProduct, step: Tensor) -> Tensor:
@@ -53,7 +47,3 @@ def emit(part: IntegerLayer | IntegerProduct, scaled: Tensor) -> Tensor:
 def describe_output(part: IntegerLayer | IntegerProduct) -> str:
     """What a layer or product emits, in words."""
     return "emits numbers" if part.output is None else f"emits codes {part.output_low}..{part.output_high}"
-
-
-def _describe(grid: Grid) -> str:
-    return f"{grid.bits} bits, {grid.kind}, step {grid.step:.4g}"

@@ -257,3 +257,10 @@ def quiet_exporter() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, before, strict=True):
             logger.setLevel(level)
+
+
+def remove_domain(model: ModelProto) -> None:
+    """Remove the domain of the custom nodes from a model that has none of them any more."""
+    kept = [opset for opset in model.opset_import if opset.domain != DOMAIN]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)

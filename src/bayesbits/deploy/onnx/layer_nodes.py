@@ -208,10 +208,8 @@ class LayerWriter(NodeWriter):
         steps = steps.reshape(axes if steps.size > 1 else ())
         scaled = self.add("Mul", [total, self.constant(f"{layer.name}.scale", steps)], last)
         if layer.output is not None:
-            bounds = [
-                self.constant(f"{layer.name}.codes.{end}", np.float32(code))
-                for end, code in (("low", layer.output_low), ("high", layer.output_high))
-            ]
+            ends = np.float32(layer.output_low), np.float32(layer.output_high)
+            bounds = self.bounds(f"{layer.name}.codes", *ends)
             rounded = self.add("Round", [scaled], f"{name}/rounded")
             clipped = self.add("Clip", [rounded, *bounds], f"{name}/clipped")
             self.to_uint8_codes(self.network.grid(layer.output), clipped, output)

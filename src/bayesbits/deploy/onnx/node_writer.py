@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
@@ -36,6 +37,7 @@ class NodeWriter:
         self.network, self.compact = network, compact
         self.nodes: list[NodeProto] = []
         self.constants: dict[str, TensorProto] = {}
+        self._calls: Counter[tuple[str, str]] = Counter()
 
     def add(
         self, operation: str, inputs: Sequence[str], output: str, name: str | None = None, **attributes: Any
@@ -51,6 +53,25 @@ class NodeWriter:
             self.constants[name] = numpy_helper.from_array(np.asarray(value, order="C"), name)
         return name
 
+    def copy(self, node: NodeProto, inputs: Sequence[str]) -> NodeProto:
+        """Add a copy of a node of the network that reads other inputs."""
+        copied = NodeProto()
+        copied.CopyFrom(node)
+        copied.name = auxiliary_node(node.name)
+        copied.input[:] = inputs
+        self.nodes.append(copied)
+        return copied
+
+    def bounds(self, owner: str, low: np.generic, high: np.generic) -> list[str]:
+        """The constants of a Clip, which belong to a grid or a layer."""
+        return [self.constant(f"{owner}.{end}", value) for end, value in (("low", low), ("high", high))]
+
+    def numbered(self, name: str, suffix: str = "") -> str:
+        """A readable name of a node or tensor; from its second call on it has a number."""
+        self._calls[name, suffix] += 1
+        count = self._calls[name, suffix]
+        return f"{name}{suffix}" if count == 1 else f"{name}{suffix}#{count}"
+
     def grid_constants(self, grid: Grid) -> list[str]:
         """The constants of a grid: its step and its zero point."""
         return [
@@ -65,11 +86,7 @@ class NodeWriter:
             return
         step = self.constant(f"{grid.name}.step", np.float32(grid.step))
         codes = self.add("Round", [self.add("Div", [x, step], f"{output}/divided")], f"{output}/rounded")
-        bounds = [
-            self.constant(f"{grid.name}.{end}", np.float32(code))
-            for end, code in (("low", grid.low), ("high", grid.high))
-        ]
-        self.add("Clip", [codes, *bounds], output)
+        self.add("Clip", [codes, *self.bounds(grid.name, np.float32(grid.low), np.float32(grid.high))], output)
 
     def dequantize(self, grid: Grid, x: str, output: str, *, at_once: bool) -> None:
         """Uint8 codes to numbers; at once by DequantizeLinear, or in steps that the runtime fuses with nothing."""
@@ -116,8 +133,7 @@ class NodeWriter:
             self.add("QuantizeLinear", [x, *self.grid_constants(grid)], output)
             return
         codes = self.add("QuantizeLinear", [x, *self.grid_constants(grid)], f"{output}/unclipped")
-        bounds = [self.constant(f"{owner}.{end}", np.uint8(code)) for end, code in (("low", low), ("high", high))]
-        self.add("Clip", [codes, *bounds], output)
+        self.add("Clip", [codes, *self.bounds(owner, np.uint8(low), np.uint8(high))], output)
 
     def _tensor(self, layer: IntegerLayer | IntegerTable, what: str) -> Array:
         array: Array = self.network.tensors[f"{layer.name}.{what}"].numpy()

@@ -39,8 +39,5 @@ def write_product(
     inputs = [operands[0], left_step, left_zero, operands[1], right_step, right_zero, *writer.grid_constants(grid)]
     writer.add("QLinearMatMul", inputs, target, name=name)
     if target != output:
-        ends = [
-            writer.constant(f"{product.name}.codes.{end}", np.uint8(code))
-            for end, code in zip(("low", "high"), bounds, strict=True)
-        ]
+        ends = writer.bounds(f"{product.name}.codes", *map(np.uint8, bounds))
         writer.add("Clip", [target, *ends], output)

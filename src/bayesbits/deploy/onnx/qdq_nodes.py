@@ -16,18 +16,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-from bayesbits.deploy.onnx.custom_nodes import DOMAIN
+from bayesbits.deploy.onnx.custom_nodes import DOMAIN, remove_domain
 from bayesbits.deploy.onnx.node_writer import Array, NodeWriter, window
 from bayesbits.deploy.onnx.replace_custom_nodes import SUFFIX
 from bayesbits.deploy.onnx.symbolic_dims import name_sizes
-from bayesbits.deploy.onnx.tensor_names import MappedTensor, auxiliary_node, name_inputs_and_outputs, write_tensor_map
+from bayesbits.deploy.onnx.tensor_names import MappedTensor, name_inputs_and_outputs, write_tensor_map
 from bayesbits.deploy.onnx.zero_padding import keep_zero_padding
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerProduct
 from bayesbits.records.topology import output_axis
@@ -43,9 +42,7 @@ def replace_custom_nodes(model: ModelProto, network: IntegerNetwork) -> None:
     graph.node.extend(replacement.writer.nodes)
     graph.initializer.extend(replacement.writer.constants.values())
     del graph.value_info[:]  # shapes of custom nodes; the runtime infers them itself
-    for index, opset in reversed(list(enumerate(model.opset_import))):
-        if opset.domain == DOMAIN:
-            del model.opset_import[index]
+    remove_domain(model)
     name_sizes(graph, network.structure)
     names = name_inputs_and_outputs(graph, network.structure.inputs, network.structure.outputs)
     mapped = [replace(tensor, value=names.get(tensor.value, tensor.value)) for tensor in replacement.mapped]
@@ -61,40 +58,29 @@ class _Replacement:
             value.name: len(value.type.tensor_type.shape.dim) for value in (*graph.value_info, *graph.output)
         }
         self._names: dict[str, str] = {}
-        self._calls: Counter[tuple[str, str]] = Counter()
 
     def visit(self, node: NodeProto) -> None:
         """Copy a standard node, or write the nodes that replace a custom one."""
         inputs = [self._names.get(name, name) for name in node.input]
         if node.domain != DOMAIN:
-            copied = NodeProto()
-            copied.CopyFrom(node)
-            copied.name = auxiliary_node(node.name)
-            copied.input[:] = inputs
-            self.writer.nodes.append(copied)
+            self.writer.copy(node, inputs)
             return
         attributes = {attribute.name: attribute.s.decode() for attribute in node.attribute}
         kind, of = node.op_type, attributes["of"]
         output: str = node.output[0]
         if output not in self._outputs:
-            self._names[output] = self._numbered(of, f".{SUFFIX[kind]}")
+            self._names[output] = self.writer.numbered(of, f".{SUFFIX[kind]}")
         output = self._names.get(output, output)
         if kind == "Layer":
             layer = self.network.layer(of)
-            self.writer.rounded_layer(layer, inputs[0], output, self._numbered(of), self._ranks[node.output[0]])
+            self.writer.rounded_layer(layer, inputs[0], output, self.writer.numbered(of), self._ranks[node.output[0]])
         elif kind == "Product":
-            self.writer.rounded_product(self.network.product(of), inputs, output, self._numbered(of))
+            self.writer.rounded_product(self.network.product(of), inputs, output, self.writer.numbered(of))
         elif kind == "Table":
             self.writer.table(self.network.table(of), inputs[0], output)
         else:
             self.writer.quantize(self.network.grid(of), inputs[0], output)
         self.mapped.append(MappedTensor(attributes["node"], kind, of, output, None))
-
-    def _numbered(self, of: str, suffix: str = "") -> str:
-        """A readable name; from the second call on it has a number."""
-        self._calls[of, suffix] += 1
-        count = self._calls[of, suffix]
-        return f"{of}{suffix}" if count == 1 else f"{of}{suffix}#{count}"
 
 
 class QdqWriter(NodeWriter):
@@ -126,15 +112,14 @@ class QdqWriter(NodeWriter):
         """Numbers to those of a grid, between two codes whose constants belong to `owner`."""
         step = np.float32(grid.step)
         if grid.carrier != "uint8":  # QuantizeLinear of opset 18 has no wider codes
-            bounds = [self.constant(f"{owner}.{end}", np.float32(code)) for end, code in (("low", low), ("high", high))]
+            bounds = self.bounds(owner, np.float32(low), np.float32(high))
             size = self.constant(f"{grid.name}.step", step)
             codes = self.add("Round", [self.add("Div", [x, size], f"{output}/divided")], f"{output}/rounded")
             self.add("Mul", [self.add("Clip", [codes, *bounds], f"{output}/codes"), size], output)
             return
         zero = zero_point(grid)
         if not holds_whole_type(zero, low, high):
-            ends = (("low", low), ("high", high))
-            bounds = [self.constant(f"{owner}.{end}", np.float32(code) * step) for end, code in ends]
+            bounds = self.bounds(owner, np.float32(low) * step, np.float32(high) * step)
             x = self.add("Clip", [x, *bounds], f"{output}/clip")
         constants = [self.constant(f"{grid.name}.step", step), self.constant(f"{grid.name}.zero_point", zero)]
         codes = self.add("QuantizeLinear", [x, *constants], f"{output}/codes")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
 from bayesbits.deploy.onnx.block_weights import FLOAT32
-from bayesbits.deploy.onnx.custom_nodes import DOMAIN
+from bayesbits.deploy.onnx.custom_nodes import DOMAIN, remove_domain
 from bayesbits.deploy.onnx.fast_forms import write_fast_forms
 from bayesbits.deploy.onnx.layer_nodes import LayerWriter
 from bayesbits.deploy.onnx.node_writer import Array
@@ -19,7 +18,6 @@ from bayesbits.deploy.onnx.symbolic_dims import example_size, example_symbols, n
 from bayesbits.deploy.onnx.tensor_names import (
     RUNTIME_DOMAIN,
     MappedTensor,
-    auxiliary_node,
     name_inputs_and_outputs,
     write_tensor_map,
 )
@@ -55,9 +53,7 @@ def replace_custom_nodes(model: ModelProto, network: IntegerNetwork, *, compact:
     graph.node.extend(writer.nodes)
     graph.initializer.extend(writer.constants.values())
     del graph.value_info[:]  # shapes of custom nodes; the runtime infers them itself
-    for index, opset in reversed(list(enumerate(model.opset_import))):
-        if opset.domain == DOMAIN:
-            del model.opset_import[index]
+    remove_domain(model)
     domains = {opset.domain for opset in model.opset_import}
     if any(node.domain == RUNTIME_DOMAIN for node in graph.node) and RUNTIME_DOMAIN not in domains:
         model.opset_import.append(helper.make_opsetid(RUNTIME_DOMAIN, 1))
@@ -99,7 +95,6 @@ class _Replacement:
         self._names: dict[str, str] = {}
         self._codes: dict[tuple[str, Grid] | None, str] = {}
         """The codes of a tensor on a grid without its name, which all layers read whose inputs have an equal grid."""
-        self._calls: Counter[tuple[str, str]] = Counter()
         self._sums = {node.input[0] for node in graph.node if node.op_type == "LayerNormalization"}
         """The results of additions that are written as Sum, which the runtime fuses with nothing. It would make
         SkipLayerNormalization of an addition and the normalization behind it, which takes three times as long as both.
@@ -111,14 +106,9 @@ class _Replacement:
             return
         inputs = [self._names.get(name, name) for name in node.input]
         if node.domain != DOMAIN:
-            copied = NodeProto()
-            copied.CopyFrom(node)
-            copied.name = auxiliary_node(node.name)
-            del copied.input[:]
-            copied.input.extend(inputs)
+            copied = self.writer.copy(node, inputs)
             if node.op_type == "Add" and self._sums.intersection(node.output):
                 copied.op_type = "Sum"
-            self.writer.nodes.append(copied)
             return
         of, program_node = _attribute(node, "of"), _attribute(node, "node")
         quantized = (inputs[0], replace(self.network.grid(of), name="")) if node.op_type == "Quantize" else None
@@ -131,7 +121,7 @@ class _Replacement:
         if node.op_type == "Layer" and self.network.layer(of).dynamic:
             self._map_input(node, of, inputs[0])
         if node.op_type == "Product":
-            name = self._numbered("", of)
+            name = self.writer.numbered(of)
             write_product(self.writer, self.network.product(of), (inputs[0], inputs[1]), output, name)
         else:
             self._write(node, of, inputs[0], output)
@@ -168,7 +158,7 @@ class _Replacement:
     def _write(self, node: NodeProto, of: str, x: str, output: str) -> None:
         writer = self.writer
         if node.op_type == "Layer":
-            shape, name = self._shapes[node.output[0]], self._numbered("", of)
+            shape, name = self._shapes[node.output[0]], self.writer.numbered(of)
             self._emit_for_depthwise(node, self.network.layer(of))
             source, padding = self._paddings.get(node.input[0], (x, ()))
             layer, example = self.network.layer(of), self._examples[node.output[0]]
@@ -221,15 +211,9 @@ class _Replacement:
         name: str = node.output[0]
         if name not in self._outputs and node.op_type in SUFFIX:
             codes = self._emits(node, of) is not None
-            self._names[name] = self._numbered("codes" if codes else SUFFIX[node.op_type], of)
+            self._names[name] = self.writer.numbered(of, f".{'codes' if codes else SUFFIX[node.op_type]}")
             name = self._names[name]
         return name
-
-    def _numbered(self, suffix: str, of: str) -> str:
-        self._calls[suffix, of] += 1
-        name = f"{of}.{suffix}" if suffix else of
-        count = self._calls[suffix, of]
-        return name if count == 1 else f"{name}#{count}"
 
     def _emits(self, node: NodeProto, of: str) -> str | None:
         """The grid whose codes a layer or product emits; None where it emits numbers, and for other nodes."""
