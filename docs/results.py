@@ -112,7 +112,8 @@ def transformers() -> str:
     rows = [
         {
             "network": name,
-            "MACs in integers": f"{row['integer']:.1f}%" if "integer" in row else "",
+            "MACs in integers": f"{row['integer']:.1f}%" if row["passed"] else "",
+            "with products of activations": _with_products(row.get("products")),
             "sizes that change": ", ".join(row.get("sizes", ())),
             "verified at": "; ".join(row.get("verified", ())),
             "otherwise": "; ".join(row["fixed"]) if row["passed"] else f"{row['stage']}: {row['error']}",
@@ -123,6 +124,13 @@ def transformers() -> str:
     return f"{markdown(rows)}\n\n`experiments/results/transformer-networks.json`, {versions}. Command: " + (
         "`python -m experiments.transformer_networks`."
     )
+
+
+def _with_products(row: Row | None) -> str:
+    """The share of MACs in integers where operands of products are quantized too, or the stage that failed and why."""
+    if row is None:
+        return ""
+    return f"{row['integer']:.1f}%" if row["passed"] else f"{row['stage']}: {row['error']}"
 
 
 def longest(result: Row) -> float:

@@ -3,7 +3,8 @@
     python -m experiments.transformer_networks [NAME ...] [--json FILE]
 
 Each network is attached, trained for one step, given a plan of 8 bits, deployed, saved, loaded, exported, and verified
-at the sizes of its example and at smaller ones, where its sizes may change. Prints a line for each network, and writes
+at the sizes of its example and at smaller ones, where its sizes may change: once with products of two activations in
+float, which is the default, and once with their operands quantized. Prints a line for each network, and writes
 `experiments/results/transformer-networks.json`, from which the page of results has its table. The error of one network
 does not stop the others; networks that are not named keep the rows that they have.
 """
@@ -13,123 +14,18 @@ import json
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 import bayesbits as bb
 from bayesbits.utils.files import write_atomically
 from experiments.foreign_networks import train_one_step
+from experiments.transformer_configs import NETWORKS, create
 
 RESULTS = Path(__file__).parent / "results" / "transformer-networks.json"
-EXAMPLES, TOKENS, PIXELS = 3, 16, 64
-
-SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-TEXT = {"vocab_size": 100, "max_position_embeddings": 64}
-IMAGES = {"image_size": PIXELS, "patch_size": 16, "num_labels": 10}
-T5 = {"vocab_size": 100, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
-WHISPER = {"d_model": 32, "max_source_positions": 32, "num_mel_bins": 16} | {
-    f"{part}_{name}": size
-    for part in ("encoder", "decoder")
-    for name, size in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 64))
-}
-LLAMA = TEXT | SMALL | {"num_key_value_heads": 2}
-GPT2 = {"vocab_size": 100, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4}
-GPT2 |= {"bos_token_id": 0, "eos_token_id": 0}
-STAGES = {"image_size": PIXELS, "embed_dim": 32, "depths": [1, 1], "num_heads": [2, 4], "window_size": 4}
-
-
-def tokens() -> dict[str, Any]:
-    """Tokens, with a mask that hides the last ones of one example."""
-    mask = torch.ones(EXAMPLES, TOKENS, dtype=torch.int64)
-    mask[1, TOKENS // 2 :] = 0
-    return {"input_ids": torch.randint(3, 100, (EXAMPLES, TOKENS)), "attention_mask": mask}
-
-
-def images() -> dict[str, Any]:
-    """Images of random numbers."""
-    return {"pixel_values": torch.randn(EXAMPLES, 3, PIXELS, PIXELS)}
-
-
-def without_cache() -> dict[str, Any]:
-    """Tokens for a decoder, which returns no cache of keys and values."""
-    return tokens() | {"use_cache": False}
-
-
-def clip_inputs() -> dict[str, Any]:
-    """As many texts as images."""
-    return tokens() | images()
-
-
-def decoder_inputs() -> dict[str, Any]:
-    """Tokens for an encoder and for a decoder."""
-    return without_cache() | {"decoder_input_ids": torch.randint(3, 100, (EXAMPLES, TOKENS))}
-
-
-CLIP = {
-    "text_config": TEXT | SMALL | {"eos_token_id": 99},
-    "vision_config": SMALL | {"image_size": PIXELS, "patch_size": 16},
-    "projection_dim": 32,
-}
-
-NETWORKS: dict[str, tuple[str, dict[str, Any], Callable[[], dict[str, Any]]]] = {
-    "ViT": ("ViTForImageClassification", SMALL | IMAGES, images),
-    "DeiT": ("DeiTForImageClassification", SMALL | IMAGES, images),
-    "Swin": ("SwinForImageClassification", STAGES, images),
-    "BERT": ("BertForSequenceClassification", TEXT | SMALL, tokens),
-    "DistilBERT": (
-        "DistilBertForSequenceClassification",
-        TEXT | {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64},
-        tokens,
-    ),
-    "ALBERT": ("AlbertForSequenceClassification", TEXT | SMALL | {"embedding_size": 16}, tokens),
-    "GPT-2": ("GPT2LMHeadModel", GPT2, without_cache),
-    "Llama": ("LlamaForCausalLM", LLAMA, without_cache),
-    "T5": ("T5ForConditionalGeneration", T5 | {"decoder_start_token_id": 0}, decoder_inputs),
-    "Whisper's encoder": (
-        "WhisperModel",
-        WHISPER | {"vocab_size": 100, "pad_token_id": 0},
-        lambda: {"input_features": torch.randn(EXAMPLES, 16, 64)},
-    ),
-    "CLIP": ("CLIPModel", CLIP, clip_inputs),
-    "SegFormer": ("SegformerForSemanticSegmentation", {"num_labels": 5, "depths": [1, 1, 1, 1]}, images),
-    "MobileViT": ("MobileViTForImageClassification", {"image_size": PIXELS, "num_labels": 10}, images),
-    "Mamba": (
-        "MambaForCausalLM",
-        {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 8},
-        lambda: {"input_ids": torch.randint(3, 100, (EXAMPLES, TOKENS)), "use_cache": False},
-    ),
-    "Mixtral": ("MixtralForCausalLM", LLAMA | {"num_local_experts": 4, "num_experts_per_tok": 2}, without_cache),
-    "EnCodec's encoder": (
-        "EncodecModel",
-        {"num_filters": 4, "hidden_size": 16, "upsampling_ratios": [4, 2], "codebook_dim": 16},
-        lambda: {"input": torch.randn(EXAMPLES, 1, 256)},
-    ),
-}
-
-
-def create(name: str) -> tuple[nn.Module, dict[str, Any]]:
-    """A network with random weights, and the inputs of a few examples."""
-    import transformers
-
-    torch.manual_seed(0)
-    class_name, options, inputs = NETWORKS[name]
-    network = getattr(transformers, class_name)
-    model: nn.Module = network(network.config_class(**options))
-    if name.endswith("encoder"):
-        model = model.get_encoder() if hasattr(model, "get_encoder") and name != "EnCodec's encoder" else model.encoder
-    if name == "EnCodec's encoder":
-        return model, {next(iter(_parameters(model))): inputs()["input"]}
-    return model.eval(), inputs()
-
-
-def _parameters(model: nn.Module) -> list[str]:
-    import inspect
-
-    return list(inspect.signature(model.forward).parameters)
+LONGEST_ERROR = 600
 
 
 def smaller_inputs(small: bb.DeployedNetwork, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -151,27 +47,27 @@ def shapes_of(inputs: dict[str, Any]) -> str:
     return ", ".join(dict.fromkeys(shapes))
 
 
-def run_stages(name: str, folder: Path) -> dict[str, Any]:
+def run_stages(name: str, folder: Path, *, activation_products: bool = False) -> dict[str, Any]:
     """All stages for one network: its row of the table, or the stage that failed and why."""
     stage, row = "create", dict[str, Any]()
     try:
         model, inputs = create(name)
-        stage = "attach"
-        compressor = bb.attach(model, inputs, bb.Spec(bits=(4, 8)))
-        topology = compressor.topology
         row["parameters"] = sum(parameter.numel() for parameter in model.parameters())
-        row["attached"] = 100 * sum(layer.macs for layer in topology.layers) / topology.macs
+        stage = "attach"
+        compressor = bb.attach(model, inputs, bb.Spec(bits=(4, 8), activation_products=activation_products))
+        topology = compressor.topology
+        row["attached"] = 100 * sum(topology.macs_of.values()) / topology.macs
         compressor.calibrate([inputs])
         stage = "step"
         train_one_step(model, inputs, compressor)
         stage = "plan"
         compressor.fix(bb.Plan.uniform(topology, 8, 8))
         stage = "deploy"
-        small = bb.deploy(compressor)
+        small = bb.deploy(compressor, dynamic_shapes="all")
         structure = small.integer.structure
         row["sizes"] = [str(size) for size in structure.sizes or ()]
         row["fixed"] = list(structure.fixed_sizes)
-        integer = sum(layer.macs for layer in small.integer.layers if layer.arithmetic == "integer")
+        integer = sum(part.macs for part in small.integer.parts if part.arithmetic == "integer")
         row["integer"] = 100 * integer / small.macs
         with torch.no_grad():
             row["returns"] = type(small(**inputs)).__name__
@@ -192,7 +88,17 @@ def run_stages(name: str, folder: Path) -> dict[str, Any]:
         return row | {"passed": True}
     except Exception as error:
         first = (str(error).strip() or "no message").splitlines()[0]
-        return row | {"passed": False, "stage": stage, "error": f"{type(error).__name__}: {first[:300]}"}
+        return row | {"passed": False, "stage": stage, "error": f"{type(error).__name__}: {first[:LONGEST_ERROR]}"}
+
+
+def run_network(name: str) -> dict[str, Any]:
+    """The row of a network; under "products" is that with quantized operands of products, where the first passed."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        row = run_stages(name, Path(folder) / "float")
+        if row["passed"]:
+            row["products"] = run_stages(name, Path(folder) / "quantized", activation_products=True)
+    return row
 
 
 def main() -> None:
@@ -204,9 +110,7 @@ def main() -> None:
     kept = json.loads(options.json.read_text()) if options.json.exists() else {"networks": {}}
     for name in options.names or NETWORKS:
         start = time.process_time()
-        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            row = run_stages(name, Path(folder))
+        row = run_network(name)
         kept["networks"][name] = row
         kept["versions"] = {package: __import__(package).__version__ for package in ("torch", "transformers")}
         ordered = {network: kept["networks"][network] for network in NETWORKS if network in kept["networks"]}

@@ -1,5 +1,6 @@
 """What the experiments conclude from their figures, and the conversion of CIFAR-10's mosaics."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
@@ -24,6 +25,8 @@ from experiments.methods import FLOAT_ROW, Results, Row, chosen, recipe_of, rows
 from experiments.methods import parse as parse_methods
 from experiments.posttrain import as_typed, parse, thinned, to_round
 from experiments.run_time import OURS, SENTENCES, sentences, write_ours
+from experiments.transformer_configs import NETWORKS
+from experiments.transformer_networks import RESULTS as TRANSFORMERS
 from experiments.transformer_networks import run_stages
 from tests.zoo.data_files import Bytes, cifar_arrays, refused
 
@@ -263,6 +266,17 @@ def test_a_transformer_passes_every_stage_at_two_lengths(tmp_path):
     assert row["sizes"] == ["any batch", "length of 1 to 64"]
     assert row["verified"] == ["3x16", "2x8"]
     assert row["returns"] == "SequenceClassifierOutput"
+
+
+def test_the_record_of_transformers_has_every_network_and_refusals_have_a_way_out():
+    rows = json.loads(TRANSFORMERS.read_text())["networks"]
+    assert list(rows) == list(NETWORKS)
+    refused = {name: row["error"] for name, row in rows.items() if not row["passed"]}
+    assert set(refused) == {"Mixtral", "EnCodec's encoder"}
+    assert "model.layers.0.mlp.experts" in refused["Mixtral"]
+    assert "batched_mm" in refused["Mixtral"]
+    assert all(row["products"]["passed"] and row["products"]["integer"] > 95 for row in rows.values() if row["passed"])
+    assert all(len(row["verified"]) == 2 for row in rows.values() if row["passed"])
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -68,7 +68,9 @@ def trace_with_hooks(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
         shared_ranges=(),
         groups=tuple(groups),
         unsupported=(
-            _unsupported(error, macs - sum(one.macs for one in layers) - sum(one.macs for one in computed.values())),
+            _unsupported(
+                error, macs - sum(layer.macs for layer in layers) - sum(one.macs for one in computed.values())
+            ),
             *(Unsupported(name, COMPUTED, record.macs, COMPUTED_REASON) for name, record in computed.items()),
         ),
         output_layers=(),
