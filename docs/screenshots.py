@@ -6,6 +6,7 @@ run is not there stays as it is. It needs chromium with its driver, and the extr
 
 import base64
 import io
+import json
 import shutil
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from typing import Any
 from PIL import Image
 from selenium import webdriver
 
-from bayesbits.report import write_report
+from bayesbits.report import write_comparison_page, write_report
 
 IMAGES = Path(__file__).parent / "images"
 MARGIN = 16  # pixels around the part that is shown
@@ -30,7 +31,7 @@ class Picture:
 
     name: str
     run: str
-    """The folder of the run."""
+    """The folder of the run, or of a sweep."""
     first: str
     last: str
     width: int = 1040
@@ -46,6 +47,7 @@ PICTURES = (
     Picture("report_curves", "runs/demo", "#run h2", "#run .gates"),
     Picture("report_errors", "runs/demo", "#errors h2", "#errors .panels"),
     Picture("report_front", "runs/posttrain", "#front h2", "#front .panels", width=1240),
+    Picture("report_comparison", "runs/mus", ".eyebrow", "#plans", width=1240),
 )  # fmt: skip
 
 
@@ -67,6 +69,14 @@ def take(driver: Any, picture: Picture, page: Path) -> bytes:
     clip = {"x": 0, "y": top, "width": picture.width, "height": bottom + MARGIN - top, "scale": 1}
     options = {"format": "png", "captureBeyondViewport": True, "clip": clip}
     return small_png(base64.b64decode(driver.execute_cdp_cmd("Page.captureScreenshot", options)["data"]))
+
+
+def write_page(run: Path, path: Path) -> Path | None:
+    """The page about a run, or about the runs of a sweep; None where they are not there."""
+    if (run / "sweep.json").is_file():
+        names = [entry["name"] for entry in json.loads((run / "sweep.json").read_text())["runs"]]
+        return write_comparison_page([run / name for name in names], path)
+    return write_report(run, path) if (run / "result.json").is_file() else None
 
 
 def small_png(image: bytes) -> bytes:
@@ -98,10 +108,10 @@ def main() -> None:
     """Take every picture whose run is there, and say which are not."""
     with _browser() as driver, tempfile.TemporaryDirectory() as folder:
         for picture in PICTURES:
-            if not (Path(picture.run) / "result.json").is_file():
+            page = write_page(Path(picture.run), Path(folder) / "page.html")
+            if page is None:
                 print(f"{picture.name}: there is no finished run in {picture.run}")
                 continue
-            page = write_report(picture.run, Path(folder) / "page.html")
             path = IMAGES / f"{picture.name}.png"
             path.write_bytes(take(driver, picture, page))
             print(f"{path}: {path.stat().st_size / 1000:.0f} kB")

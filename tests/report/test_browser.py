@@ -2,12 +2,14 @@
 
 import base64
 import re
+import socket
 
 import pytest
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select
 
+from bayesbits.recipes.run_state import RunState, recorded
 from bayesbits.report import write_comparison_page, write_report
 from tests.report.browser import CUT, OVERLAPPING, browser, open_page
 from tests.report.made_runs import ENCODER, LONG, network, write_made_run
@@ -83,13 +85,14 @@ def test_columns_of_the_picture_line_up_where_a_layer_emits_codes(driver, pages)
         assert max(found) - min(found) < 1, column
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [*NETWORKS, ENCODER])
 def test_every_layer_and_tensor_of_the_plan_is_on_the_page(driver, pages, name):
     page, plan = pages[name]
     open_page(driver, page)
-    layers = {tensor.rpartition(".")[0] for tensor in plan.bits if tensor.endswith(".weight")}
+    endings = (".weight", ".left", ".right")
+    layers = {tensor.rpartition(".")[0] for tensor in plan.bits if tensor.endswith(endings)}  # products and tables, too
     assert layers <= set(texts(driver, "#layer-table tbody th"))
-    assert layers <= set(texts(driver, ".picture .full"))
+    assert layers <= {*texts(driver, ".picture .full"), *texts(driver, ".picture .name code")}
     assert set(plan.bits) <= set(texts(driver, ".tensor figcaption code"))
     short = texts(driver, ".picture .name code")
     assert len(short) == len(set(short))
@@ -216,17 +219,24 @@ def pages_of(pdf: bytes) -> int:
 
 
 @pytest.mark.parametrize("width", [400, 1400])
-@pytest.mark.parametrize("state", ["unfinished", "failed", "older", "incomplete", "damaged"])
+@pytest.mark.parametrize("state", ["unfinished", "failed", "killed", "unequal", "older", "incomplete", "damaged"])
 def test_runs_that_went_wrong_have_a_page_that_says_so(driver, tmp_path, state, width):
     write_made_run(tmp_path, network("lenet5"))
-    said = {"unfinished": "This run is not finished.", "failed": "The integer network is not equal",
-            "older": "Not measured", "incomplete": "This page is not complete.",
-            "damaged": "A file of this run cannot be used."}  # fmt: skip
-    missing = {"unfinished": ("result.json", "plan.json", "statistics.json", "bench.json"),
-               "older": ("statistics.json",), "incomplete": ("recipe.toml", "topology.json")}  # fmt: skip
+    said = {"unfinished": "This run is not finished.", "failed": "RuntimeError: no <b>labels</b>",
+            "killed": "This run was killed", "unequal": "The integer network is not equal", "older": "Not measured",
+            "incomplete": "This page is not complete.", "damaged": "A file of this run cannot be used."}  # fmt: skip
+    begun = ("result.json", "plan.json", "statistics.json", "bench.json")
+    missing = {"unfinished": begun, "failed": begun, "killed": begun, "older": ("statistics.json",),
+               "incomplete": ("recipe.toml", "topology.json")}  # fmt: skip
     for name in missing.get(state, ()):
         (tmp_path / name).unlink()
+    command = f"bayesbits search {tmp_path}/recipe.toml --resume"
     if state == "failed":
+        with pytest.raises(RuntimeError), recorded(tmp_path, command):
+            raise RuntimeError("no <b>labels</b>\n" + "a_long_name_of_a_layer." * 20)
+    if state == "killed":
+        RunState(1, socket.gethostname(), "long ago", command, "2026-11-17 09:12:44 UTC").save(tmp_path / "state.json")
+    if state == "unequal":
         layers = ("features.0", "features.3", "classifier.1", "classifier.3")
         write_verification(tmp_path, layers, failure="classifier.1.input: 6 codes differ", wrong=6)
     if state == "damaged":
@@ -234,6 +244,7 @@ def test_runs_that_went_wrong_have_a_page_that_says_so(driver, tmp_path, state, 
     driver.get_log("browser")
     open_page(driver, write_report(tmp_path), width)
     assert any(said[state] in text for text in texts(driver, ".alert, #errors p"))
+    driver.execute_script("for (const one of document.querySelectorAll('.alert details')) one.open = true")
     assert driver.execute_script(CUT) == []
     assert driver.execute_script(OVERLAPPING) == []
     assert driver.get_log("browser") == []

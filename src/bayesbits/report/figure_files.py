@@ -22,7 +22,7 @@ from bayesbits.report.histogram_figure import HEIGHT as HISTOGRAM_HEIGHT
 from bayesbits.report.histogram_figure import WIDTH as HISTOGRAM_WIDTH
 from bayesbits.report.histogram_figure import histogram
 from bayesbits.report.layer_errors import error_charts, layer_numbers
-from bayesbits.report.network_figure import picture, skyline
+from bayesbits.report.network_figure import picture, skyline, widest_bits
 from bayesbits.report.run_data import Run
 from bayesbits.report.svg import element, label
 from bayesbits.report.training_charts import training_charts
@@ -89,7 +89,8 @@ def _figures(run: Run) -> Iterator[tuple[str, str]]:
     if run.topology is not None and run.plan is not None:
         bars = skyline(picture(run, run.topology), least=1)
         assert bars is not None
-        yield "network", _image("Bits along the network: weights upward, inputs downward", bars, *_SKYLINE)
+        title = f"Bits along the network: weights upward, inputs downward; full height: {widest_bits(run)} bits"
+        yield "network", _image(title, bars, *_SKYLINE)
     points = next((stage.gates for stage in run.curves.stages if stage.gates), ())
     if points:
         yield "bits-over-the-search", strips_image(gate_strips(points))
