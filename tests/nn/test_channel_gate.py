@@ -88,3 +88,15 @@ def test_a_follower_of_values_waits_until_they_are_final():
     gate.fix([True, True, False, False])
     assert not follower.idle
     assert follower.values().tolist() == [1, 1, 0, 0]
+
+
+def test_a_state_from_before_blocks_had_gates_keeps_them():
+    modules = torch.nn.ModuleDict({"heads": ChannelGate(4, blocks=[0, 0, 1, 1]), "plain": ChannelGate(2)})
+    state = {name: value for name, value in modules.state_dict().items() if not name.startswith("heads")}
+    torch.nn.init.constant_(modules["heads"].gates.logits, -6.0)
+    modules.load_state_dict(state)
+    assert modules["heads"].fixed
+    assert modules["heads"].kept().all()
+    assert not modules["plain"].fixed
+    with pytest.raises(RuntimeError, match=r"Missing key.*plain\.gates\.logits"):
+        modules.load_state_dict({})

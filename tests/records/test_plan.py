@@ -187,5 +187,5 @@ def test_heads_of_one_layer_are_kept_with_their_queries_and_keys() -> None:
     plan = Plan.uniform(network).without(network, {group.channels[1]})
     assert plan.kept == {"qkv": tuple(index for index in range(24) if index % 8 < 4)}
     plan.check(network)
-    with pytest.raises(ValueError, match="keeps only one of the channels 4 and 12 of 'qkv'"):
+    with pytest.raises(ValueError, match="keeps only one of the channels 4 and 20 of 'qkv'"):
         replace(plan, kept={"qkv": (*range(20),)}).check(network)

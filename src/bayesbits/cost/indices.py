@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bayesbits.cost.size import bias_elements
-from bayesbits.records.topology import Topology
+from bayesbits.records.topology import Product, Topology, Unsupported
 
 
 def cost_indices(topology: Topology) -> dict[str, Tensor]:
@@ -50,7 +50,7 @@ def cost_indices(topology: Topology) -> dict[str, Tensor]:
 
 def _slices(topology: Topology) -> dict[str, Tensor]:
     """The buffers from which the part of each product that is left is computed, where its heads can go."""
-    entries = (*topology.products, *topology.unsupported)
+    entries: tuple[Product | Unsupported, ...] = (*topology.products, *topology.unsupported)
     classes = sorted({channel for entry in entries for channel in entry.slices})
     position = {channel: index for index, channel in enumerate(classes)}
     counts = torch.zeros(len(entries), len(classes) + 1, dtype=torch.int64)

@@ -16,6 +16,7 @@ share it (grouped-query attention), as these have their labels in common.
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from math import prod
 from typing import Any, NamedTuple
 
@@ -89,7 +90,7 @@ def _product(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClass
         return Slices(run_einsum(lambda move, *to: move(*to), multiply, form, *tensors), found[0].atoms)
     if name == "einsum":
         raise _NoSlicesError
-    return _multiply(*tensors[-2:], classes)
+    return _multiply(tensors[-2], tensors[-1], classes)
 
 
 def masks_of(node: fx.Node) -> tuple[fx.Node, ...]:
@@ -104,21 +105,22 @@ def _multiply(left: Tensor, right: Tensor, classes: ChannelClasses) -> Slices:
         raise _NoSlicesError
     rows, columns = left.shape[-2], right.shape[-1]
     left, right = collapse(left), collapse(right)
-    stack = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    backwards = zip_longest(left.shape[-3::-1], right.shape[-3::-1], fillvalue=1)
+    stack = [max(sizes) for sizes in backwards][::-1]
     size = prod(stack)
     parts = [part.expand(*stack, *part.shape[-2:]).reshape(size, *part.shape[-2:]) for part in (left, right)]
     if size == 1 or any(bool((part < 0).any()) for part in parts):
         raise _NoSlicesError
     dependent = [bool(classes.dependent(part).all()) and part.shape[1:] == (1, 1) for part in parts]
     holds = [not bool(classes.dependent(part).any()) for part in parts]
-    block = [part.reshape(size, -1) for part in parts]
+    members = [part.reshape(size, -1) for part in parts]
     if dependent[0] and holds[1] and parts[1].shape[1] == 1:
         made = parts[1]
     elif dependent[1] and holds[0] and parts[0].shape[2] == 1:
         made = parts[0]
     else:
         made = classes.new(size, dependent=True).reshape(size, 1, 1)
-        block.append(made.reshape(size, 1))
-    block = torch.cat(block, dim=1)
+        members.append(made.reshape(size, 1))
+    block = torch.cat(members, dim=1)
     classes.unite_blocks(block)
     return Slices(made.reshape(*stack, *made.shape[-2:]).expand(*stack, rows, columns), block[:, 0])

@@ -9,6 +9,7 @@ reads them.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +64,7 @@ class ChannelGate(nn.Module):
         self.gate_numbers = [order[number] for number in numbers]
         """The gate of each channel."""
         self.register_buffer("gate_of", torch.tensor(self.gate_numbers), persistent=False)
+        self.register_load_state_dict_pre_hook(_keep_blocks_without_state)
 
     @property
     def channels(self) -> int:
@@ -127,6 +129,14 @@ class ChannelGate(nn.Module):
     def extra_repr(self) -> str:
         kept = self.kept()
         return f"{'fixed' if self.fixed else 'learning'}, keeps {int(kept.sum())} of {kept.numel()}"
+
+
+def _keep_blocks_without_state(gate: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """In a state from before blocks had gates all of them stay."""
+    assert isinstance(gate, ChannelGate)
+    if gate.in_blocks and not any(key.startswith(prefix) for key in state):
+        state[f"{prefix}gates.logits"] = torch.full_like(gate.gates.logits, INITIAL_LOGIT)
+        state[f"{prefix}_extra_state"] = torch.tensor(1)
 
 
 class ChannelFollower(nn.Module):

@@ -48,11 +48,12 @@ def layers(run: Run) -> list[list[Cell]]:
         return []
     numbers = running_numbers(run.topology)
     errors = {} if run.statistics is None else {error.name: error.alone for error in run.statistics.layers}
+    entries: tuple[LayerCost | ProductCost, ...] = (*run.cost.layers, *run.cost.products)
     rows = [
         _layer_row(numbers[entry.name], entry, run.topology, errors)
         if isinstance(entry, LayerCost)
         else _product_row(numbers[entry.name], entry, errors)
-        for entry in sorted((*run.cost.layers, *run.cost.products), key=lambda one: numbers[one.name])
+        for entry in sorted(entries, key=lambda one: numbers[one.name])
     ]
     return rows + [_table_row(place, table) for place, table in enumerate(run.cost.tables, start=len(rows) + 1)]
 

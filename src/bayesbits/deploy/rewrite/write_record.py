@@ -23,7 +23,7 @@ from bayesbits.records.integer_network import (
     IntegerTable,
     Structure,
 )
-from bayesbits.records.topology import remaining_macs
+from bayesbits.records.topology import Product, Unsupported, remaining_macs
 from bayesbits.utils.pytree import Tree
 
 
@@ -74,8 +74,9 @@ def write_record(program: RewrittenProgram) -> None:
 def _other_macs(program: RewrittenProgram) -> int:
     """The MACs of what is unsupported, and of products none of whose operands is quantized."""
     topology, quantized = program.reading.topology, {entry.product.name for entry in program.products}
-    unquantized = (product for product in topology.products if product.name not in quantized)
-    return sum(remaining_macs(entry, program.decision.removed) for entry in (*topology.unsupported, *unquantized))
+    counted: list[Product | Unsupported] = [*topology.unsupported]
+    counted += [product for product in topology.products if product.name not in quantized]
+    return sum(remaining_macs(entry, program.decision.removed) for entry in counted)
 
 
 def _layer(program: RewrittenProgram, entry: LayerNode, weights: LayerWeights, grid: Grid | None) -> IntegerLayer:
