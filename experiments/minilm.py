@@ -136,6 +136,7 @@ NETWORKS: dict[str, Compression] = {
     ),
     "8/8, smoothed with alpha 0.5": Compression(alpha=0.5),
     "8/8, smoothed": Compression(alpha=SMOOTHED),
+    "8/8, smoothed, products": Compression(alpha=SMOOTHED, spec=lambda spec: replace(spec, activation_products=True)),
     "4/8": Compression(4),
     "4/8, gptq": Compression(4, improve=without_padding),
     "4/8, gptq with padding": Compression(4, improve=gptq),
@@ -143,6 +144,8 @@ NETWORKS: dict[str, Compression] = {
 }
 PROVEN = ("8/8, smoothed", "4/8, gptq")
 """The networks whose files are verified."""
+TIMED = ("8/8, smoothed", "8/8, smoothed, products")
+"""The networks whose files are timed; one with and one without products of attention in integers."""
 
 
 def embed(path: Path, batches: list[Batch]) -> Tensor:
@@ -218,19 +221,21 @@ def _write(result: dict[str, Any], name: str, row: dict[str, Any], out: Path) ->
     out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
-def speed(name: str, out: Path) -> None:
+def speed(out: Path) -> None:
     """Measure the latency of one sentence with one thread, the files side by side, at several lengths."""
     texts = sentences()[0::2]
     batches = read_batches(texts)[:4]
-    small = bb.deploy(NETWORKS[name](batches))
+    small = {name: bb.deploy(NETWORKS[name](batches)) for name in TIMED}
     result: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"networks": {}}
     result["latency"] = {"command": "python -m experiments.minilm speed", "machine": str(machine()), "threads": 1}
     with tempfile.TemporaryDirectory() as temporary:
-        paths = write_baselines(Path(temporary), batches[0]) | {name: Path(temporary) / "network.onnx"}
-        bb.export_onnx(small, batches[0], paths[name])
+        paths = write_baselines(Path(temporary), batches[0])
+        for number, (name, network) in enumerate(small.items()):
+            paths[name] = Path(temporary) / f"{number}.onnx"
+            bb.export_onnx(network, batches[0], paths[name])
         for length in LENGTHS:
             (example, *_) = read_batches(texts[:1], length)
-            rows = measure_latencies(paths, small, example, threads=(1,), batches=(1,), rounds=ROUNDS)
+            rows = measure_latencies(paths, small[TIMED[0]], example, threads=(1,), batches=(1,), rounds=ROUNDS)
             found = {row.name: round(1e3 * row.seconds, 3) for row in rows}
             result["latency"][f"{length} tokens, ms"] = found
             print(f"{length} tokens: " + ", ".join(f"{key} {value:.2f} ms" for key, value in found.items()), flush=True)
@@ -246,7 +251,7 @@ def main() -> None:
     if options.stage == "test":
         test(options.networks, options.out)
     else:
-        speed("8/8, smoothed", options.out)
+        speed(options.out)
 
 
 if __name__ == "__main__":
