@@ -91,7 +91,7 @@ def fixed_size_notes(found: DynamicExport, names: Sequence[str], examples: Seque
         if dims and not (example.dim() == 3 and example.is_floating_point() and len(dims) < 2):
             sizes = " x ".join(str(example.shape[dim]) for dim in dims)
             said = next((found.reasons[number, dim] for dim in dims if (number, dim) in found.reasons), "")
-            left = "dynamic_shapes leaves it fixed" + (', and "all" does not' if example.dim() > 3 else "")
+            left = "dynamic_shapes leaves it fixed" + ('; dynamic_shapes="all" would not' if example.dim() > 3 else "")
             notes.append(f"{name} has the fixed size {sizes}: {said or left}")
     return notes
 
