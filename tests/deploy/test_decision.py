@@ -11,6 +11,7 @@ from bayesbits.deploy.decision import read_decision, stored_decision
 from tests.deploy.calls import check_close, rows, run
 from tests.deploy.comparison import call, check_equal, mixed_plan
 from tests.deploy.networks import SPEC, deployed, make
+from tests.graph.networks import ROWS, DataDependent
 
 
 def test_networks_in_half_precision_are_refused():
@@ -42,6 +43,16 @@ def test_what_cannot_be_deployed_is_said():
     _, small, inputs = deployed("residual")
     with pytest.raises(TypeError, match="takes the inputs x"):
         small(inputs, inputs)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.export cannot take it")
+def test_a_network_without_a_graph_is_refused_with_the_line_that_stands_in_the_way():
+    compressor = bb.attach(DataDependent(), ROWS, SPEC)
+    compressor.calibrate([ROWS])
+    compressor.fix()
+    message = r"^DataDependent cannot be deployed.*torch\.export cannot take it at graph/networks\.py:\d+ \(forward\)"
+    with pytest.raises(ValueError, match=message):
+        bb.deploy(compressor)
 
 
 def test_rounding_up_keeps_the_function():

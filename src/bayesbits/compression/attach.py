@@ -39,7 +39,7 @@ def attach(model: nn.Module, example_inputs: Any, spec: Spec | None = None) -> C
     from now on, as soon as `Compressor.calibrate` has set the ranges. Where attaching fails, the network is left as it
     was. A layer is every convolution, linear layer or matrix product with a weight that is a parameter or is computed
     from parameters alone, whatever calls it. A warning says where more than 5% of the multiply-accumulates stay in
-    float.
+    float, another one names operations that are none of torch's own: with them a network cannot be saved or exported.
 
     Args:
         model: The float network, not compiled.

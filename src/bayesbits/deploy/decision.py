@@ -111,8 +111,9 @@ def read_decision(compressor: Compressor, channel_multiple: int = 1) -> Decision
     topology = fixed.topology
     if not topology.traced:
         raise ValueError(
-            "torch.export cannot read this network, and deployment needs its graph; topology.unsupported says what "
-            "stood in the way. To fix this: rewrite that part (mostly branches on data), or deploy a part that exports"
+            f"{type(compressor.model).__name__} cannot be deployed, since deployment needs its graph: "
+            f"{topology.unsupported[0].reason}. To fix this: rewrite that part (mostly branches on data), or deploy a "
+            "part that exports"
         )
     args, kwargs = fixed.attachment.example_inputs or ((), {})
     args, kwargs = tree_map_only(Tensor, _float_on_cpu, (args, kwargs))

@@ -42,6 +42,7 @@ def save(network: DeployedNetwork, path: str | Path) -> None:
 
     Raises:
         TypeError: ``network`` is not a :class:`DeployedNetwork`.
+        ValueError: The network calls an operation that is none of torch's own.
 
     Example::
 

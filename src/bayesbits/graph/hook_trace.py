@@ -60,6 +60,7 @@ def trace_with_hooks(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
             ChannelGroup(f"input of {name}", layer.in_channels[0], len(layer.in_channels), (), (name,), REASON),
             ChannelGroup(name, layer.out_channels[0], len(layer.out_channels), (name,), (), REASON),
         ]
+    known = sum(layer.macs for layer in layers) + sum(record.macs for record in computed.values())
     return Topology(
         layers=tuple(layers),
         activations=activations,
@@ -68,9 +69,7 @@ def trace_with_hooks(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
         shared_ranges=(),
         groups=tuple(groups),
         unsupported=(
-            _unsupported(
-                error, macs - sum(layer.macs for layer in layers) - sum(one.macs for one in computed.values())
-            ),
+            _unsupported(error, macs - known),
             *(Unsupported(name, COMPUTED, record.macs, COMPUTED_REASON) for name, record in computed.items()),
         ),
         output_layers=(),
