@@ -32,7 +32,7 @@ from bayesbits.report.training_charts import training_charts
 from bayesbits.utils.short_names import shorten_names
 
 _STRIP_NAME = 32
-_UNBROKEN_NAME = 12
+_UNBROKEN_NAME = 6
 _GO_ON = "Go on with: "
 
 
