@@ -24,7 +24,6 @@ def test_every_kind_of_tensor_has_a_row(encoder):
     assert rows["inputs of layers"] == ["4", "2, 4 or 8, learned", "query.input"]
     assert rows["operands of products"] == ["4", "2, 4 or 8, learned", "matmul.left"]
     assert rows["tables of embeddings"] == ["2", "2, 4 or 8, learned", "words.weight"]
-    assert rows["outputs of layers"] == ["1", "8, fixed", "up.output"]
     assert rows["channels, by gates of their own"] == ["32", "kept or removed", "up"]
 
 
@@ -35,6 +34,12 @@ def test_the_rows_are_what_attach_makes(encoder):
     assert not any("channels" in kind for kind, *_ in rows)
     attached = bb.attach(Encoder().eval(), tokens(1, 6), spec).attachment.quantizers
     assert sum(int(number) for _, number, bits, _ in rows if bits != "float") == len(attached)
+
+
+def test_outputs_of_convolutions_in_front_of_float_operations_have_a_row():
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.SiLU(), nn.Conv2d(4, 2, 1))
+    rows = attached_rows(bb.trace(model, torch.zeros(1, 3, 4, 4)), bb.Spec.for_backend("onnxruntime"))
+    assert ("outputs of convolutions", "1", "8, fixed", "0.output") in rows
 
 
 def test_widths_say_how_they_come_about():

@@ -44,7 +44,7 @@ def _kind(topology: Topology, tensor: str) -> str:
     if tensor in topology.product_tensors:
         return "operands of products"
     if tensor in topology.operand_tensors:
-        return "outputs of layers" if tensor in topology.emitted_tensors else "operands of additions"
+        return "outputs of convolutions" if tensor in topology.emitted_tensors else "operands of additions"
     return "inputs of the network" if topology.activation(tensor).network_input else "inputs of layers"
 
 

@@ -149,7 +149,7 @@ class Spec:
     GroupNorm) reads the sum and no convolution makes it: the residual streams of transformers have outliers in single
     channels, which one range for all channels rounds badly, and no integer kernel reads them."""
     output_bits: int | Literal["learned"] | None = None
-    """The width of the outputs of layers that other float operations read: fixed, "learned", or None for no quantizer.
+    """The width of the outputs of convolutions that float operations read: fixed, "learned", or None for no quantizer.
     With a quantizer the layer emits codes, for which runtimes have much faster kernels than for numbers. It counts in
     no cost."""
     per_channel_weights: bool = False
@@ -310,12 +310,12 @@ class Spec:
 
     @classmethod
     def for_backend(cls, backend: str, activations: str = "static") -> Spec:
-        """A spec with what a runtime computes with integers: widths up to 8 bits, outputs of layers and operands of
-        additions at 8 bits (but residual streams of transformers in float, as `residual_bits="auto"` says), multiples
-        of 8 channels, and a range for every output channel of a weight.
+        """A spec with what a runtime computes with integers: widths up to 8 bits, operands of additions at 8 bits (but
+        residual streams of transformers in float, as `residual_bits="auto"` says), multiples of 8 channels, and a range
+        for every output channel of a weight.
 
-        "onnxruntime" quantizes outputs of layers that float operations read as well, as its integer kernels are fast
-        only where they emit codes. Files for "openvino" and "tensorrt" have the form "qdq" of
+        "onnxruntime" quantizes outputs of convolutions that float operations read as well, as its integer kernels of
+        convolutions are fast only where they emit codes. Files for "openvino" and "tensorrt" have the form "qdq" of
         :func:`bayesbits.export_onnx`. "tensorrt" follows the rules that TensorRT publishes, signed codes with a zero
         point of 0 for weights and activations; it was never run with this library.
 

@@ -11,8 +11,9 @@ from tests.cli.invoke import calls_of
     ("command", "implementation", "passed", "named"),
     [
         (["recipes"], "show.show_recipes", [], {}),
-        (["inspect", "lenet5"], "show.show_network", ["lenet5", None, ()], {}),
-        (["inspect", "m", "--input-shape", "3x9", "--set", "a=1"], "show.show_network", ["m", "3x9", ["a=1"]], {}),
+        (["inspect", "lenet5"], "show.show_network", ["lenet5", None, (), False], {}),
+        (["inspect", "m", "--input-shape", "3x9", "--set", "a"], "show.show_network", ["m", "3x9", ["a"], False], {}),
+        (["inspect", "vit", "--products"], "show.show_network", ["vit", None, (), True], {}),
         (
             ["measure", "r"],
             "measure.run_measure",
