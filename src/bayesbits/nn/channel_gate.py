@@ -64,7 +64,7 @@ class ChannelGate(nn.Module):
         self.gate_numbers = [order[number] for number in numbers]
         """The gate of each channel."""
         self.register_buffer("gate_of", torch.tensor(self.gate_numbers), persistent=False)
-        self.register_load_state_dict_pre_hook(_keep_blocks_without_state)
+        self.register_load_state_dict_pre_hook(_keep_blocks_without_state)  # type: ignore[no-untyped-call]
 
     @property
     def channels(self) -> int:
