@@ -34,7 +34,7 @@ def test_masking_by_gates_equals_deleting_what_the_channel_does(name):
         masked = output_of(model, inputs)
         deleted = copy.deepcopy(model)
         for gate in bb.Compressor(deleted).attachment.channel_gates.values():
-            gate.fix([True] * gate.gates.logits.numel())
+            gate.fix([True] * gate.channels)
         for layer in topology.layers:  # what a consumer does not read any more might as well be gone
             columns = torch.tensor([channel in shut for channel in layer.in_channels])
             if columns.any():
