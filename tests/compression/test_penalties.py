@@ -157,7 +157,7 @@ def test_with_certain_gates_expected_and_counted_costs_agree(name: str, dtype: t
                 opened = torch.tensor([width <= plan.bits[tensor] for width in quantizer.bits[1:]])
                 quantizer.gates.logits.copy_(torch.where(opened, 50.0, -50.0))
             for layer, channels in gated.channels.items():
-                kept = torch.zeros(channels.gates.logits.numel(), dtype=torch.bool)
+                kept = torch.zeros(channels.channels, dtype=torch.bool)
                 kept[list(plan.kept.get(layer, range(kept.numel())))] = True
                 channels.gates.logits.copy_(torch.where(kept, 50.0, -50.0))
         plan = Plan(plan.bits, {layer: kept for layer, kept in plan.kept.items() if layer in gated.channels})
