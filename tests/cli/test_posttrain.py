@@ -7,6 +7,7 @@ import torch
 import bayesbits as bb
 from bayesbits import recipes
 from bayesbits.cli import posttrain as implementation
+from bayesbits.recipes.run_state import load_state
 from bayesbits.zoo import models
 from tests.cli.invoke import SHORT, bayesbits
 
@@ -125,10 +126,14 @@ def test_points_that_are_done_outlast_an_interruption(here, monkeypatch):
     stopped = bayesbits(*run, code=130).stderr
     assert "2 of 3 points are in run/front.json" in stopped
     assert len(bb.Front.load(here / "run/front.json").points) == 2
+    assert load_state(here / "run").status == "interrupted"
+    bayesbits("report", "run")
+    assert "This run was interrupted at" in (here / "run/report.html").read_text()
     monkeypatch.undo()
     monkeypatch.chdir(here)
     bayesbits(*run)
     assert len(bb.Front.load(here / "run/front.json").points) == 3
+    assert load_state(here / "run") is None
 
 
 def test_what_is_missing_is_asked_for():

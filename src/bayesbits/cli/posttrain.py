@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import shlex
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -35,6 +37,7 @@ from bayesbits.recipes.factories import find_function
 from bayesbits.recipes.recipe import TaskConfig
 from bayesbits.recipes.run import write_posttrained
 from bayesbits.recipes.run_folder import FRONT, POSTTRAIN, first_difference
+from bayesbits.recipes.run_state import recorded
 from bayesbits.recipes.statistics import write_statistics
 from bayesbits.recipes.toml import to_table
 from bayesbits.records.front import Front, Point
@@ -60,8 +63,16 @@ def run_posttrain(
         recipe, checkpoint, output=output, labeled=labels == "given", num_examples=num_examples, gates=gates,
         per_channel=per_channel, device=device, budget=limit, final=budget is not None,
     )  # fmt: skip
-    with_labels = "with" if labels == "given" else "without"
-    title = f"{network.num_examples:,} examples {with_labels} labels"
+    with recorded(network.folder, shlex.join(["bayesbits", *sys.argv[1:]])):
+        title = f"{network.num_examples:,} examples {'with' if labels == 'given' else 'without'} labels"
+        _learn(network, learn, config, title, limit, planner, solves)
+
+
+def _learn(
+    network: CalibratedNetwork, learn: str, config: PosttrainConfig, title: str, limit: Budget | None, planner: str,
+    solves: bool,
+) -> None:  # fmt: skip
+    """Learn a front, show it, and make one of its points final where there is a limit."""
     front, seconds = Front(()), 0.0
     if planner != SOLVER:
         front, seconds = _learn_front(network, learn, config, limit)
