@@ -128,7 +128,7 @@ def test_points_that_are_done_outlast_an_interruption(here, monkeypatch):
     assert len(bb.Front.load(here / "run/front.json").points) == 2
     assert load_state(here / "run").status == "interrupted"
     bayesbits("report", "run")
-    assert "This run was interrupted at" in (here / "run/report.html").read_text()
+    assert "was interrupted" in (here / "run/report.html").read_text()
     monkeypatch.undo()
     monkeypatch.chdir(here)
     bayesbits(*run)
