@@ -259,6 +259,7 @@ def test_there_are_sentences_to_embed():
     assert all(40 < len(one) < 200 for one in sentences())
 
 
+@pytest.mark.check
 @pytest.mark.filterwarnings("ignore")
 def test_a_transformer_passes_every_stage_at_two_lengths(tmp_path):
     row = run_stages("DistilBERT", tmp_path)

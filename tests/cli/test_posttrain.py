@@ -55,7 +55,6 @@ def test_a_point_within_a_cost_becomes_the_result_that_every_command_takes(here)
     assert "Bits and channels" in bayesbits("plan", "run").stdout
     bayesbits("export", "run")
     assert "the largest of 10 differs in 0 of 100" in bayesbits("verify", "run", "--num-examples", "100").stdout
-    bayesbits("bench", "run", "--rounds", "1")
     bayesbits("report", "run")
     page = (here / "run/report.html").read_text()
     assert "bits were learned on a few examples" in page
