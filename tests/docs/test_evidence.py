@@ -56,4 +56,10 @@ def test_the_kept_results_are_on_the_page():
     assert {"LSQ 2/2", "LSQ 4/4"} <= {row["method"] for row in methods()}
     assert [row["network"] for row in within_budgets()] == [f"`budgets-resnet{depth}`" for depth in (20, 32, 44, 56)]
     assert within_budgets()[1]["1.5% bops"] == "90.99 / 89.50"
-    assert {row["all-MiniLM-L6-v2"]: row["mean cosine"] for row in minilm()}["8/8, smoothed"] == "0.9962"
+    ours, peer = (
+        {row["all-MiniLM-L6-v2"]: row for row in minilm()}[name] for name in ("8/8, smoothed", "quantize_dynamic")
+    )
+    assert float(ours["mean cosine"]) >= 0.995 > float(peer["mean cosine"])
+    times = [key for key in ours if key.startswith("ms, ")]
+    assert times == ["ms, 8 tokens", "ms, 32 tokens", "ms, 128 tokens"]
+    assert all(float(ours[key]) <= float(peer[key]) for key in times)
