@@ -70,7 +70,7 @@ def test_own_data_by_the_command_line(tmp_path):
 @pytest.mark.check
 def test_commands_and_their_options_exist():
     for page in PAGES:
-        lines = [line for text in blocks(page, "bash") for line in text.splitlines()]
+        lines = [line for text in blocks(page, "bash") for line in text.replace("\\\n", " ").splitlines()]
         for line in lines + re.findall(r"`(bayesbits [a-z][^`]*)`", page.read_text()):
             words = shlex.split(line.partition(" #")[0])
             if "bayesbits" not in words:
