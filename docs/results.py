@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,7 @@ def transformers() -> str:
             "with products of activations": _with_products(row.get("products")),
             "sizes that change": ", ".join(row.get("sizes", ())),
             "verified at": "; ".join(row.get("verified", ())),
-            "otherwise": "; ".join(row["fixed"]) if row["passed"] else f"{row['stage']}: {row['error']}",
+            "otherwise": _verbatim("; ".join(row["fixed"]) if row["passed"] else f"{row['stage']}: {row['error']}"),
         }
         for name, row in result["networks"].items()
     ]
@@ -124,6 +125,11 @@ def transformers() -> str:
     return f"{markdown(rows)}\n\n`experiments/results/transformer-networks.json`, {versions}. Command: " + (
         "`python -m experiments.transformer_networks`."
     )
+
+
+def _verbatim(message: str) -> str:
+    """A message whose asterisks and underscores do not mark emphasis."""
+    return re.sub(r"([*_])", r"\\\1", message)
 
 
 def _with_products(row: Row | None) -> str:
