@@ -134,7 +134,7 @@ def test_the_figures_in_the_readme_are_those_of_the_records():
         if path.stem.startswith(("cifar10-vgg7", "mnist-lenet5-mu")):
             assert f"{result['accuracy']:.2f}%" in text, path.stem
             assert f"{result['relative_bops']:.2f}%" in text, path.stem
-    record = json.loads((ROOT / "benchmarks" / "results" / "training-h200.json").read_text())
+    record = json.loads((ROOT / "benchmarks" / "results" / "training-cpu.json").read_text())
     for row in record["tables"]["training"]:
         if row["what"] in ("bayesbits", "fake-quantization"):
-            assert f"{row['time / float']}, {row['memory / float']}" in text, row
+            assert f" {row['time / float']} |" in text, row

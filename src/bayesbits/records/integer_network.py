@@ -323,8 +323,7 @@ class IntegerNetwork:
         if bias.dtype != torch.int32:
             return bias
         assert layer.input is not None
-        step = self.grid(layer.input).step * self.steps(layer.name).double()  # exact
-        return (bias.double() * step).float()
+        return bias_numbers(bias, self.grid(layer.input).step, self.steps(layer.name))
 
     @property
     def parameter_count(self) -> int:
@@ -346,6 +345,11 @@ class IntegerNetwork:
     @cached_property
     def _grids(self) -> dict[str, Grid]:
         return {grid.name: grid for grid in self.structure.grids}
+
+
+def bias_numbers(codes: Tensor, input_step: float, weight_steps: Tensor) -> Tensor:
+    """The codes of a bias as numbers, rounded once: the product of both steps is exact in float64."""
+    return (codes.double() * (input_step * weight_steps.double())).float()
 
 
 def _weight(network: IntegerNetwork, layer: IntegerLayer) -> Tensor:

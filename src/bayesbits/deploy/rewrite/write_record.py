@@ -22,6 +22,7 @@ from bayesbits.records.integer_network import (
     IntegerProduct,
     IntegerTable,
     Structure,
+    bias_numbers,
 )
 from bayesbits.records.topology import Product, Unsupported, remaining_macs
 from bayesbits.utils.pytree import Tree
@@ -161,7 +162,7 @@ def _tensors(entry: LayerNode, weights: LayerWeights, grid: Grid | None, *, last
             tensors["bias"] = codes.to(torch.int32)
             if entry.layer.kind == "linear" and entry.emits is None and not last:
                 assert weights.steps is not None
-                tensors["bias"] = (codes.double() * (grid.step * weights.steps.double())).float()
+                tensors["bias"] = bias_numbers(codes, grid.step, weights.steps)
     return {f"{entry.layer.name}.{name}": tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
 
 

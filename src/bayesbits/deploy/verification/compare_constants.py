@@ -195,16 +195,6 @@ def _kept(channels: tuple[int, ...], removed: set[int]) -> Array:
     return np.array([index for index, channel in enumerate(channels) if channel not in removed], dtype=np.int64)
 
 
-def bias_numbers(network: IntegerNetwork, layer: IntegerLayer) -> Array:
-    """The bias of a layer as numbers: its codes times the step of the layer's sums, or what is stored in float."""
-    bias: Array = network.tensors[f"{layer.name}.bias"].numpy()
-    if bias.dtype != np.int32:
-        return bias
-    assert layer.input is not None
-    step = np.float64(network.grid(layer.input).step) * network.steps(layer.name).numpy().astype(np.float64)
-    return (bias.astype(np.float64) * step).astype(np.float32)
-
-
 def _check_modules(small: DeployedNetwork) -> None:
     """The modules of the deployed program hold the constants of the record."""
     network, modules = small.integer, dict[str, Any](small.program.named_modules())

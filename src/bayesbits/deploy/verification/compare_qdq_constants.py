@@ -17,7 +17,6 @@ from onnx import ModelProto, numpy_helper
 from bayesbits.deploy.onnx.qdq_nodes import holds_codes, holds_whole_type, zero_point
 from bayesbits.deploy.onnx.runtime import layer_of
 from bayesbits.deploy.onnx.tensor_names import MappedTensor, read_tensor_map
-from bayesbits.deploy.verification.compare_constants import bias_numbers
 from bayesbits.deploy.verification.compare_onnx_constants import read_by_table, table_constants
 from bayesbits.deploy.verification.differences import ArrayComparison
 from bayesbits.deploy.verification.result import ConstantCounts, VerificationError
@@ -119,6 +118,16 @@ class _Reader:
             yield name
 
 
+def _bias_numbers(network: IntegerNetwork, layer: IntegerLayer) -> Array:
+    """The bias of a layer as numbers: its codes times the step of the layer's sums, or what is stored in float."""
+    bias: Array = network.tensors[f"{layer.name}.bias"].numpy()
+    if bias.dtype != np.int32:
+        return bias
+    assert layer.input is not None
+    step = np.float64(network.grid(layer.input).step) * network.steps(layer.name).numpy().astype(np.float64)
+    return (bias.astype(np.float64) * step).astype(np.float32)
+
+
 def _of_layer(layer: IntegerLayer, network: IntegerNetwork, *, transposed: bool) -> dict[str, Array]:
     """The constants that a layer reads, with the rounding behind it."""
     codes = network.tensors.get(f"{layer.name}.codes")
@@ -131,7 +140,7 @@ def _of_layer(layer: IntegerLayer, network: IntegerNetwork, *, transposed: bool)
             found["weight.zero_point"] = np.zeros(found["weight.step"].shape, np.int8)
     found["weight"] = found["weight"].T if transposed else found["weight"]
     if layer.bias:
-        found["bias"] = bias_numbers(network, layer)
+        found["bias"] = _bias_numbers(network, layer)
     own = {f"{layer.name}.{what}": value for what, value in found.items()}
     if layer.output is None:
         return own
