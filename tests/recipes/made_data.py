@@ -39,3 +39,18 @@ def made_pictures(model: str, folder: Path) -> list[str]:
         "data.workers=0",
         "data.batch_size=3",
     ]
+
+
+MODULE = """
+import torch
+from torch import nn
+
+def network():
+    return nn.Linear(4, 3)
+
+def data():
+    torch.manual_seed(0)
+    inputs = torch.randn(16, 4)
+    return [(inputs, torch.arange(16) % 3)], [(inputs, torch.arange(16) % 3)]
+"""
+"""A module of a user with a network and its data."""

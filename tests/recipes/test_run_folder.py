@@ -9,19 +9,7 @@ from bayesbits import recipes
 from bayesbits.recipes import run_folder
 from bayesbits.training import TrainingError
 from bayesbits.training.metrics import MetricsLog
-
-MODULE = """
-import torch
-from torch import nn
-
-def network():
-    return nn.Linear(4, 3)
-
-def data():
-    torch.manual_seed(0)
-    inputs = torch.randn(16, 4)
-    return [(inputs, torch.arange(16) % 3)], [(inputs, torch.arange(16) % 3)]
-"""
+from tests.recipes.made_data import MODULE
 
 
 @pytest.fixture

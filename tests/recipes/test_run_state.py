@@ -11,19 +11,11 @@ from bayesbits import recipes
 from bayesbits.recipes.run_folder import resume_command, unfinished
 from bayesbits.recipes.run_state import RunState, load_state, recorded
 from bayesbits.training import Interrupted
+from tests.recipes.made_data import MODULE
 
-MODULE = """
-import torch
-from torch import nn
-
-def network():
-    return nn.Linear(4, 3)
-
-def data():
-    torch.manual_seed(0)
-    inputs = torch.randn(16, 4)
-    return [(inputs, torch.arange(16) % 3)], [(inputs, torch.arange(16) % 3)]
-
+FAILING = (
+    MODULE
+    + """
 fails = True
 
 def loss(outputs, labels):
@@ -31,11 +23,12 @@ def loss(outputs, labels):
         raise RuntimeError("the labels are upside down")
     return nn.functional.cross_entropy(outputs, labels)
 """
+)
 
 
 @pytest.fixture
 def recipe(tmp_path, monkeypatch):
-    (tmp_path / "users_failing.py").write_text(MODULE)
+    (tmp_path / "users_failing.py").write_text(FAILING)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "users_failing", raising=False)
     where = {"model": "users_failing:network", "data": "users_failing:data", "loss": "users_failing:loss"}
