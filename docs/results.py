@@ -34,7 +34,6 @@ def tables() -> dict[str, str]:
         "efficientnet": efficientnet(),
         "transformers": transformers(),
         "training": benchmark("training-h200", "training", TRAINING),
-        "scaling": benchmark("training-h200", "scaling", TRAINING),
         "training_cpu": benchmark("training-cpu", "training", CPU_TRAINING),
         "scaling_cpu": benchmark("training-cpu", "scaling", CPU_TRAINING),
         "deployed": benchmark(

@@ -134,7 +134,10 @@ def test_the_figures_in_the_readme_are_those_of_the_records():
         if path.stem.startswith(("cifar10-vgg7", "mnist-lenet5-mu")):
             assert f"{result['accuracy']:.2f}%" in text, path.stem
             assert f"{result['relative_bops']:.2f}%" in text, path.stem
-    record = json.loads((ROOT / "benchmarks" / "results" / "training-cpu.json").read_text())
-    for row in record["tables"]["training"]:
-        if row["what"] in ("bayesbits", "fake-quantization"):
-            assert f" {row['time / float']} |" in text, row
+    cost = text[text.index("## What it costs") : text.index("## Documentation")]
+    for device in ("h200", "cpu"):
+        record = json.loads((ROOT / "benchmarks" / "results" / f"training-{device}.json").read_text())
+        for row in record["tables"]["training"]:
+            if row["what"] in ("bayesbits", "fake-quantization"):
+                memory = f", {row['memory / float']:.2f} |" if device == "h200" else ""
+                assert f" {row['time / float']:.2f}{memory}" in cost.replace("\n", " "), row

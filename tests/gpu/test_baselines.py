@@ -49,7 +49,7 @@ def test_steps_are_recorded_and_learn_what_launched_ones_do(monkeypatch, caplog)
     monkeypatch.setattr(Recorder, "__init__", starting)
     with caplog.at_level(logging.WARNING, "bayesbits"):
         report = adaround(compressor, [x[:40], x[40:]], AdaRoundConfig(steps=200))
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.name == "bayesbits"]  # others log their compiling
     assert recorders
     assert all(recorder.has_recorded for recorder in recorders)
     assert sum(layer.moved for layer in report.layers) > 0
@@ -91,6 +91,6 @@ def test_blocks_are_recorded_and_come_closer_to_float(caplog):
         nearest = (model(x) - reference(x)).square().mean().item()
         with caplog.at_level(logging.WARNING, "bayesbits"):
             report = reconstruct(compressor, [x[:64], x[64:]], ReconstructionConfig(steps=200))
-        assert not caplog.records
+        assert not [record for record in caplog.records if record.name == "bayesbits"]  # others log their compiling
         assert [unit.name for unit in report.units] == ["0", "1", "2", "4"]
         assert (model(x) - reference(x)).square().mean().item() < 0.8 * nearest
