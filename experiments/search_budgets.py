@@ -162,9 +162,7 @@ def main() -> None:
     sets = {name: images_of(NETWORKS[name][0], options.data) for name in options.networks}
     for name, seed, setting in runs(options):
         key = {"network": name, "seed": seed, "steps": options.steps, **setting}
-        if any(
-            all(row.get(field) == value for field, value in key.items()) and len(row) == len(key) + 7 for row in rows
-        ):
+        if any(row["key"] == key for row in rows):
             continue
         images, held = sets[name]
         if (name, seed) not in floats:
