@@ -2,6 +2,7 @@
 
 import random
 import sys
+from dataclasses import replace
 from functools import cache
 from itertools import product
 
@@ -150,6 +151,38 @@ def test_milliseconds_hold_though_they_are_no_sum_over_pairs(part):
     assert total(scores, plan) <= total(scores, eight)  # widths up to 8 bits are equally fast
     if part == 1.0:
         assert total(scores, plan) == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_plan_within_the_milliseconds_has_a_smaller_sum_of_scores(seed):
+    """By trying all plans, with times and overheads by chance: float can be faster than integers."""
+    compressor, choose = shared((8, 16, 32)), random.Random(seed)
+    table = made_up_table(compressor.topology)
+    rows = {name: choose.uniform(0.001, 0.1) for name in table.rows}
+    overheads = tuple(replace(one, ms=choose.uniform(-0.05, 0.05) * (1 + 9 * (seed == 3))) for one in table.overheads)
+    table = replace(table, rows=rows, overheads=overheads)
+    costs = [(plan, compressor.cost(plan, table)) for plan in all_plans(compressor)]
+    times = sorted(cost.latency_ms for _, cost in costs)
+    for place in (0, len(times) // 8, len(times) // 2):
+        budget = bb.Budget(latency_ms=times[place] * (1 + 1e-9), table=table)
+        scores = random_scores(allowed_widths(compressor.attachment), seed, 3.0)
+        plan = WidthProgram(compressor.attachment, budget).solve(scores)
+        assert budget.allows(compressor.cost(plan, table))
+        best = min(total(scores, one) for one, cost in costs if budget.allows(cost))
+        assert total(scores, plan) == pytest.approx(best, rel=1e-3, abs=1e-12)
+
+
+def test_limits_of_which_each_alone_can_be_reached_are_refused():
+    compressor = shared((8, 16, 32))
+    table = made_up_table(compressor.topology)
+    rows = {name: 0.001 if ", float, " in name else ms for name, ms in table.rows.items()}
+    table = replace(table, rows=rows, overheads=tuple(replace(one, ms=0.0) for one in table.overheads))
+    costs = [compressor.cost(plan, table) for plan in all_plans(compressor)]
+    fastest = min(cost.latency_ms for cost in costs)
+    fewest = min(cost.bops for cost in costs)
+    program = WidthProgram(compressor.attachment, bb.Budget(latency_ms=1.001 * fastest, bops=fewest, table=table))
+    with pytest.raises(bb.BudgetError, match="each of its limits can be reached, but not all of them at once"):
+        program.solve({})
 
 
 def test_milliseconds_that_cannot_be_reached_are_refused():

@@ -127,7 +127,9 @@ def test_points_that_are_done_outlast_an_interruption(here, monkeypatch):
     assert len(bb.Front.load(here / "run/front.json").points) == 2
     assert load_state(here / "run").status == "interrupted"
     bayesbits("report", "run")
-    assert "was interrupted" in (here / "run/report.html").read_text()
+    page = (here / "run/report.html").read_text()
+    assert "was interrupted" in page
+    assert "in post-training, 2 of 3 points:" in page
     monkeypatch.undo()
     monkeypatch.chdir(here)
     bayesbits(*run)

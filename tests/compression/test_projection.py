@@ -130,6 +130,8 @@ def test_every_projection_is_within_the_milliseconds(compressor, names, part):
     plan = project(attachment, budget)
     assert budget.allows(compressor.cost(plan, table))
     check_plan(compressor, plan)
+    for larger in larger_plans(compressor, plan, names, None):
+        assert not budget.allows(compressor.cost(larger, table))
     other = bb.Compressor(copy.deepcopy(compressor.model))
     adopt(other.attachment, plan)
     assert other.plan() == plan

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import bayesbits as bb
+from bayesbits.compression.latency_prices import LatencyPrices
 from bayesbits.compression.smallest_plan import smallest_plan
 from bayesbits.posttraining.sweep_penalty import sweep_penalty
 from tests.latency_tables import made_up_table
@@ -33,7 +34,7 @@ def test_each_limit_is_charged_in_units_of_itself():
     budget = bb.Budget(relative_bops=2.0, weight_bytes=100, latency_ms=0.5, table=table)
     attachment = compressor.attachment
     wanted = attachment.expected_bops() / 2 + attachment.expected_bytes() / 100
-    wanted = wanted + attachment.expected_latency(table)() / 0.5
+    wanted = wanted + LatencyPrices(attachment, table)() / 0.5
     torch.testing.assert_close(sweep_penalty(compressor, budget)(), wanted.float())
 
 

@@ -65,6 +65,17 @@ def test_inside_the_folder_says_that_a_process_runs(tmp_path):
     assert load_state(tmp_path) is None
 
 
+def test_what_goes_on_with_post_training_is_its_own_command(tmp_path):
+    (tmp_path / "recipe.toml").touch()
+    (tmp_path / "float.checkpoint").touch()
+    with pytest.raises(KeyboardInterrupt), recorded(tmp_path, "bayesbits posttrain mine", "post-training", 9):
+        raise KeyboardInterrupt
+    assert (load_state(tmp_path).stage, load_state(tmp_path).points) == ("post-training", 9)
+    told = unfinished(tmp_path, "result.json")
+    assert "(post-training has no point yet, and there is no result.json)" in told
+    assert told.endswith("Go on with: bayesbits posttrain mine")
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), Interrupted("search was interrupted", 15, ": resume")])
 def test_an_interrupt_is_no_failure(tmp_path, error):
     with pytest.raises(type(error)), recorded(tmp_path, "go on"):

@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 import bayesbits as bb
-from bayesbits.report.headline import Card, cards, title_of, verdict_of
+from bayesbits.recipes.run_state import recorded
+from bayesbits.records.front import Front, Point
+from bayesbits.report.headline import Card, cards, progress, title_of, verdict_of
 from bayesbits.report.run_data import read_run
 from tests.report.runs import write_bench, write_run, write_verification
 
@@ -83,12 +85,30 @@ def test_an_unfinished_run_says_how_far_it_is(tmp_path):
         (tmp_path / name).unlink()
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "metrics.jsonl").write_text("".join(line for line in lines if "finetune" not in line))
-    progress, loss, bops = cards(read_run(tmp_path))
-    assert progress.name == "So far"
-    assert progress.note.startswith("search, epoch")
+    so_far, loss, bops = cards(read_run(tmp_path))
+    assert so_far.name == "So far"
+    assert so_far.note.startswith("search, epoch")
     assert (loss.value, bops.value) == ("0.5", "10%")
     (tmp_path / "metrics.jsonl").unlink()
     assert cards(read_run(tmp_path)) == []
+
+
+def test_post_training_says_how_many_points_it_has_and_not_the_epochs_of_the_float_training(tmp_path):
+    write_run(tmp_path)
+    (tmp_path / "result.json").unlink()
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "metrics.jsonl").write_text("".join(line.replace("search", "float") for line in lines))
+    assert progress(read_run(tmp_path))[0].startswith(("float training, epoch", "fine-tuning, epoch"))
+    with pytest.raises(KeyboardInterrupt), recorded(tmp_path, "bayesbits posttrain", "post-training", 9):
+        raise KeyboardInterrupt
+    assert progress(read_run(tmp_path)) == ("post-training, 0 of 9 points", 0.0)
+    point = bb.Plan({}, {})
+    Front(tuple(Point(point, cost, {}) for cost in (6.0, 4.0, 2.0))).save(tmp_path / "front.json")
+    run = read_run(tmp_path)
+    assert progress(run) == ("post-training, 3 of 9 points", pytest.approx(100 / 3))
+    assert [(card.name, card.value, card.note) for card in cards(run)] == [
+        ("So far", "33%", "post-training, 3 of 9 points")
+    ]
 
 
 def test_a_run_in_parts_has_the_numbers_of_its_result(tmp_path):

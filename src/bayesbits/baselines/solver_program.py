@@ -11,9 +11,11 @@
 x[t, b] is 1 where the tensor t has b bits, and 0 elsewhere. Bit operations are products of two widths, so that every
 layer has a y for each pair of widths, which is then the product of two x and needs no bounds of its own: tensors that
 layers share couple their pairs. cost[t, b] are the bytes of tables of embeddings. All costs are those that
-`CostModel.count` counts, for a layer those of plans with the widths of each pair. Predicted milliseconds also depend on
-the tensor behind a layer, and on all activations together: where a plan takes more of them than the program says, the
-program is solved again with a lower limit.
+`CostModel.count` counts, for a layer those of plans with the widths of each pair.
+
+Predicted milliseconds also depend on whether the tensor that a layer emits has more than 8 bits: y then has this as a
+third index, with equations like those of the two widths. cost[t, b] is what an activation adds to the overhead. The
+milliseconds are the larger of two sums (`cost.latency_parts`), which are two limits of the program.
 """
 
 from __future__ import annotations
@@ -27,12 +29,15 @@ import numpy as np
 
 from bayesbits.compression.attachment import Attachment
 from bayesbits.compression.budget import Budget
+from bayesbits.compression.fastest_widths import fastest_widths
 from bayesbits.compression.planning import make_plan, read_widths
-from bayesbits.compression.smallest_plan import check_widths_reachable
+from bayesbits.compression.smallest_plan import BudgetError, check_widths_reachable
 from bayesbits.cost.cost import Cost
+from bayesbits.cost.latency import MOST_SAVED
+from bayesbits.cost.latency_parts import LatencyParts
 from bayesbits.cost.size import packed_bytes
 from bayesbits.records.latency_table import NARROW_BITS
-from bayesbits.records.plan import Plan
+from bayesbits.records.plan import FLOAT_BITS, Plan
 from bayesbits.utils.optional_packages import require_packages
 
 Scores = Mapping[str, Mapping[int, float]]
@@ -60,17 +65,8 @@ class WidthProgram:
         check_widths_reachable(attachment, budget, self._narrowest())
 
     def solve(self, scores: Scores) -> Plan:
-        """The plan with the least sum of scores; its counted cost is within the budget."""
-        found = self._solve(scores)
-        if self.budget.table is None:
-            return found
-        # Widths up to 8 bits are equally fast, so that the widest of them are a good plan where the program finds less.
-        bits = {name: max((w for w in own if w <= NARROW_BITS), default=own[0]) for name, own in self.widths.items()}
-        simple = self._plan(bits)
-        fits = self.budget.allows(self.attachment.cost_model.count(simple, self.budget.table))
-        return simple if fits and _total(scores, simple) < _total(scores, found) else found
-
-    def _solve(self, scores: Scores) -> Plan:
+        """The plan with the least sum of scores; its counted cost is within the budget. A `BudgetError` where no widths
+        are within all of its limits at once."""
         lowered = 0.0
         for _ in range(_ROUNDS):
             chosen = self._choose(scores, lowered)
@@ -81,7 +77,20 @@ class WidthProgram:
             if self.budget.allows(cost):
                 return plan
             lowered = max(_TIGHTER, 2 * lowered, lowered + self.budget.used(cost) - 1)
-        return self._narrowest()
+        return self._smallest()
+
+    def _smallest(self) -> Plan:
+        """The narrowest widths, or the fastest ones; for a program that rounding leaves without a solution."""
+        plans = [self._narrowest()]
+        if self.budget.table is not None:
+            plans.append(fastest_widths(self.attachment, self.budget.table, plans[0]))
+        for plan in plans:
+            if self.budget.allows(self.attachment.cost_model.count(plan, self.budget.table)):
+                return plan
+        raise BudgetError(
+            f"no widths are within the budget of {self.budget}, with all channels: each of its limits can be reached, "
+            "but not all of them at once. Raise one of them"
+        )
 
     def _narrowest(self) -> Plan:
         return self._plan({name: own[0] for name, own in self.widths.items()})
@@ -112,18 +121,16 @@ class WidthProgram:
         from scipy.optimize import Bounds, LinearConstraint, milp
 
         columns, equations, totals = self._structure
-        number = len(columns) + len(self._pairs)
+        number = len(columns) + len(self._products)
         price, most = np.zeros(number), np.ones(number)
         for place, (name, bits) in enumerate(columns):
             score = scores.get(name, {}).get(bits, 0.0) / unit
             price[place], most[place] = min(score, 1.0), 1.0 if score <= 1.0 + 1e-9 else 0.0
         constraints = [LinearConstraint(equations, totals, totals)]
         for name, limit in self.budget.limits.items():
-            row, rest = self._costs(name)
-            tables = self._table_costs(name, columns)
-            row_of_all = np.concatenate([tables / limit, row / limit])
-            constraints.append(LinearConstraint(row_of_all[None], -np.inf, 1.0 - lowered - rest / limit))
-        integrality = np.concatenate([np.ones(len(columns)), np.zeros(len(self._pairs))])
+            for row, rest in self._latencies() if name == "latency_ms" else [self._costs(name)]:
+                constraints.append(LinearConstraint(row[None] / limit, -np.inf, 1.0 - lowered - rest / limit))
+        integrality = np.concatenate([np.ones(len(columns)), np.zeros(len(self._products))])
         result = milp(
             price, integrality=integrality, bounds=Bounds(0.0, most), constraints=constraints,
             options={"time_limit": SECONDS},
@@ -133,13 +140,29 @@ class WidthProgram:
         return {name: bits for place, (name, bits) in enumerate(columns) if result.x[place] > 0.5}
 
     @cached_property
-    def _pairs(self) -> list[tuple[int, int, int]]:
-        """A column for every layer or product, by its number, and every pair of widths of its two tensors."""
+    def _products(self) -> list[tuple[int, tuple[int, ...]]]:
+        """A column y for every layer or product, by its number, and every choice of its factors."""
         return [
-            (number, *pair)
-            for number, (first, second) in enumerate(self._multiplied)
-            for pair in product(self.widths[first], self.widths[second])
+            (number, choice)
+            for number, factors in enumerate(self._factors)
+            for choice in product(*(dict.fromkeys(of_width.values()) for _, of_width in factors))
         ]
+
+    @cached_property
+    def _factors(self) -> list[list[tuple[str, dict[int, int]]]]:
+        """The tensors that the columns of a layer or product depend on, and the choice that belongs to each width: the
+        width itself, and for an emitted tensor whether it has more than 8 bits."""
+        factors = [[(name, {bits: bits for bits in self.widths[name]}) for name in both] for both in self._multiplied]
+        for own, (_, _, emitted) in zip(factors, self._latency.tensors if self._latency else (), strict=False):
+            if emitted is not None and emitted in self.widths:
+                own.append((emitted, {bits: int(bits > NARROW_BITS) for bits in self.widths[emitted]}))
+        return factors
+
+    @cached_property
+    def _latency(self) -> LatencyParts | None:
+        """The milliseconds of all widths; None where they are not limited."""
+        table = self.budget.table
+        return None if table is None else LatencyParts.of(self.attachment.cost_model, table, self._narrowest())
 
     @cached_property
     def _multiplied(self) -> list[tuple[str, str]]:
@@ -156,24 +179,24 @@ class WidthProgram:
         columns = [(name, bits) for name, own in self.widths.items() for bits in own]
         entries = list(self._equations({column: place for place, column in enumerate(columns)}))
         rows, places, values = zip(*entries, strict=True)
-        shape = (max(rows) + 1, len(columns) + len(self._pairs))
+        shape = (max(rows) + 1, len(columns) + len(self._products))
         totals = np.zeros(shape[0])
         totals[: len(self.widths)] = 1.0
         return columns, coo_array((values, (rows, places)), shape=shape).tocsr(), totals
 
     def _equations(self, place_of: Mapping[tuple[str, int], int]) -> Iterator[tuple[int, int, float]]:
-        """Row, column and factor: first the sums over widths, a row for each tensor; then the sums over pairs."""
+        """Row, column and factor: first the sums over widths, a row for each tensor; then the sums over products."""
         for row, (name, own) in enumerate(self.widths.items()):
             yield from ((row, place_of[name, bits], 1.0) for bits in own)
-        pairs: dict[int, list[tuple[int, tuple[int, int]]]] = {}
-        for place, (number, *pair) in enumerate(self._pairs):
-            pairs.setdefault(number, []).append((len(place_of) + place, (pair[0], pair[1])))
+        products: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
+        for place, (number, choice) in enumerate(self._products):
+            products.setdefault(number, []).append((len(place_of) + place, choice))
         row = len(self.widths)
-        for number, both in enumerate(self._multiplied):
-            for side, name in enumerate(both):
-                for bits in self.widths[name]:
-                    yield row, place_of[name, bits], -1.0
-                    yield from ((row, place, 1.0) for place, pair in pairs[number] if pair[side] == bits)
+        for number, factors in enumerate(self._factors):
+            for side, (name, of_width) in enumerate(factors):
+                for chosen in dict.fromkeys(of_width.values()):
+                    yield from ((row, place_of[name, bits], -1.0) for bits, one in of_width.items() if one == chosen)
+                    yield from ((row, place, 1.0) for place, choice in products[number] if choice[side] == chosen)
                     row += 1
 
     @cached_property
@@ -191,28 +214,36 @@ class WidthProgram:
         return counted
 
     def _costs(self, limit: str) -> tuple[np.ndarray, float]:
-        """What every pair adds to a cost, and what is added beside the layers; the units are those of the limit."""
+        """What every column adds to a cost, and what is added beside them; the units are those of the limit."""
         name = "bops" if limit == "relative_bops" else limit
         unit = self.attachment.cost_model.dense().bops / 100 if limit == "relative_bops" else 1.0
-        row = np.array([_parts(self._counted[pair], name)[pair[0]] for pair in self._pairs], dtype=float)
-        cost = next(iter(self._counted.values()))
-        return row / unit, (getattr(cost, name) - sum(_parts(cost, name))) / unit
-
-    def _table_costs(self, limit: str, columns: list[tuple[str, int]]) -> np.ndarray:
-        """What every width of every tensor adds to a cost by itself: the bytes of a table of embeddings."""
+        columns = self._structure[0]
         tables = self.attachment.topology.table_tensors if limit == "weight_bytes" else {}
-        return np.array(
-            [packed_bytes(tables[name].elements, bits) if name in tables else 0 for name, bits in columns], dtype=float
-        )
+        bytes_of = [packed_bytes(tables[name].elements, bits) if name in tables else 0 for name, bits in columns]
+        row = [_parts(self._counted[number, choice[0], choice[1]], name)[number] for number, choice in self._products]
+        cost = next(iter(self._counted.values()))
+        return np.array([*bytes_of, *row], dtype=float) / unit, (getattr(cost, name) - sum(_parts(cost, name))) / unit
+
+    def _latencies(self) -> list[tuple[np.ndarray, float]]:
+        """The same for milliseconds, of the two sums of which the larger one counts."""
+        latency, columns = self._latency, self._structure[0]
+        assert latency is not None
+        row = np.zeros(len(columns) + len(self._products))
+        for place, (number, choice) in enumerate(self._products):
+            if number < len(latency.tensors):
+                weight, activation, emitted = (*choice, 1)[:3]
+                row[len(columns) + place] = latency.layer_ms(number, weight, activation, FLOAT_BITS * emitted)
+        half = (1 - MOST_SAVED) * row
+        for number, (_, input_name, _) in enumerate(latency.tensors):
+            for place, (name, bits) in enumerate(columns):
+                if name == input_name:
+                    row[place] += latency.overhead_ms(number, bits)
+        return [(row, 0.0), (half, 0.0)]
 
 
 def _parts(cost: Cost, name: str) -> list[float]:
     """What every layer, then every product, then every table adds to a cost; not each of them has bytes or times."""
     return [getattr(part, name, 0.0) for part in (*cost.layers, *cost.products, *cost.tables)]
-
-
-def _total(scores: Scores, plan: Plan) -> float:
-    return sum(own[plan.bits[name]] for name, own in scores.items())
 
 
 def allowed_widths(attachment: Attachment) -> dict[str, tuple[int, ...]]:

@@ -63,7 +63,8 @@ def run_posttrain(
         recipe, checkpoint, output=output, labeled=labels == "given", num_examples=num_examples, gates=gates,
         per_channel=per_channel, device=device, budget=limit, final=budget is not None,
     )  # fmt: skip
-    with recorded(network.folder, shlex.join(["bayesbits", *sys.argv[1:]])):
+    points = 0 if planner == SOLVER else _number_of_points(network, config, limit)
+    with recorded(network.folder, shlex.join(["bayesbits", *sys.argv[1:]]), "post-training", points):
         title = f"{network.num_examples:,} examples {'with' if labels == 'given' else 'without'} labels"
         _learn(network, learn, config, title, limit, planner, solves)
 
@@ -134,8 +135,7 @@ def _learn_front(
 ) -> tuple[Front, float]:
     """The front and the seconds it took; each point is written when it is done."""
     metric = network.trained.task.metric
-    path, number = network.folder / FRONT, len(config.mus or MULTIPLES[network.compressor.spec.gates])
-    number += budget is not None
+    path, number = network.folder / FRONT, _number_of_points(network, config, budget)
     settings = _settings(network, learn, config) | {"budget": None if budget is None else str(budget)}
     if budget is not None and budget.table is not None:
         settings["latency_table"] = hashlib.sha256(budget.table.to_json().encode()).hexdigest()
@@ -169,6 +169,11 @@ def _learn_front(
             "learns all of them again"
         ) from error
     return front, time.monotonic() - start
+
+
+def _number_of_points(network: CalibratedNetwork, config: PosttrainConfig, budget: Budget | None) -> int:
+    """One for each weight of the penalty, and with a budget one more."""
+    return len(config.mus or MULTIPLES[network.compressor.spec.gates]) + (budget is not None)
 
 
 def _settings(network: CalibratedNetwork, learn: str, config: PosttrainConfig) -> dict[str, Any]:

@@ -27,9 +27,10 @@ class ExpectedCosts(nn.Module):
 
     def forward(self, decided: bool = False) -> Tensor:
         """[limits]: the costs; `decided`: those of the gates' test-time decision, which have no gradient."""
-        return torch.stack([self._penalty(name)(decided=decided).float() for name in self.limits])
+        return torch.stack([self.penalty(name)(decided=decided).float() for name in self.limits])
 
-    def _penalty(self, name: str) -> Penalty | WidthPenalty:
+    def penalty(self, name: str) -> Penalty | WidthPenalty:
+        """What has the expected cost under one of the limits."""
         if name == "latency_ms":
             assert self.latency is not None
             return self.latency

@@ -139,6 +139,11 @@ class ExpectedLatencyPenalty(ExpectedBopsPenalty):
         return [penalty._OVER * a + penalty._WIDE * b for a, b in zip(over, wide, strict=True)]
 
     def forward(self, decided: bool = False) -> Tensor:
+        over, wide, channels = self.above(decided)
+        return self.cost_model.latency_ms(self.table, over, wide, channels)
+
+    def above(self, decided: bool = False) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+        """The probabilities that a tensor has more than 8 bits, that it has more than 24, and that a channel is on."""
         _, on = self.gates_on(decided)
         maps = []
         for starts, limit in zip((self.price % 2, (self.price >= self._WIDE).to(on)), _LIMITS, strict=True):
@@ -148,7 +153,7 @@ class ExpectedLatencyPenalty(ExpectedBopsPenalty):
                 bits = decided_bits(quantizer)
                 above[name] = probability if bits is None else self.integers[int(bits > limit)]
             maps.append(above)
-        return self.cost_model.latency_ms(self.table, maps[0], maps[1], self.channels_on(on))
+        return maps[0], maps[1], self.channels_on(on)
 
 
 PENALTIES: dict[str, type[Penalty]] = {

@@ -15,6 +15,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -126,10 +127,10 @@ class _Width:
         level = self.widths.index(decision.bits[self.name])
         return self.logits[level] if level < len(self.logits) else None
 
-    def taken(self, decision: _Decision) -> _Decision:
-        """The decision with the next width."""
-        wider = self.widths[self.widths.index(decision.bits[self.name]) + 1]
-        return _Decision({**decision.bits, self.name: wider}, decision.kept)
+    def larger(self, decision: _Decision) -> Iterator[_Decision]:
+        """The decisions with the next width, and with those above it."""
+        for wider in self.widths[self.widths.index(decision.bits[self.name]) + 1 :]:
+            yield _Decision({**decision.bits, self.name: wider}, decision.kept)
 
 
 @dataclass(frozen=True)
@@ -145,13 +146,13 @@ class _Channels:
         block = self._block(decision)
         return sum(map(self._logit, block)) / len(block) if block else None
 
-    def taken(self, decision: _Decision) -> _Decision:
+    def larger(self, decision: _Decision) -> Iterator[_Decision]:
         """The decision with one channel more, or with those up to the next multiple."""
         kept = dict(decision.kept)
         for channel in self._block(decision):
             name, index = self.entry.strongest[channel]
             kept[name] = [*kept[name][:index], True, *kept[name][index + 1 :]]
-        return _Decision(decision.bits, kept)
+        yield _Decision(decision.bits, kept)
 
     def _block(self, decision: _Decision) -> list[int]:
         group, makers = self.entry.group, self.entry.makers
@@ -231,23 +232,35 @@ class _GateOrder:
         return all(costs[name] <= limit for name, limit in self.budget.limits.items())
 
     def fill(self, decision: _Decision) -> Plan:
-        """Take back bits and channels one by one where they fit, those with the largest logits first."""
+        """Take back bits and channels one by one where they fit, those with the largest logits first.
+
+        Milliseconds can fall with wider tensors: there everything is tried again as long as something fits.
+        """
         plan = self.plan(decision)
         decision = _Decision(decision.bits, self.decision_of(plan).kept)
+        while True:
+            decision, filled = self._filled(decision, plan)
+            if self.budget.table is None or filled == plan:
+                return filled
+            plan = filled
+
+    def _filled(self, decision: _Decision, plan: Plan) -> tuple[_Decision, Plan]:
+        """The decision and its plan after every bit and channel was tried, until it does not fit."""
         units: list[_Width | _Channels] = [*self._widths]
         units += [_Channels(entry, self._logits, self._multiple) for entry in self._groups]
         waiting = [(-gain, number) for number, unit in enumerate(units) if (gain := unit.gain(decision)) is not None]
         heapq.heapify(waiting)
         while waiting:
             number = heapq.heappop(waiting)[1]
-            larger = units[number].taken(decision)
-            candidate = self.plan(larger)
-            if self.allows(candidate):
-                decision, plan = larger, candidate
-                gain = units[number].gain(decision)
-                if gain is not None:
-                    heapq.heappush(waiting, (-gain, number))
-        return plan
+            for larger in islice(units[number].larger(decision), 1 if self.budget.table is None else None):
+                candidate = self.plan(larger)
+                if self.allows(candidate):
+                    decision, plan = larger, candidate
+                    gain = units[number].gain(decision)
+                    if gain is not None:
+                        heapq.heappush(waiting, (-gain, number))
+                    break
+        return decision, plan
 
 
 def _width_of(name: str, quantizer: Quantizer, most_bits: int | None) -> _Width:

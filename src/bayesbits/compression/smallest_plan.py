@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
+from typing import NoReturn
 
 from bayesbits.compression.attachment import Attachment
 from bayesbits.compression.budget import Budget
+from bayesbits.compression.fastest_widths import fastest_widths, least_ms
 from bayesbits.compression.planning import channel_logits, channels_of, decided_groups, make_plan
 from bayesbits.cost import Cost, LayerCost
 from bayesbits.cost.latency import lacking
-from bayesbits.records.latency_table import LatencyTable, kind_of
+from bayesbits.records.latency_table import LatencyTable
 from bayesbits.records.plan import FLOAT_BITS, Plan
 from bayesbits.records.topology import Layer
 
 _NAMED = 3  # layers in an error
+_EXACT = 1 - 1e-9  # sums in another order differ by less
 
 
 class BudgetError(ValueError):
@@ -43,57 +45,57 @@ def smallest_plan(attachment: Attachment) -> Plan:
 
 
 def fastest_plan(attachment: Attachment, table: LatencyTable) -> Plan:
-    """The smallest plan, with wider tensors where a latency table says that these are faster.
+    """The fastest of the plans with the fewest channels, or with all of them, and any widths that the spec allows.
 
-    Layers of a few channels can be faster in float, and a tensor in float is faster than one of 16 bits. One tensor
-    after the other is widened as long as that saves time.
+    Layers of a few channels can be faster in float, and a tensor in float is faster than one of 16 bits. Fewer channels
+    take no more time, unless layers that are faster together save less with them.
     """
-    plan, model = smallest_plan(attachment), attachment.cost_model
-    learned = {
-        name: {kind_of(width): width for width in reversed(attachment.search_space.widths[name])}
-        for name, quantizer in attachment.quantizers.items()
-        if quantizer.mode == "learning"
-    }
-    least, before = _milliseconds(model.count(plan, table)), math.inf
-    while least < before:
-        before = least
-        for name, widths in learned.items():
-            for width in widths.values():
-                candidate = replace(plan, bits={**plan.bits, name: width})
-                if plan.bits[name] and (found := _milliseconds(model.count(candidate, table))) < least:
-                    plan, least = candidate, found
-    return plan
-
-
-def _milliseconds(cost: Cost) -> float:
-    assert cost.latency_ms is not None
-    return cost.latency_ms
+    smallest = smallest_plan(attachment)
+    whole = replace(smallest, kept={n: k for n, k in smallest.kept.items() if attachment.channel_gates[n].fixed})
+    plans = [fastest_widths(attachment, table, plan) for plan in (smallest, whole)]
+    return min(plans, key=lambda plan: attachment.cost_model.count(plan, table).latency_ms or 0.0)
 
 
 def check_reachable(attachment: Attachment, budget: Budget) -> None:
     """Raise a `BudgetError` that names the smallest cost, and what holds it up, if the budget is below that."""
     check_table(attachment, budget)
-    plan = smallest_plan(attachment)
-    if budget.table is not None and not budget.allows(attachment.cost_model.count(plan, budget.table)):
-        plan = fastest_plan(attachment, budget.table)
-    _check_plan(attachment, budget, plan, "the narrowest widths and the fewest channels that the spec allows")
+    smallest = smallest_plan(attachment)
+    if budget.allows(attachment.cost_model.count(smallest, budget.table)):
+        return
+    _check_others(attachment, budget, smallest, "the narrowest widths and the fewest channels that the spec allows")
+    assert budget.table is not None  # the other limits are within reach
+    if budget.limits["latency_ms"] < _EXACT * least_ms(attachment, budget.table, smallest, more_channels=True):
+        what = "the widths that are fastest by the latency table, and as few channels as the spec allows"
+        _refuse(attachment, budget, fastest_plan(attachment, budget.table), "latency_ms", what)
 
 
 def check_widths_reachable(attachment: Attachment, budget: Budget, narrowest: Plan) -> None:
     """The same for methods that remove no channels: `narrowest` is their smallest plan."""
     check_reachable(attachment, budget)
-    what = "the narrowest widths that are allowed, and all channels, as this method removes none"
-    _check_plan(attachment, budget, narrowest, what)
-
-
-def _check_plan(attachment: Attachment, budget: Budget, plan: Plan, what: str) -> None:
-    smallest = attachment.cost_model.count(plan, budget.table)
-    if budget.allows(smallest):
+    if budget.allows(attachment.cost_model.count(narrowest, budget.table)):
         return
-    broken = next(name for name, limit in budget.limits.items() if getattr(smallest, name) > limit)
-    parts = _largest_parts(attachment, smallest, broken)
+    channels = "and all channels, as this method removes none"
+    _check_others(attachment, budget, narrowest, f"the narrowest widths that are allowed, {channels}")
+    assert budget.table is not None
+    if budget.limits["latency_ms"] < _EXACT * least_ms(attachment, budget.table, narrowest):
+        fastest = fastest_widths(attachment, budget.table, narrowest)
+        what = f"the widths that are fastest by the latency table, {channels}"
+        _refuse(attachment, budget, fastest, "latency_ms", what)
+
+
+def _check_others(attachment: Attachment, budget: Budget, smallest: Plan, what: str) -> None:
+    """Refuse a budget where the narrowest widths are above a limit that is not one of milliseconds."""
+    cost = attachment.cost_model.count(smallest, budget.table)
+    for name, limit in budget.limits.items():
+        if name != "latency_ms" and getattr(cost, name) > limit:
+            _refuse(attachment, budget, smallest, name, what)
+
+
+def _refuse(attachment: Attachment, budget: Budget, plan: Plan, broken: str, what: str) -> NoReturn:
+    cost = attachment.cost_model.count(plan, budget.table)
+    parts = _largest_parts(attachment, cost, broken)
     raise BudgetError(
-        f"the budget of {budget} cannot be reached: with {what}, the network costs {budget.describe(smallest)}. Most "
+        f"the budget of {budget} cannot be reached: with {what}, the network costs {budget.describe(cost)}. Most "
         f"of it is {parts}. "
         "Raise the budget, or allow narrower widths (Spec.bits, Spec.input_bits, rules) or fewer channels (Spec.prune)"
     )

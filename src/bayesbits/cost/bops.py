@@ -172,10 +172,8 @@ class CostModel(nn.Module):
         plan.check(self.topology)
         device, dtype = self.macs.device, torch.float64
         widths = {name: torch.tensor(float(bits), dtype=dtype, device=device) for name, bits in plan.bits.items()}
-        on = {name: torch.zeros(self._gated[name], dtype=dtype, device=device) for name in plan.kept}
-        for name, kept in plan.kept.items():
-            on[name][list(kept)] = 1.0
-        inputs, outputs, _ = self._channels(self._present(self._values(on, dtype)))
+        on = self._channels_on(plan)
+        inputs, outputs = self.channel_counts(plan)
         shares = self.present_parts(on, dtype).tolist()
         bops, products = self.layer_bops(widths, on).tolist(), self._count_products(widths, shares)
         entries = zip(self.topology.unsupported, shares[len(products) :], strict=True)
@@ -200,6 +198,18 @@ class CostModel(nn.Module):
             tables=tables,
             products=products,
         )
+
+    def channel_counts(self, plan: Plan) -> tuple[Tensor, Tensor]:
+        """[layers], each: the numbers of input and of output channels that a plan leaves, in float64."""
+        inputs, outputs, _ = self._channels(self._present(self._values(self._channels_on(plan), torch.float64)))
+        return inputs, outputs
+
+    def _channels_on(self, plan: Plan) -> dict[str, Tensor]:
+        """For every layer that loses channels 1 for those that stay, and 0 for the others."""
+        on = {name: self.macs.new_zeros(self._gated[name], dtype=torch.float64) for name in plan.kept}
+        for name, kept in plan.kept.items():
+            on[name][list(kept)] = 1.0
+        return on
 
     def _count_products(self, widths: Mapping[str, Tensor], parts: list[float]) -> tuple[ProductCost, ...]:
         """The cost of every product of two activations; their shares are not known yet."""

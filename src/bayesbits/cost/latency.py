@@ -32,7 +32,8 @@ from bayesbits.records.latency_table import (
 from bayesbits.records.plan import FLOAT_BITS
 from bayesbits.records.topology import Layer, Topology
 
-_MOST_SAVED = 0.5  # the part of the layers' time by which a network may be faster than the sum of its layers
+MOST_SAVED = 0.5
+"""The part of the layers' time by which a network may be faster than the sum of its layers."""
 _WORDS = {CODES: "integers that emits codes", NUMBERS: "integers that emits numbers", FLOAT: "float"}
 
 
@@ -67,13 +68,14 @@ class LatencyModel(nn.Module):
         self.table = table
         shapes = {shape.name: shape for shape in table.layers}
         layers = [shapes[layer.name] for layer in topology.layers]
-        self._weights = [layer.parameter for layer in topology.layers]
-        self._activations = [layer.activation for layer in topology.layers]
-        self._emitted = [shape.emits for shape in layers]
+        self.tensors = tuple(
+            (layer.parameter, layer.activation, shape.emits)
+            for layer, shape in zip(topology.layers, layers, strict=True)
+        )
         inputs = _numbers(len(layer.in_channels) for layer in topology.layers)
         outputs = _numbers(len(layer.out_channels) for layer in topology.layers)
         elements = _numbers(shape.in_elements for shape in layers)
-        inner = _numbers(not topology.activation(name).network_input for name in self._activations) * elements
+        inner = _numbers(not topology.activation(name).network_input for _, name, _ in self.tensors) * elements
         inner = inner if inner.any() else elements
         buffers = {
             "in_knots": _padded([shape.in_counts or (1,) for shape in layers]),
@@ -96,27 +98,42 @@ class LatencyModel(nn.Module):
         `inputs` and `outputs` are the (expected) numbers of channels of every layer.
         """
         one = outputs.new_ones(())
-        weight = torch.stack([over.get(name, one) for name in self._weights])
-        activation = torch.stack([over.get(name, one) for name in self._activations])
-        codes = 1 - torch.stack([one if name is None else over.get(name, one) for name in self._emitted])
+        weight, activation, emitted = (
+            torch.stack([one if name is None else over.get(name, one) for name in names])
+            for names in zip(*self.tensors, strict=True)
+        )
+        return self.form_ms(weight, activation, emitted, inputs, outputs)
+
+    def form_ms(self, weight: Tensor, activation: Tensor, emitted: Tensor, inputs: Tensor, outputs: Tensor) -> Tensor:
+        """The same from the probabilities that the three tensors of every layer have more than 8 bits."""
+        codes = 1 - emitted
         integer = (1 - weight) * (1 - activation)
         ours, theirs = _basis(inputs, self.in_knots), _basis(outputs, self.out_knots)
         times = (self.times * ours[:, :, None] * theirs[:, None, :]).sum((2, 3))
-        emitted, summed, float_time = times[0], times[1], times[2]
         return (
-            integer * (codes * emitted + (1 - codes) * summed)
-            + (1 - integer) * (float_time + codes * (self.quantize[0] + self.quantize[1] * outputs))
+            integer * (codes * times[0] + (1 - codes) * times[1])
+            + (1 - integer) * (times[2] + codes * (self.quantize[0] + self.quantize[1] * outputs))
             + (1 - activation) * weight * (self.dequantize[0] + self.dequantize[1] * inputs)
         )
 
     def overhead_ms(self, over: Mapping[str, Tensor], wide: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """The expected milliseconds of everything but the layers; `wide` is like `over`, for more than 24 bits."""
         one = inputs.new_ones(())
-        above = (torch.stack([over.get(name, one) for name in self._activations]) * self.part).sum()
-        float_part = (torch.stack([wide.get(name, one) for name in self._activations]) * self.part).sum()
+        activations = [name for _, name, _ in self.tensors]
+        above = (torch.stack([over.get(name, one) for name in activations]) * self.part).sum()
+        float_part = (torch.stack([wide.get(name, one) for name in activations]) * self.part).sum()
         parts = torch.stack([1 - above, above - float_part, float_part])
+        return (parts * self.kind_overheads(inputs)).sum()
+
+    def kind_overheads(self, inputs: Tensor) -> Tensor:
+        """[kinds]: the overhead where all activations are of one kind."""
         weights = _basis(self.kept_share(inputs).expand(len(KINDS)), self.shares)
-        return (parts[:, None] * weights * self.overheads).sum()
+        return (weights * self.overheads).sum(1)
+
+    def least_overheads(self, inputs: Tensor) -> Tensor:
+        """[kinds]: the least of these with so many channels or more: an overhead below zero may fall with them."""
+        later = torch.where(self.shares > self.kept_share(inputs), self.overheads, torch.inf)
+        return torch.minimum(self.kind_overheads(inputs), later.min(1).values)
 
     def total_ms(
         self, layers: Tensor, over: Mapping[str, Tensor], wide: Mapping[str, Tensor], inputs: Tensor
@@ -126,7 +143,7 @@ class LatencyModel(nn.Module):
         An overhead below zero, of layers that are faster together, takes at most a part of their time away.
         """
         total = layers.sum()
-        return total + torch.maximum(self.overhead_ms(over, wide, inputs), -_MOST_SAVED * total)
+        return total + torch.maximum(self.overhead_ms(over, wide, inputs), -MOST_SAVED * total)
 
     def kept_share(self, inputs: Tensor) -> Tensor:
         """The part of the elements of the layers' inputs that is left."""

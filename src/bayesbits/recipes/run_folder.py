@@ -126,6 +126,8 @@ def unfinished(folder: Path, missing: str) -> str:
     state = load_state(folder)
     why = "it was interrupted, or is still running" if state is None else state.words
     way_out = f"Go on with: {resume_command(folder)}"
+    if state is not None and state.stage:
+        stage, way_out = f"{state.stage} has no point yet", f"Go on with: {state.command}"
     if state is not None and state.status == RUNNING:
         way_out = f"`bayesbits watch {quote(str(folder))}` shows how far it is"
     end = "" if why.endswith((".", "!", "?")) else "."

@@ -49,6 +49,10 @@ class RunState(Record):
     """Whether a signal or Ctrl-C ended it."""
     traceback: str = ""
     """Where it went wrong: the innermost calls."""
+    stage: str = ""
+    """What the process does where that is no stage of training, such as "post-training"; empty where it trains."""
+    points: int = 0
+    """How many points this stage leads to."""
     version: int = VERSION
     """The version of the JSON form."""
 
@@ -88,9 +92,13 @@ def load_state(folder: Path) -> RunState | None:
 
 
 @contextmanager
-def recorded(folder: Path, command: str) -> Iterator[None]:
-    """Inside, the folder says that this process runs; an error is kept there, and after the end there is nothing."""
-    state = RunState(os.getpid(), socket.gethostname(), _born(os.getpid()), command, _now())
+def recorded(folder: Path, command: str, stage: str = "", points: int = 0) -> Iterator[None]:
+    """Inside, the folder says that this process runs; an error is kept there, and after the end there is nothing.
+
+    `stage` and `points` as in `RunState`.
+    """
+    born = _born(os.getpid())
+    state = RunState(os.getpid(), socket.gethostname(), born, command, _now(), stage=stage, points=points)
     state.save(folder / STATE)
     try:
         yield

@@ -90,13 +90,19 @@ def _from_result(result: Result) -> list[Card]:
 
 
 def progress(run: Run) -> tuple[str, float] | None:
-    """The stage and epoch that a run has reached, in words, and the percentage of the stage; None before all stages."""
+    """The stage and epoch that a run has reached, in words, and the percentage of the stage; None before all stages.
+
+    Post-training has points in the place of epochs. The curves are those of the float training before it.
+    """
+    if run.state is not None and run.state.stage:
+        done, points = 0 if run.front is None else len(run.front.points), run.state.points
+        return f"{run.state.stage}, {done} of {points} points", 100 * done / max(points, 1)
     if not run.curves.stages:
         return None
     stage = run.curves.stages[-1]
-    done = max((point.epoch for point in (*stage.points, *stage.evaluations)), default=0.0)
-    words = f"{STAGES.get(stage.name, stage.name)}, epoch {done:.3g} of {stage.epochs:g}"
-    return words, 100 * done / max(stage.epochs, 1e-9)
+    epoch = max((point.epoch for point in (*stage.points, *stage.evaluations)), default=0.0)
+    words = f"{STAGES.get(stage.name, stage.name)}, epoch {epoch:.3g} of {stage.epochs:g}"
+    return words, 100 * epoch / max(stage.epochs, 1e-9)
 
 
 def _progress(run: Run) -> list[Card]:
@@ -104,9 +110,11 @@ def _progress(run: Run) -> list[Card]:
     reached = progress(run)
     if reached is None:
         return []
+    found = [Card("So far", f"{reached[1]:.0f}%", "", reached[0])]
+    if run.state is not None and run.state.stage:
+        return found
     stage = run.curves.stages[-1]
     points = (*stage.points, *stage.evaluations)
-    found = [Card("So far", f"{reached[1]:.0f}%", "", reached[0])]
     latest = {name: value for point in points for name, value in point.values.items()}
     if "task_loss" in latest:
         found.append(Card("Loss", f"{latest['task_loss']:.3g}", "", "of the task, at the latest step"))

@@ -76,7 +76,7 @@ def render_page(run: Run) -> str:
         front=None if run.front is None else front_chart(run.front, run.recipe, run.result),
         removed=_removed(run),
         repeat_command=_repeat_command(run),
-        resume_command=resume_command(run.folder),
+        resume_command=resume_command(run.folder) if run.state is None else run.state.command,
         posttrained=run.result is not None and run.result.method == POSTTRAINING,
         folder=quote(str(run.folder)),
         RECIPE=RECIPE,
