@@ -128,7 +128,9 @@ def class_metrics(ignored: int = IGNORED) -> tuple[Metric, Metric, Metric]:
     def right(output: Tensor, targets: Tensor) -> Tensor:
         classes, counted = output.shape[1], targets != ignored
         labels, found = targets[counted].long(), (output.argmax(1) == targets)[counted]
-        return torch.stack([torch.bincount(labels[found], minlength=classes), torch.bincount(labels, minlength=classes)])
+        return torch.stack(
+            [torch.bincount(labels[found], minlength=classes), torch.bincount(labels, minlength=classes)]
+        )
 
     def part(total: Tensor) -> float:
         found, examples = total.sum(1).tolist()
