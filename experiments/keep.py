@@ -110,7 +110,9 @@ def command_of(recipe: Recipe) -> str:
         overrides["search.mu"] = recipe.search.mu
     if recipe.model.checkpoint is not None:
         overrides["model.checkpoint"] = "FILE"
-    for key, value in {**overrides, "data.folder": "FOLDER", "seed": recipe.seed}.items():
+    if recipe.data.folder is not None:
+        overrides["data.folder"] = "FOLDER"
+    for key, value in {**overrides, "seed": recipe.seed}.items():
         words += ["--set", f"{key}={'none' if value is None else value_text(value)}"]
     return shlex.join(words)
 

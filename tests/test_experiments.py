@@ -265,7 +265,8 @@ def written():
 
 
 def test_finished_runs_become_files_with_their_commands(tmp_path, capsys, written):
-    write_run(tmp_path / "runs" / "a", "data.validation=288", "seed=0", "search.epochs=7", result=written)
+    overrides = ("data.validation=288", "seed=0", "search.epochs=7", "data.folder=/some/where")
+    write_run(tmp_path / "runs" / "a", *overrides, result=written)
     write_run(tmp_path / "runs" / "b", "seed=1", "spec.gates=sigmoid", result=written, budget="2% bops")
     write_run(tmp_path / "runs" / "c", "seed=2", result="")
     (tmp_path / "runs" / "no run").mkdir()
