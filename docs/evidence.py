@@ -1,106 +1,125 @@
-"""The evidence among the results: searches as means over seeds, beside published points.
-
-A search is a file `RECIPE-SETTING-seedN.json` in experiments/results. Those with `validation` in their names had images
-held back to choose settings by, and stand in a table of their own.
-"""
+"""The tables of evidence among the results: searches as means over seeds, beside published points and targets."""
 
 import json
-import re
-from collections.abc import Mapping, Sequence
-from math import sqrt
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
-from bayesbits.report.paper_points import POINTS
+from bayesbits.report.paper_points import OTHERS, PAPER, POINTS
+from docs.ablations import planned
+from docs.pareto import method_means
+from docs.searches import EXPERIMENTS, Search, accuracy_text, cost_text, searches, seeds_text
+from docs.targets import targets, verdicts
 
-ROOT = Path(__file__).parent.parent
-EXPERIMENTS = ROOT / "experiments" / "results"
 BUDGETS = ("6.25% bops", "4% bops", "2.5% bops", "1.5% bops", "half of the 8/8 size", "a third of the 8/8 size")
+COLUMNS = ("search", "seeds", "epochs", "float", "accuracy", "bit operations", "ONNX file", "seconds")
+TITLES = {
+    "mnist-lenet5": "LeNet-5 on MNIST",
+    "cifar10-vgg7": "VGG-7 on CIFAR-10",
+    "cifar10-resnet18": "ResNet-18 (3 x 3 stem) on CIFAR-10",
+    "cifar10-resnet20": "ResNet-20 on CIFAR-10, from published weights",
+    "fashion-lenet5": "LeNet-5 on Fashion-MNIST",
+    "digits-lenet5": "LeNet-5 on scikit-learn's digits",
+}
 
-Result = Mapping[str, Any]
 Row = dict[str, Any]
 
 
-def groups(chosen: bool, folder: Path = EXPERIMENTS) -> dict[str, list[Result]]:
-    """The searches by their names without seeds; `chosen`: those that had images held back to choose settings by."""
-    found: dict[str, list[Result]] = {}
-    for path in sorted(folder.glob("*.json")):
-        result = json.loads(path.read_text())
-        if "relative_bops" in result and chosen == ("validation" in path.stem):
-            found.setdefault(re.sub(r"-seed\d+$", "", path.stem), []).append(result)
-    return found
+@dataclass(frozen=True)
+class Table:
+    """The searches of a network on a data set, beside published points."""
+
+    title: str
+    rows: list[Row]
+    notes: list[str]
+    """What was reached of the targets."""
+    commands: list[str]
+    """Those of the first seeds."""
 
 
-def rows(chosen: bool, folder: Path = EXPERIMENTS) -> list[Row]:
-    """A row for each group of searches; before those of a recipe stand the points that were published for it."""
-    found: list[Row] = []
-    told: set[str] = set()
-    for name, results in groups(chosen, folder).items():
-        first = results[0]
-        if not chosen:
-            found += published(base(first["recipe"]), told)
-        float_accuracies = [result["float_accuracy"] for result in results if result["float_accuracy"] is not None]
-        epochs = [first["float_epochs"], first["epochs"], first["finetune_epochs"]]
-        found.append(
-            {
-                "search": f"`{name}`",
-                "seeds": len(results),
-                "epochs": " + ".join(str(number) for number in epochs if number),
-                "float": f"{fmean(float_accuracies):.2f}%" if float_accuracies else "",
-                "accuracy": f"{mean_and_error([result['accuracy'] for result in results], 2)}%",
-                "bit operations": f"{mean_and_error([result['relative_bops'] for result in results], 3)}%",
-                "weights": f"{fmean(result['weight_bytes'] for result in results) / 1000:,.0f} kB",
-                "seconds": f"{fmean(result['seconds'] for result in results):.0f}",
-                "device": first["device"],
-            }
-        )
-    return found
+def experiments(folder: Path = EXPERIMENTS) -> list[Table]:
+    """A table for every network and data set."""
+    apart = {name for _, name, _ in planned()} - {target.search for target in targets()}  # in the table of ablations
+    own: dict[str, list[Search]] = {}
+    for search in sorted(searches(folder), key=lambda one: (one.recipe, -one.cost.mean)):
+        if not search.choosing and search.name not in apart:
+            own.setdefault(search.base, []).append(search)
+    order = [*(base for base in TITLES if base in own), *(base for base in own if base not in TITLES)]
+    return [_table(base, own[base], folder) for base in order]
 
 
-def published(recipe: str, told: set[str]) -> list[Row]:
-    """The points of the paper and of later work for a recipe, once."""
-    if recipe in told or recipe not in POINTS:
-        return []
-    told.add(recipe)
-    return [
-        {
-            "search": f"{point.method} ({source}, {recipe})", "seeds": "", "epochs": "", "float": "",
-            "accuracy": f"{point.accuracy:.2f}%", "bit operations": f"{point.relative_bops:.2f}%", "weights": "",
-            "seconds": "", "device": "",
-        }
-        for source, points in POINTS[recipe].items() for point in points
-    ]  # fmt: skip
+def _table(base: str, found: Sequence[Search], folder: Path) -> Table:
+    reached = verdicts(folder)
+    rows = [search_row(one) | {"ONNX file": onnx_accuracy(one.name, folder), "seconds": one.seconds} for one in found]
+    notes = [f"`{one.name}`: {reached[one.name]}" for one in found if one.name in reached]
+    return Table(TITLES.get(base, base), [*rows, *published(base)], notes, [one.command for one in found])
 
 
-def base(recipe: str) -> str:
-    """The recipe with the paper's settings for the same network and data."""
-    return recipe.removesuffix("-distilled")
-
-
-def mean_and_error(values: Sequence[float], digits: int) -> str:
-    """The mean, and its standard error where there are several values."""
-    mean = f"{fmean(values):.{digits}f}"
-    if len(values) == 1:
-        return mean
-    return f"{mean} +- {stdev(values) / sqrt(len(values)):.{digits}f}"
-
-
-def methods() -> list[Row]:
-    """The rows of every method that was trained on VGG-7."""
-    results = json.loads((EXPERIMENTS / "methods-cifar10-vgg7.json").read_text())["rows"]
-    return [
-        {
-            "method": row["row"],
-            "setting": row["setting"],
-            "seed": row["seed"],
-            "epochs": row["epochs"],
-            "accuracy": f"{row['accuracy']:.2f}%",
-            "bit operations": f"{row['relative_bops']:.3f}%",
-            "deployed": row["deployed"] if row["deployed"][0].isdigit() else "no",
-        }
-        for row in results
+def choices(folder: Path = EXPERIMENTS) -> Table:
+    """The searches that had images held back to choose settings by."""
+    found = [search for search in searches(folder) if search.choosing]
+    rows = [
+        search_row(one) | {"held-back images": "not kept" if one.held_back is None else f"{one.held_back:.2f}%"}
+        for one in found
     ]
+    return Table("Settings", rows, [], [one.command for one in found])
+
+
+def search_row(search: Search) -> Row:
+    """What every table of searches has."""
+    return {
+        "search": f"`{search.name}`",
+        "seeds": seeds_text(search.seeds),
+        "epochs": search.epochs,
+        "float": "" if search.float_accuracy is None else accuracy_text(search.float_accuracy),
+        "accuracy": accuracy_text(search.accuracy),
+        "bit operations": cost_text(search.cost),
+    }
+
+
+def onnx_accuracy(name: str, folder: Path = EXPERIMENTS) -> str:
+    """The accuracy of the ONNX file of one seed in onnxruntime on the whole test set; empty where it was not tested."""
+    path = folder / f"whole-test-set-{name}.json"
+    if not path.exists():
+        return ""
+    found = json.loads(path.read_text())
+    return f"{found['accuracy']['fast']:.2f}% (seed {found['seed']})"
+
+
+def published(base: str) -> list[Row]:
+    """The points of the paper and of later work for a network, in the same columns."""
+    rows = []
+    for kind in (PAPER, OTHERS):
+        for point in POINTS.get(base, {}).get(kind, ()):
+            accuracy, cost = ("" if one is None else f" ± {one:.2f}" for one in point.errors or (None, None))
+            row = dict.fromkeys(COLUMNS, "")
+            row |= {"search": f"{point.method} ({kind})", "accuracy": f"{point.accuracy:.2f}{accuracy}%"}
+            rows.append(row | {"bit operations": f"{point.relative_bops:.2f}{cost}%"})
+    return rows
+
+
+def methods(folder: Path = EXPERIMENTS) -> list[tuple[str, list[Row], str]]:
+    """For every table of methods the recipe, its rows as means over seeds, and its command."""
+    found = []
+    for path in sorted(folder.glob("methods-*.json")):
+        content = json.loads(path.read_text())
+        deployed = {(row["row"], row["setting"]): row["deployed"] for row in content["rows"] if "error" not in row}
+        rows = [
+            {
+                "method": name,
+                "setting": setting,
+                "seeds": seeds_text(len(accuracy.values)),
+                "epochs": epochs,
+                "accuracy": accuracy_text(accuracy),
+                "bit operations": cost_text(cost),
+                "deployed": deployed[name, setting] if deployed[name, setting][0].isdigit() else "no",
+            }
+            for (name, setting, epochs), accuracy, cost in method_means(content["rows"])
+        ]
+        rows.sort(key=lambda row: (row["setting"], row["method"]))
+        found.append((path.stem.removeprefix("methods-"), rows, content["command"]))
+    return found
 
 
 def within_budgets() -> list[Row]:

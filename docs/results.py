@@ -1,4 +1,4 @@
-"""The tables on the page of results, made from experiments/results/*.json and benchmarks/results/*.json.
+"""The tables and figures on the page of results, made from experiments/results/*.json and benchmarks/results/*.json.
 
 `tables()` gives them as Markdown, by name; `conf.py` puts them where the page says `{{ name }}`. No figure is typed.
 """
@@ -9,7 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from docs import evidence
+from docs import class_figures, evidence, figures
+from docs.ablations import ablation_rows
+from docs.front_plot import front_plot
+from docs.pareto import EXPERIMENTS_SHOWN, Experiment, caption, pareto
+from docs.searches import Search
+from docs.targets import target_rows
 
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = ROOT / "experiments" / "results"
@@ -22,12 +27,22 @@ Row = Mapping[str, Any]
 
 
 def tables() -> dict[str, str]:
-    """Every table, by the name that the page calls it."""
+    """Every table and figure, by the name that the page calls it."""
     return {
-        "searches": markdown(evidence.rows(chosen=False)),
-        "choices": markdown(evidence.rows(chosen=True)),
-        "methods": markdown(evidence.methods()),
+        "targets": markdown(target_rows()),
+        "searches": "\n\n".join(experiment_tables()),
+        "pareto_mnist": pareto_figure(EXPERIMENTS_SHOWN[0]),
+        "pareto_cifar10": pareto_figure(EXPERIMENTS_SHOWN[1]),
+        "choices": with_commands(evidence.choices()),
+        "methods": "\n\n".join(method_tables()),
+        "ablations": markdown(ablation_rows()),
+        "layers": figure_of("layers", figures.layers),
+        "gates": figure_of("history", figures.gates),
+        "decomposition": decomposition_figure(),
+        "fine_tuning": rows_or_words(class_figures.fine_tuning(), "No search with fine-tuning has been kept yet."),
+        "classes": classes_figure(),
         "within_budgets": markdown(evidence.within_budgets()),
+        "front_plot": figure(front_plot().svg()),
         "minilm": markdown(evidence.minilm()),
         "whole_test_set": whole_test_set(),
         "fronts": "\n\n".join(front(name, costs) for name, costs in FRONTS.items()),
@@ -46,6 +61,68 @@ def tables() -> dict[str, str]:
         "quantizer_gpu": benchmark("quantizer-h200", "quantizer", QUANTIZER, lambda row: row["device"] == "cuda"),
         "quantizer_cpu": benchmark("quantizer-cpu", "quantizer", QUANTIZER),
     }
+
+
+def experiment_tables() -> list[str]:
+    """A heading, a table and the commands of every network and data set."""
+    return [f"### {table.title}\n\n{with_commands(table)}" for table in evidence.experiments()]
+
+
+def method_tables() -> list[str]:
+    """A heading, a table and the command of every recipe that other methods were trained in."""
+    return [
+        f"### Recipe {recipe}\n\n{markdown(rows)}\n\nCommand: `{command}`"
+        for recipe, rows, command in evidence.methods()
+    ]
+
+
+def with_commands(table: evidence.Table) -> str:
+    """A table, with what was reached and the commands under it."""
+    if not table.rows:
+        return "None has been kept yet."
+    notes = [f"- {note}" for note in table.notes]
+    return "\n".join([markdown(table.rows), "", *notes, "", "```bash", *table.commands, "```"])
+
+
+def rows_or_words(rows: list[dict[str, Any]], words: str) -> str:
+    """A table, or what is said where there are no rows."""
+    return markdown(rows) if rows else words
+
+
+def figure(svg: str, words: str = "") -> str:
+    """A figure as a part of the page, with words under it."""
+    return f"```{{raw}} html\n<figure>{svg}</figure>\n```\n\n{words}".rstrip()
+
+
+def figure_of(needs: str, draw: Callable[[Search], str]) -> str:
+    """A figure of the search that has what it needs."""
+    search = figures.chosen(needs)
+    return figure(draw(search)) if search is not None else "No result that is kept has what this figure needs."
+
+
+def pareto_figure(experiment: Experiment) -> str:
+    """A plot of accuracy over cost, with what it cannot show under it."""
+    plot, below = pareto(experiment)
+    svg = plot.svg()  # which decides about the labels
+    return figure(svg, caption(plot, below))
+
+
+def classes_figure() -> str:
+    """The change of each class's accuracy, and the answer in words."""
+    search = figures.chosen("float_class_accuracies", whole=True)
+    if search is None:
+        return "No result that is kept has the accuracies of single classes."
+    return figure(class_figures.classes(search), class_figures.class_sentence(search))
+
+
+def decomposition_figure() -> str:
+    """The decomposition of a tensor, with the command of its run."""
+    found = figures.decompositions()
+    if not found:
+        return "No decomposition has been kept yet (`python -m experiments.decomposition`)."
+    return figure(
+        figures.decomposition(found[0]), f"{found[0]['bits']} bits are kept. The run: `{found[0]['command']}`."
+    )
 
 
 def whole_test_set() -> str:

@@ -1,6 +1,7 @@
 """What the experiments conclude from their figures, and the conversion of CIFAR-10's mosaics."""
 
 import json
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
@@ -12,7 +13,11 @@ from PIL import Image
 from torch import nn
 
 import bayesbits as bb
+from bayesbits import recipes
 from bayesbits.cli.sweep import SweepOptions, planned_runs
+from bayesbits.compression.smallest_plan import check_reachable
+from bayesbits.recipes.factories import build_model
+from bayesbits.recipes.result import method_of
 from bayesbits.records.front import Front, Point
 from bayesbits.records.plan import Plan
 from bayesbits.zoo import data
@@ -21,6 +26,7 @@ from experiments.efficientnet_lite0 import between
 from experiments.foreign_networks import random_plan
 from experiments.front_picture import draw_fronts
 from experiments.fronts import compare
+from experiments.keep import RESULTS, history, keep, name_of, text_of
 from experiments.methods import FLOAT_ROW, Results, Row, chosen, recipe_of, rows, summary, table
 from experiments.methods import parse as parse_methods
 from experiments.posttrain import as_typed, parse, thinned, to_round
@@ -233,15 +239,135 @@ def test_plans_for_foreign_networks_lose_three_of_ten_removable_channels():
     assert plan == random_plan(topology)
 
 
-def test_the_list_of_the_evidence_names_recipes_that_can_be_run(tmp_path):
-    options = SweepOptions(recipes=("experiments/evidence.toml",), output=tmp_path)
-    recipes = [run.recipe for run in planned_runs(options)]
-    assert {recipe.seed for recipe in recipes} == {0, 1, 2}
-    ours = [recipe for recipe in recipes if recipe.name == "cifar10-vgg7-distilled"]
-    assert {str(recipe.search.budget) for recipe in ours} == {
-        f"{cost}% bops" for cost in ("0.45", "0.35", "0.28", "0.2")
+def gates(step: int, bits: int) -> dict:
+    return {
+        "phase": "search", "event": "gates", "step": step, "relative_bops": float(step), "bits": {"a.weight": bits},
+        "kept": {"a": 10 - bits}, "probabilities": {"a.weight": {"4": 1 / step}},
+    }  # fmt: skip
+
+
+def write_run(folder: Path, *overrides: str, result: str = "{}", **options: str) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "recipe.toml").write_text(recipes.to_toml(recipes.load("digits-lenet5", overrides, **options)))
+    if result:
+        (folder / "result.json").write_text(result)
+    lines = [*(gates(step, 8 if step < 60 else 2) for step in range(1, 101)), {"phase": "search", "event": "evaluate"}]
+    lines[-1] |= {"step": 100, "validation_accuracy": 98.0}
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+@pytest.fixture
+def written():
+    """The text of a run's result.json."""
+    plain = json.loads((RESULTS / "mnist-lenet5-mu0.01-seed0.json").read_text())
+    return json.dumps(plain | {"recipe": "digits-lenet5"})
+
+
+def test_finished_runs_become_files_with_their_commands(tmp_path, capsys, written):
+    overrides = ("data.validation=288", "seed=0", "search.epochs=7", "data.folder=/some/where")
+    write_run(tmp_path / "runs" / "a", *overrides, result=written)
+    write_run(tmp_path / "runs" / "b", "seed=1", "spec.gates=sigmoid", result=written, budget="2% bops")
+    write_run(tmp_path / "runs" / "c", "seed=2", result="")
+    (tmp_path / "runs" / "no run").mkdir()
+    first, second = keep(tmp_path / "runs", tmp_path)
+    assert capsys.readouterr().err == "c: not finished, left out\n"
+    assert first.name == "digits-lenet5-7epochs-validation-mu0.01-seed0.json"
+    assert second.name == "digits-lenet5-gates-sigmoid-budget2.00-seed1.json"
+    content, other = json.loads(first.read_text()), json.loads(second.read_text())
+    assert content["command"] == (
+        "bayesbits search digits-lenet5 --set data.validation=288 --set search.epochs=7 --set data.folder=FOLDER "
+        "--set seed=0"
+    )
+    assert "--budget '2% bops' --set spec.gates=sigmoid" in other["command"]
+    assert content["validation_accuracy"] == 98.0
+    assert content["history"]["bits"]["a.weight"][-1] == 2
+    assert "history" not in other  # of one seed
+    assert {key: content[key] for key in json.loads(written)} == json.loads(written)
+    assert keep(tmp_path / "runs" / "a", tmp_path) == [first]  # again, and a single run
+
+
+def test_a_kept_file_of_another_run_is_not_overwritten_and_nothing_to_keep_is_an_error(tmp_path, written):
+    (path,) = keep(write_run(tmp_path / "run", "finetune.distillation=0.5", result=written), tmp_path)
+    before = path.read_text()
+    with pytest.raises(SystemExit, match=r"is of another run: .*finetune.distillation=0.5 .*distillation=0.25"):
+        keep(write_run(tmp_path / "other", "finetune.distillation=0.25", result=written), tmp_path)
+    assert path.read_text() == before
+    with pytest.raises(SystemExit, match="holds no runs"):
+        keep(tmp_path / "nothing", tmp_path)
+    write_run(tmp_path / "damaged", result="{")
+    with pytest.raises(ValueError, match="is damaged"):
+        keep(tmp_path / "damaged", tmp_path)
+
+
+def test_a_history_has_a_few_of_the_times_and_always_the_last():
+    found = history([gates(step, 8 if step < 60 else 2) for step in range(1, 101)])
+    assert len(found["part"]) == 40
+    assert (found["part"][0], found["part"][-1], found["relative_bops"][-1]) == (0.01, 1.0, 100.0)
+    assert [found["bits"]["a.weight"][place] for place in (0, 22, 25, -1)] == [8, 8, 2, 2]
+    assert (found["kept"]["a"][0], found["kept"]["a"][-1]) == (2, 8)
+    assert found["probabilities"]["a.weight"]["4"][0] == 1.0
+    assert len(history([gates(1, 8), gates(2, 4)])["part"]) == 2
+    assert history([{"event": "train"}]) is None
+    assert json.loads(text_of({"a": [1], "history": found}))["history"] == found
+
+
+def planned(path: str, folder: Path) -> list[recipes.Recipe]:
+    return [run.recipe for run in planned_runs(SweepOptions(recipes=(path,), output=folder))]
+
+
+def test_the_list_of_the_evidence_has_every_target_with_three_seeds(tmp_path):
+    found = planned("experiments/evidence.toml", tmp_path)
+    (tmp_path / "resnet20.th").touch()
+    weights = [f"model.checkpoint={tmp_path / 'resnet20.th'}"]  # it has a command of its own, in the comment
+    found += [
+        recipes.load("cifar10-resnet20-distilled", [*weights, f"seed={seed}"], budget="1.5% bops") for seed in range(3)
+    ]
+    runs = {(name_of(recipe), recipe.seed) for recipe in found}
+    targets = tomllib.loads(Path("experiments/targets.toml").read_text())["targets"]
+    assert len(targets) == 11
+    for target in targets:
+        assert {(target["search"], seed) for seed in range(3)} <= runs, target
+    assert all(recipe.search.distillation == 0.5 for recipe in found if recipe.search.budget is not None)
+    assert all(recipe.name.endswith("-distilled") for recipe in found if recipe.search.budget is not None)
+
+
+def test_ablations_are_at_one_cost_each_differs_and_has_a_name_of_its_own(tmp_path):
+    found = planned("experiments/ablations.toml", tmp_path)
+    assert {recipe.seed for recipe in found} == {0, 1, 2}
+    assert {(recipe.model.name, str(recipe.search.budget)) for recipe in found} == {
+        ("vgg7", "0.45% bops"),
+        ("resnet18", "0.5% bops"),
     }
-    assert all(recipe.search.distillation == 0.5 and recipe.float_training is not None for recipe in ours)
+    first = [recipe for recipe in found if recipe.seed == 0]
+    assert len({name_of(recipe) for recipe in first}) == len({recipe.description for recipe in first}) == len(first)
+    assert {method_of(recipe.spec) for recipe in first} == {
+        "bayesian_bits", "bayesian_bits_quantization_only", "bayesian_bits_pruning_only",
+    }  # fmt: skip
+    penalties = {recipe.spec.penalty for recipe in first}
+    assert penalties == {"paper", "expected_bops", "variational"}
+    assert {recipe.spec.residual_bits for recipe in first if recipe.model.name == "resnet18"} == {None, 8, "learned"}
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("path", ["experiments/evidence.toml", "experiments/ablations.toml"])
+def test_every_listed_run_can_start(path, tmp_path):
+    """The network is built and attached to, and its budget can be reached; nothing is trained."""
+    seen = set()
+    for recipe in planned(path, tmp_path):
+        key = (recipe.model.name, repr(recipe.spec), str(recipe.search.budget))
+        if key in seen:
+            continue
+        seen.add(key)
+        model = build_model(recipe.model.name, recipe.model.options, 10)[0]
+        shape = (1, 28, 28) if recipe.model.name == "lenet5" else (3, 32, 32)
+        compressor = bb.attach(model, torch.zeros(2, *shape), recipe.spec)
+        if recipe.search.budget is not None:
+            check_reachable(compressor.attachment, recipe.search.budget)
+        if recipe.description.endswith("at 4/8"):
+            bits = compressor.plan().bits
+            assert {bits[name] for name in bits if name.endswith(".weight")} == {4}
+            assert {bits[name] for name in bits if name.endswith(".input")} == {8}
 
 
 @pytest.mark.parametrize("name", ["run time 4/8", "weights alone, 4 bits, level 4"])

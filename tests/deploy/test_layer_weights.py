@@ -140,3 +140,28 @@ def test_stored_weights_are_those_of_the_record():
         assert found.codes is small.integer.codes(layer.name)
         assert found.steps is small.integer.steps(layer.name)
         assert found.bias is small.integer.bias(layer.name)
+
+
+def test_without_folding_weights_are_rounded_alone_and_the_factors_are_in_the_steps(tmp_path):
+    """Factors of 2 and -3: one grid for both channels while training, and a step for each in the deployed layer."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2, eps=0.0), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
+    with torch.no_grad():
+        model[1].weight.copy_(torch.tensor([1.0, -1.5]))
+        model[1].running_var.fill_(0.25)
+    model.eval()
+    inputs = torch.rand(4, 1, 4, 4)
+    compressor = bb.attach(model, inputs, bb.Spec(bits=(4,), prune=False, fold_batch_norm=False))
+    compressor.calibrate([inputs])
+    compressor.fix()
+    (layer,) = (one for one in compressor.topology.layers if one.norm is not None)
+    with torch.no_grad():
+        found = read_weights(compressor, layer, torch.tensor([True, True]))
+        own = model[0].parts.weight.codes(model[0].weight)
+    step = model[0].parts.weight.step().item()
+    torch.testing.assert_close(found.steps, torch.tensor([2 * step, 3 * step]))
+    assert torch.equal(found.codes[0], own[0].to(found.codes.dtype))
+    assert torch.equal(found.codes[1], -own[1].to(found.codes.dtype))  # a negative factor turns them round
+    small = bb.deploy(compressor)
+    bb.export_onnx(small, inputs, tmp_path / "small.onnx")
+    bb.verify(compressor, small, tmp_path / "small.onnx", inputs)

@@ -1,59 +1,66 @@
-"""The evidence: searches with the same name but for the seed are one row, with mean and standard error."""
-
-import json
+"""The tables of evidence: searches of a network beside published points, targets, ONNX files and commands."""
 
 import pytest
 
-from docs.evidence import groups, mean_and_error, methods, minilm, rows, within_budgets
-
-
-def result(recipe, accuracy, **other):
-    return {
-        "recipe": recipe, "accuracy": accuracy, "float_accuracy": None, "relative_bops": 0.5, "epochs": 3,
-        "float_epochs": 0, "finetune_epochs": 2, "weight_bytes": 2000, "seconds": 10, "device": "cpu",
-    } | other  # fmt: skip
+from docs.evidence import choices, experiments, methods, minilm, within_budgets
+from tests.docs.kept import result, write
 
 
 @pytest.fixture
 def folder(tmp_path):
-    files = {
-        "cifar10-vgg7-mu0.1-seed0": result("cifar10-vgg7", 92.0),
-        "cifar10-vgg7-mu0.1-seed1": result("cifar10-vgg7", 93.0, relative_bops=0.3),
-        "cifar10-vgg7-mu0.1-seed2": result("cifar10-vgg7", 94.0, relative_bops=0.4),
-        "digits-seed0": result("digits-lenet5", 99.0, float_accuracy=98.0, float_epochs=4),
-        "digits-validation-seed0": result("digits-lenet5", 50.0),
-        "something-else": {"rows": []},
-    }
-    for name, content in files.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps(content))
-    return tmp_path
+    return write(
+        tmp_path,
+        cifar10_vgg7_mu0__1_seed0=result("cifar10-vgg7", 92.0, relative_bops=0.3, epochs=300),
+        cifar10_vgg7_mu0__01_seed0=result("cifar10-vgg7", 93.0, mu=0.01, epochs=300),
+        cifar10_vgg7_distilled_prune_false_budget0__45_seed0=result("cifar10-vgg7-distilled", 90.0),
+        cifar10_vgg7_distilled_validation_mu0__1_seed0=result("cifar10-vgg7-distilled", 91.0, validation_accuracy=95.0),
+        mine_mu0__1_seed0=result("mine", 50.0),
+        whole_test_set_cifar10_vgg7_mu0__1={"seed": 0, "accuracy": {"fast": 91.987, "deployed": 0.0}},
+    )
 
 
-def test_searches_are_grouped_by_name_without_the_seed(folder):
-    assert {name: len(found) for name, found in groups(False, folder).items()} == {"cifar10-vgg7-mu0.1": 3, "digits": 1}
-    assert list(groups(True, folder)) == ["digits-validation"]
+def test_every_network_has_a_table_with_published_points_verdicts_and_commands(folder):
+    vgg, mine = experiments(folder)
+    assert (vgg.title, mine.title) == ("VGG-7 on CIFAR-10", "mine")
+    names = [row["search"] for row in vgg.rows]
+    assert names[:2] == ["`cifar10-vgg7-mu0.01`", "`cifar10-vgg7-mu0.1`"]  # by cost, and no ablation
+    assert names[2] == "Bayesian Bits, mu 0.1 (the paper)"
+    assert "GETA (2025) (other work)" in names
+    assert vgg.rows[2]["accuracy"] == "91.96 ± 0.04%"
+    assert [row.keys() for row in vgg.rows] == [vgg.rows[0].keys()] * len(names)
+    assert [row["ONNX file"] for row in vgg.rows[:2]] == ["", "91.99% (seed 0)"]
+    assert (vgg.rows[0]["seeds"], vgg.rows[0]["accuracy"], vgg.rows[0]["seconds"]) == ("1 seed", "93.00%", "10")
+    assert vgg.notes[0] == (
+        "`cifar10-vgg7-mu0.01`: 0.13 points behind, with 1 seed of 3; wanted are 93.23 ± 0.10% at 0.51%"
+    )
+    assert vgg.commands[1] == "bayesbits search cifar10-vgg7 --set search.mu=0.1 --set seed=0"
+    assert len(mine.rows) == 1
 
 
-def test_a_row_is_the_mean_with_its_standard_error_and_the_published_points_stand_before(folder):
-    *published, vgg, digits = rows(False, folder)
-    assert (vgg["accuracy"], vgg["bit operations"]) == ("93.00 +- 0.58%", "0.400 +- 0.058%")
-    assert (vgg["seeds"], vgg["epochs"], vgg["float"]) == (3, "3 + 2", "")
-    assert (digits["accuracy"], digits["float"], digits["epochs"]) == ("99.00%", "98.00%", "4 + 3 + 2")
-    assert ("Bayesian Bits, mu 0.1 (the paper, cifar10-vgg7)", "91.96%") in [
-        (row["search"], row["accuracy"]) for row in published
+def test_searches_that_choose_settings_have_a_table_of_their_own(folder):
+    table = choices(folder)
+    assert [(row["search"], row["held-back images"]) for row in table.rows] == [
+        ("`cifar10-vgg7-distilled-validation-mu0.1`", "95.00%")
     ]
 
 
-def test_the_standard_error_is_that_of_the_mean():
-    assert mean_and_error([1.0], 2) == "1.00"
-    assert mean_and_error([1.0, 3.0], 1) == "2.0 +- 1.0"
+def test_methods_are_means_over_seeds_and_failures_are_left_out(tmp_path):
+    plain = {"row": "LSQ 4/4", "setting": "plain", "epochs": 3, "relative_bops": 1.5, "deployed": "8 of 8 layers"}
+    rows = [plain | {"seed": seed, "accuracy": 90.0 + seed} for seed in range(3)]
+    rows += [plain | {"seed": 0, "accuracy": 95.0, "setting": "tricks", "deployed": "no: why"}]
+    rows += [{"row": "DQ", "setting": "plain", "seed": 0, "error": "ValueError"}]
+    write(tmp_path, methods_mnist_lenet5={"command": "a command", "rows": rows})
+    ((recipe, found, command),) = methods(tmp_path)
+    assert (recipe, command, len(found)) == ("mnist-lenet5", "a command", 2)
+    assert (found[0]["accuracy"], found[0]["seeds"], found[0]["setting"]) == ("91.00 ± 0.58%", "3 seeds", "plain")
+    assert (found[1]["accuracy"], found[1]["deployed"]) == ("95.00%", "no")
 
 
 def test_the_kept_results_are_on_the_page():
-    searches = {row["search"]: row for row in rows(chosen=False)}
-    assert searches["`mnist-lenet5-mu0.01`"]["seeds"] == 3
-    assert searches["`cifar10-vgg7-mu0.1`"]["accuracy"] == "92.45%"
-    assert {"LSQ 2/2", "LSQ 4/4"} <= {row["method"] for row in methods()}
+    searches = {row["search"]: row for table in experiments() for row in table.rows}
+    assert searches["`mnist-lenet5-mu0.01`"]["seeds"] == "3 seeds"
+    assert searches["`mnist-lenet5-mu0.01`"]["accuracy"] == "99.33 ± 0.03%"
+    assert {"LSQ 2/2", "LSQ 4/4"} <= {row["method"] for _, rows, _ in methods() for row in rows}
     assert [row["network"] for row in within_budgets()] == [f"`budgets-resnet{depth}`" for depth in (20, 32, 44, 56)]
     assert within_budgets()[1]["1.5% bops"] == "90.99 / 89.50"
     ours, peer = (

@@ -1,6 +1,11 @@
 """The tables of results: which points count, and how rows become Markdown."""
 
-from docs.results import best_within, front, markdown
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+from docs.evidence import Table
+from docs.results import best_within, front, markdown, tables, with_commands
 
 
 def test_the_best_point_within_a_cost_is_the_most_accurate_one_that_costs_no_more():
@@ -21,3 +26,32 @@ def test_a_front_is_the_mean_over_seeds_and_a_dash_where_a_seed_has_no_point():
     lines = front("posttrain-resnet20", (2.71, 1.8)).splitlines()
     assert lines[2] == "| 2.71 | 89.54 | 89.59 | 90.86 | 90.67 | 91.21 |"
     assert lines[3] == "| 1.8 | 82.71 | - | 88.81 | 87.60 | 90.79 |"
+
+
+def test_everything_that_the_page_names_is_made_and_figures_are_whole():
+    made = tables()
+    named = re.findall(r"{{ (\w+) }}", Path("docs/results.md").read_text())
+    assert sorted(named) == sorted(made)
+    drawn = {name: re.findall(r"<svg.*?</svg>", text, re.DOTALL) for name, text in made.items() if "{raw} html" in text}
+    assert drawn.keys() >= {
+        "pareto_mnist",
+        "pareto_cifar10",
+        "layers",
+        "gates",
+        "decomposition",
+        "classes",
+        "front_plot",
+    }
+    for name, (svg,) in drawn.items():
+        root = ElementTree.fromstring(svg)
+        width, height = map(float, root.get("viewBox").split()[2:])
+        for one in root.iter():
+            x, y = float(one.get("x") or 0), float(one.get("y") or 0)
+            assert 0 <= x <= width, (name, one.attrib)
+            assert 0 <= y <= height, (name, one.attrib)
+
+
+def test_a_table_without_rows_says_so():
+    assert with_commands(Table("a", [], [], [])) == "None has been kept yet."
+    found = with_commands(Table("a", [{"a": 1}], ["behind"], ["bayesbits search a", "bayesbits search b"]))
+    assert found.splitlines()[-6:] == ["- behind", "", "```bash", "bayesbits search a", "bayesbits search b", "```"]

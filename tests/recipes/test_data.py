@@ -67,6 +67,18 @@ def test_images_that_are_not_standardized_go_from_black_to_white(tmp_path):
     assert all(images.min() >= 0 and images.max() <= 1 for images, _ in photographs.test)
 
 
+def test_images_for_published_weights_have_the_statistics_of_imagenet(tmp_path):
+    overrides = [*made_for("cifar10-vgg7", tmp_path), "data.standardize=imagenet"]
+    cifar = zoo.load("cifar10", tmp_path)
+    images = torch.cat([images for images, _ in open_data(config("cifar10-vgg7", *overrides), CPU, seed=0).test])
+    pixels = cifar.test.images[:, 1] / 255
+    torch.testing.assert_close(images[:, 1], (pixels - 0.456) / 0.224)
+    with pytest.raises(ValueError, match="color images; these have 1 channel"):
+        open_data(config("digits-lenet5", "data.standardize=imagenet"), CPU, seed=0)
+    with pytest.raises(ValueError, match='True, False or "imagenet"'):
+        config("digits-lenet5", "data.standardize=cifar")
+
+
 def test_processes_share_a_batch():
     whole = next(iter(open_data(config("digits-lenet5"), CPU, seed=0).train))[1]
     parts = [

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from bayesbits.recipes.evaluation import accuracy, explained
+from bayesbits.recipes.evaluation import accuracy, explained, measure_by_class
+from bayesbits.recipes.metrics import class_metrics, number_metrics
 
 
 def precisions() -> list[object]:
@@ -26,6 +27,20 @@ class Recording(nn.Module):
     def forward(self, x):
         self.seen += precisions()
         return x
+
+
+def test_the_accuracy_of_each_class_is_that_of_its_examples_over_all_batches():
+    network = torch.nn.Identity()
+    network.register_parameter("device", torch.nn.Parameter(torch.zeros(1)))
+    logits = torch.eye(4)[[0, 1, 0, 1, 1]]  # the decisions
+    labels = torch.tensor([0, 0, 0, 1, -100])
+    batches = [(logits[:2], labels[:2]), (logits[2:], labels[2:])]
+    found = measure_by_class(network, batches, class_metrics()[:1])
+    assert (found.values, found.examples) == ({"accuracy": 75.0}, 5)
+    assert found.class_accuracies == (pytest.approx(200 / 3), 100.0, None, None)
+    many = torch.eye(1001)
+    assert measure_by_class(network, [(many, torch.arange(1001))], class_metrics()[:1]).class_accuracies == ()
+    assert measure_by_class(network, [(logits, logits)], number_metrics()).class_accuracies == ()
 
 
 @pytest.fixture(params=["highest", "high"])

@@ -1,6 +1,7 @@
 """The result of a run: written, read, and computed from costs, scores and the time of every stage."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -51,6 +52,7 @@ def test_costs_are_those_of_the_plan_and_of_float(result):
 
 def test_the_time_is_the_last_of_every_stage_summed(result):
     assert result.seconds == 4.0 + 16.0
+    assert result.stage_seconds == {"float": 4.0, "search": 16.0}
 
 
 def test_other_processes_than_the_first_read_no_time(tmp_path):
@@ -62,6 +64,7 @@ def test_other_processes_than_the_first_read_no_time(tmp_path):
 
 def test_a_result_is_read_as_it_was_written(result, tmp_path):
     path = tmp_path / "result.json"
+    result = replace(result, class_accuracies=(97.0, None), float_class_accuracies=(98.0, None), search_accuracy=96.0)
     result.save(path)
     assert recipes.Result.load(path) == result
 

@@ -44,6 +44,14 @@ def test_a_run_leaves_everything_that_it_came_to(digits):
     assert list(result.executions) == ["float", "search", "finetune"]
     assert result.executions["search"].not_compiled == "compile is false"
     assert said[0] == f"float network: accuracy {result.float_accuracy:.2f}% on the test set"
+    assert f"before fine-tuning: accuracy {result.search_accuracy:.2f}% on the test set" in said
+    for accuracies, whole in (
+        (result.class_accuracies, result.accuracy),
+        (result.float_class_accuracies, result.float_accuracy),
+    ):  # the test set has almost as many images of each digit
+        assert len(accuracies) == 10
+        assert sum(accuracies) / 10 == pytest.approx(whole, abs=1.0)
+    assert result.class_accuracies != result.float_class_accuracies
 
 
 def test_the_final_network_is_restored_with_its_decisions(digits):
@@ -115,7 +123,8 @@ def test_photographs_and_a_checkpoint_with_a_teacher(tmp_path):
     short = ["search.epochs=1", "finetune.epochs=1", "finetune.distillation=0.5", "data.validation=2"]
     said: list[str] = []
     result = run(recipes.load("imagenet-resnet18", [*overrides, *short]), tmp_path / "run", say=said.append)
-    assert [line.split(":")[0] for line in said] == ["float network", "search", "search", "search", "finetune"]
+    stages = ["float network", "search", "search", "search", "before fine-tuning", "finetune"]
+    assert [line.split(":")[0] for line in said] == stages
     assert "compile, cuda_graph ignored" in said[1]
     assert result.float_accuracy is not None
     validated = [line for line in read_metrics(tmp_path / "run/metrics.jsonl") if line["event"] == "evaluate"]

@@ -137,7 +137,7 @@ def _attach_to_layer(model: nn.Module, layer: Layer, attachment: Attachment, sou
     # Tied weights have one grid, and may have several batch norms; transposed groups have no axis to fold along.
     tied = len(attachment.topology.weight_tensors[layer.parameter]) > 1
     folded = norm is not None and not tied and (layer.kind != "conv_transpose" or layer.groups == 1)
-    folded = folded and attachment.method.folds
+    folded = folded and attachment.folds
     gate = attachment.gate_of(layer.name)
     parts = LayerParts(
         weight=attachment.quantizers.get(layer.parameter),

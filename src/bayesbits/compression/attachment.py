@@ -70,6 +70,11 @@ class Attachment(NetworkQuantizers):
         """How tensors are quantized."""
         return METHODS[self.spec.method]
 
+    @property
+    def folds(self) -> bool:
+        """Whether weights are rounded with the batch norm behind them folded in, wherever that can be done."""
+        return self.method.folds and self.spec.fold_batch_norm
+
     def group_size(self, parameter: str) -> int | None:
         """How many neighboring inputs share a range of this weight; None where all inputs of an output do."""
         layer = self.topology.layer(self.topology.weight_tensors[parameter][0])

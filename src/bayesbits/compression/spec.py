@@ -97,6 +97,8 @@ class Spec:
             cannot be folded): fixed, "learned", or None for no quantizer.
         per_channel_weights: Whether every output channel of a weight, and every row of a table of embeddings, has a
             range of its own. Rows of 64 weights and more have one in any case.
+        fold_batch_norm: Whether weights are rounded as they are deployed, with the factors of the batch norm behind
+            their layer, where that can be folded. Not for methods that never do, as `bayesbits.methods` says.
         asymmetric_activations: Whether the range of an activation with values below zero has two ends of its own.
         unsigned_activations: Whether the range of an activation without values below zero starts at zero.
         activations: "static" (ranges that are calibrated and learned), "dynamic" (inputs of linear layers are quantized
@@ -155,6 +157,10 @@ class Spec:
     per_channel_weights: bool = False
     """Whether every output channel of a weight, and every row of a table of embeddings, has a range of its own. Rows of
     64 weights and more have one in any case."""
+    fold_batch_norm: bool = True
+    """Whether weights are rounded as they are deployed, with the factors of the batch norm behind their layer: all
+    output channels then share one grid after folding. Otherwise the weights themselves are rounded, and folding gives
+    every output channel a step of its own. The methods to compare with do as their papers say, whatever this is."""
     asymmetric_activations: bool = True
     """Whether the range of an activation with values below zero has two ends of its own, [alpha, beta] with a zero
     point, as outputs of GELU, SiLU and hard-swish and standardized images need it; otherwise it is symmetric,
@@ -222,6 +228,7 @@ class Spec:
             )
         check_flag(self, "prune")
         check_flag(self, "per_channel_weights")
+        check_flag(self, "fold_batch_norm")
         check_flag(self, "asymmetric_activations")
         check_flag(self, "unsigned_activations")
         if self.asymmetric_activations and not self.unsigned_activations:

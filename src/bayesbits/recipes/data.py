@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, Samp
 
 from bayesbits.recipes.factories import call_factory
 from bayesbits.recipes.process import Process
-from bayesbits.recipes.recipe import IMAGE_FOLDER, DataConfig
+from bayesbits.recipes.recipe import IMAGE_FOLDER, IMAGENET, DataConfig
 from bayesbits.training.device_loader import DeviceLoader
 from bayesbits.utils.batches import count_examples
 from bayesbits.utils.torch_private import tree_map
@@ -76,9 +76,15 @@ def check_data_name(config: DataConfig) -> None:
 
 def _normalized(data: Images, config: DataConfig) -> Images:
     """The data with the mean and standard deviation that the recipe asks for."""
-    if config.standardize:
+    if config.standardize is True:
         return data
     channels = len(data.mean)
+    if config.standardize == IMAGENET:
+        if channels != len(zoo.ImageFolder.mean):
+            raise ValueError(
+                f'data.standardize is "{IMAGENET}", which is for color images; these have {channels} channel'
+            )
+        return replace(data, mean=zoo.ImageFolder.mean, std=zoo.ImageFolder.std)
     return replace(data, mean=(0.0,) * channels, std=(1.0,) * channels)
 
 
@@ -202,7 +208,7 @@ def _from_users_loaders(made: Any, config: DataConfig, process: Process, labeled
             f"the data {config.name!r} returned a {type(made).__name__}; it returns a bayesbits.zoo.data.Data, or "
             "a tuple (train, test) or (train, validation, test) of loaders, iterables that start again for every epoch"
         )
-    if config.padding or config.flip or config.validation or not config.standardize:
+    if config.padding or config.flip or config.validation or config.standardize is not True:
         raise ValueError(
             "data.padding, data.flip, data.standardize and data.validation are not for loaders: they do that themselves"
         )

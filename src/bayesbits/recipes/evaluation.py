@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from bayesbits.training.batches import Batches
 from bayesbits.utils.batches import call_model, to_device
 from bayesbits.utils.modes import evaluation_mode
 
+MOST_CLASSES = 1000
+"""Accuracies of single classes are kept for as many classes."""
 _FAILURES = (RuntimeError, LookupError, TypeError, ValueError, AttributeError)
 """The errors that a network raises where its inputs do not fit."""
 
@@ -24,8 +27,27 @@ def accuracy(model: nn.Module, batches: Iterable[Any]) -> float:
     return measure(model, batches, class_metrics()[:1])[0]["accuracy"]
 
 
+@dataclass(frozen=True)
+class Measurement:
+    """A network on a data set."""
+
+    values: dict[str, float]
+    """Every metric, by its key."""
+    examples: int
+    """The number of examples."""
+    class_accuracies: tuple[float | None, ...] = ()
+    """The accuracy on the examples of each class in percent, None for a class without examples; empty where no metric
+    is an accuracy, or where there are too many classes to look at one by one."""
+
+
 def measure(model: nn.Module, batches: Iterable[Any], metrics: Sequence[Metric]) -> tuple[dict[str, float], int]:
     """Every metric by its key over all batches of (inputs, targets) in evaluation mode, and the number of examples."""
+    found = measure_by_class(model, batches, metrics)
+    return found.values, found.examples
+
+
+def measure_by_class(model: nn.Module, batches: Iterable[Any], metrics: Sequence[Metric]) -> Measurement:
+    """The same with the accuracy of each class."""
     device = next(model.parameters()).device
     totals: list[Tensor] = []
     number = 0
@@ -41,7 +63,13 @@ def measure(model: nn.Module, batches: Iterable[Any], metrics: Sequence[Metric])
             number += examples_in(targets, output)
     if number == 0:
         raise ValueError("there is nothing to test on: the loader gave no batches")
-    return {metric.key: metric.value(total) for metric, total in zip(metrics, totals, strict=True)}, number
+    summed = list(zip(metrics, totals, strict=True))
+    classes = next((metric.by_class(total) for metric, total in summed if metric.by_class is not None), ())
+    return Measurement(
+        {metric.key: metric.value(total) for metric, total in summed},
+        number,
+        classes if len(classes) <= MOST_CLASSES else (),
+    )
 
 
 def check_fits(task: LearningTask, model: nn.Module, loaders: Loaders, *, labeled: bool = True) -> None:

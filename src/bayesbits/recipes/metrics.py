@@ -36,6 +36,8 @@ class Metric:
     """The value, from the sums of all batches."""
     problem: Problem
     """Why output and targets do not fit the metric; None where they fit."""
+    by_class: Callable[[Tensor], tuple[float | None, ...]] | None = None
+    """The value on the examples of each class, from the sums of all batches; None for a class without examples."""
 
     @property
     def key(self) -> str:
@@ -124,11 +126,18 @@ def class_metrics(ignored: int = IGNORED) -> tuple[Metric, Metric, Metric]:
     """
 
     def right(output: Tensor, targets: Tensor) -> Tensor:
-        counted = targets != ignored
-        return torch.stack([((output.argmax(1) == targets) & counted).sum(), counted.sum()])
+        classes, counted = output.shape[1], targets != ignored
+        labels, found = targets[counted].long(), (output.argmax(1) == targets)[counted]
+        return torch.stack(
+            [torch.bincount(labels[found], minlength=classes), torch.bincount(labels, minlength=classes)]
+        )
 
     def part(total: Tensor) -> float:
-        return 100 * int(total[0]) / int(total[1]) if total[1] else 0.0
+        found, examples = total.sum(1).tolist()
+        return 100 * found / examples if examples else 0.0
+
+    def parts(total: Tensor) -> tuple[float | None, ...]:
+        return tuple(100 * found / examples if examples else None for found, examples in total.T.tolist())
 
     def confusion(output: Tensor, targets: Tensor) -> Tensor:
         classes, counted = output.shape[1], targets != ignored
@@ -147,9 +156,9 @@ def class_metrics(ignored: int = IGNORED) -> tuple[Metric, Metric, Metric]:
         return class_problem(output, targets, 1, ignored)
 
     return (
-        Metric("accuracy", True, "%", right, part, no_logits),
+        Metric("accuracy", True, "%", right, part, no_logits, parts),
         Metric("mean IoU", True, "%", confusion, mean_iou, no_maps),
-        Metric("pixel accuracy", True, "%", right, part, no_maps),
+        Metric("pixel accuracy", True, "%", right, part, no_maps, parts),
     )
 
 

@@ -16,6 +16,7 @@ from bayesbits.training import FinetuneConfig, OptimizerConfig, SearchConfig
 from bayesbits.utils.checks import check_choice, check_flag, check_integer, check_type, is_integer
 
 IMAGE_FOLDER = "image_folder"
+IMAGENET = "imagenet"
 TASKS = CLASSIFICATION, SEGMENTATION, REGRESSION = ("classification", "segmentation", "regression")
 LOSSES = ("cross_entropy", "mse", "mae")
 METRICS = ("accuracy", "mean_iou", "pixel_accuracy", "mse", "mae", "r2")
@@ -34,7 +35,7 @@ class DataConfig:
         padding: Training images are padded by this many pixels and cropped to their size at a random position.
         flip: Whether training images are mirrored left to right at random, half of them on average.
         standardize: Whether pixels get mean 0 and standard deviation 1 over the training images. Otherwise black is 0
-            and white is 1.
+            and white is 1. "imagenet" takes ImageNet's mean and standard deviation, which published weights expect.
         validation: The number of training images that are held back to evaluate the network after every epoch.
         workers: The number of processes that read pictures for "image_folder". Data sets of the zoo lie in memory.
         options: Further keyword arguments of the data set or of the function, such as `size`.
@@ -59,8 +60,9 @@ class DataConfig:
     """Training images are padded by this many pixels and cropped to their size at a random position."""
     flip: bool = False
     """Whether training images are mirrored left to right at random, half of them on average."""
-    standardize: bool = True
-    """Whether pixels get mean 0 and standard deviation 1 over the training images; otherwise black is 0, white is 1."""
+    standardize: bool | str = True
+    """Whether pixels get mean 0 and standard deviation 1 over the training images; otherwise black is 0, white is 1.
+    "imagenet" takes ImageNet's mean and standard deviation, which published weights expect."""
     validation: int = 0
     """The number of training images that are held back to evaluate the network after every epoch."""
     workers: int = 4
@@ -72,7 +74,8 @@ class DataConfig:
         check_type(self, "name", str, "text")
         check_type(self, "folder", str | None, "text")
         check_flag(self, "flip")
-        check_flag(self, "standardize")
+        if not isinstance(self.standardize, bool) and self.standardize != IMAGENET:
+            raise ValueError(f'DataConfig.standardize is {self.standardize!r}; it is True, False or "{IMAGENET}"')
         check_type(self, "options", Mapping, "a table")
         for name, least in (("batch_size", 1), ("padding", 0), ("validation", 0), ("workers", 0)):
             check_integer(self, name, least)
@@ -279,7 +282,7 @@ class Recipe:
         for name in ("name", "description", "source"):
             check_type(self, name, str, "text")
         check_integer(self, "seed", 0)
-        trained = self.model.checkpoint is not None or self.float_training is not None
+        trained = self.model.checkpoint is not None or self.float_training is not None or self.model.pretrained
         stages = {"search": self.search, "finetune": self.finetune}
         for stage, config in stages.items():
             if config is not None and config.distillation > 0 and not self.task.has_logits:

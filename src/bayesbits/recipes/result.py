@@ -52,6 +52,11 @@ class Result:
         advice: What to change where almost nothing was compressed; otherwise empty.
         verdict: One sentence about cost and metric, and whether they are within the budget.
         executions: How each stage of training ran at its end, by the name of the stage.
+        stage_seconds: The time of each stage of training, by its name.
+        class_accuracies: The accuracy of the final network on the test examples of each class in percent, None for a
+            class without examples; empty for other tasks, for more than 1,000 classes and after post-training.
+        float_class_accuracies: The same for the float network; empty where the search started from scratch.
+        search_accuracy: The accuracy before fine-tuning; None where there was none.
         latency_ms: The milliseconds of one call that the latency table of the budget predicts; None without one.
         measured_latency_ms: The milliseconds of one call of fast.onnx, measured where the file was written; None
             where that was not done, or where there is no latency table.
@@ -100,6 +105,15 @@ class Result:
     """One sentence about cost and metric, and whether they are within the budget; empty in earlier files."""
     executions: Mapping[str, Execution] = field(default_factory=dict)
     """How each stage of training ran at its end, by the name of the stage."""
+    stage_seconds: Mapping[str, float] = field(default_factory=dict)
+    """The time of each stage of training, by its name; empty in earlier files."""
+    class_accuracies: tuple[float | None, ...] = ()
+    """The accuracy on the test examples of each class in percent, None for a class without examples; empty where it
+    was not measured."""
+    float_class_accuracies: tuple[float | None, ...] = ()
+    """The same for the float network; empty where the search started from scratch."""
+    search_accuracy: float | None = None
+    """The accuracy before fine-tuning; None where there was none."""
     latency_ms: float | None = None
     """The milliseconds of one call that the latency table of the budget predicts; None without one."""
     measured_latency_ms: float | None = None
@@ -131,7 +145,8 @@ class Result:
             read = json.loads(path.read_text(encoding="utf-8"))
             metrics = tuple(Score(**entry) for entry in read.get("metrics", ()))
             executions = {name: Execution(**entry) for name, entry in read.get("executions", {}).items()}
-            return cls(**{**read, "metrics": metrics, "executions": executions})
+            lists = {name: tuple(read.get(name, ())) for name in ("class_accuracies", "float_class_accuracies")}
+            return cls(**{**read, **lists, "metrics": metrics, "executions": executions})
         except (TypeError, ValueError, AttributeError) as error:
             reason = error if path.stat().st_size else "it is empty"
             raise ValueError(
@@ -197,7 +212,7 @@ def result_of_run(
         executions=executions_in(lines),
     )  # fmt: skip
     mu = recipe.search.mu if recipe.search.mu is not None else _last_mu(lines)
-    result = replace(result, mu=mu, verdict=verdict_of(compressor, plan, cost, scores, budget))
+    result = replace(result, mu=mu, verdict=verdict_of(compressor, plan, cost, scores, budget), stage_seconds=seconds)
     return replace(result, latency_ms=cost.latency_ms, latency_threads=None if table is None else table.threads)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from torch import nn
@@ -18,7 +19,7 @@ from bayesbits.compression.smallest_plan import check_reachable
 from bayesbits.compression.spec import Spec
 from bayesbits.recipes import run_folder, search_advice
 from bayesbits.recipes.data import Loaders
-from bayesbits.recipes.evaluation import measure
+from bayesbits.recipes.evaluation import Measurement, measure, measure_by_class
 from bayesbits.recipes.factories import build_model
 from bayesbits.recipes.process import Process, config_for_device
 from bayesbits.recipes.recipe import FloatConfig, Recipe
@@ -48,6 +49,8 @@ class Stages:
         self.advice = ""
         self.teacher: nn.Module | None = None
         self.tested = 0
+        self.float_classes: tuple[float | None, ...] = ()
+        self.search_accuracy: float | None = None
 
     def new_model(self) -> nn.Module:
         """The network with the weights of the checkpoint, or with random weights that depend on the seed alone."""
@@ -75,10 +78,16 @@ class Stages:
             return None
         if any(config is not None and config.distillation for config in (recipe.search, recipe.finetune)):
             self.teacher = copy.deepcopy(model)
-        values, self.tested = measure(model, self.loaders.test, self.task.metrics)
-        words = ", ".join(f"{one.name} {one.text(values[one.key])}" for one in self.task.metrics)
-        self.say(f"float network: {words} on the test set")
-        return values
+        found = self._test(model, "float network")
+        self.tested, self.float_classes = found.examples, found.class_accuracies
+        return found.values
+
+    def _test(self, model: nn.Module, name: str) -> Measurement:
+        """The metrics on the test set, which are told and decide nothing."""
+        found = measure_by_class(model, self.loaders.test, self.task.metrics)
+        words = ", ".join(f"{one.name} {one.text(found.values[one.key])}" for one in self.task.metrics)
+        self.say(f"{name}: {words} on the test set")
+        return found
 
     def _train_float(self, model: nn.Module, config: FloatConfig) -> None:
         """Ordinary training with the engine of the search: quantizers are attached, and every tensor stays in float."""
@@ -129,9 +138,9 @@ class Stages:
 
     def finish(self, compressor: Compressor, plan: Plan) -> None:
         """Make bits and channels final, and fine-tune the network if the recipe says so."""
-        if self.recipe.finetune is None:
-            compressor.fix(plan)
-        else:
+        compressor.fix(plan)
+        if self.recipe.finetune is not None:
+            self.search_accuracy = self._test(compressor.model, "before fine-tuning").values.get("accuracy")
             config = config_for_device(self.recipe.finetune, self.process.device, self.say, "finetune")
             finetune(
                 compressor, self.loaders.train, self.task.loss.function, config, plan=plan, folder=self.folder,
@@ -141,10 +150,14 @@ class Stages:
 
     def result(self, compressor: Compressor, plan: Plan, float_values: Mapping[str, float] | None) -> Result:
         """Test the final network; write it and its result."""
-        values, _ = measure(compressor.model, self.loaders.test, self.task.metrics)
+        found = measure_by_class(compressor.model, self.loaders.test, self.task.metrics)
         result = result_of_run(
             self.recipe, self.folder, compressor, plan, self.process,
-            scores=self.task.scores(values, float_values), advice=self.advice, budget=self.recipe.search.budget,
+            scores=self.task.scores(found.values, float_values), advice=self.advice, budget=self.recipe.search.budget,
+        )  # fmt: skip
+        result = replace(
+            result, class_accuracies=found.class_accuracies, float_class_accuracies=self.float_classes,
+            search_accuracy=self.search_accuracy,
         )  # fmt: skip
         if self.process.first:
             run_folder.save_weights(compressor.model, self.folder / run_folder.MODEL)

@@ -118,7 +118,7 @@ class _LayerDerivation:
         self.group_size = size if layer.kind == "linear" and self.quantizer is not None else None
         """How many neighboring inputs share a range."""
         self.rounded_folded = self.factor is not None and not tied and (not transposed or layer.groups == 1)
-        self.rounded_folded = self.rounded_folded and fixed.attachment.method.folds
+        self.rounded_folded = self.rounded_folded and fixed.attachment.folds
         """Whether the weight is multiplied by the factor of its batch norm before it is rounded."""
 
     def constants(self) -> LayerConstants:
