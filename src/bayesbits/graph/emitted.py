@@ -15,6 +15,7 @@ from typing import Any
 from torch import fx
 
 from bayesbits.graph.exported_program import Program, is_float, operation
+from bayesbits.graph.hard_swish import SHIFT, only_hard_swish_reads
 from bayesbits.graph.layers import BATCH_NORMS, FoundLayer, layer_input
 from bayesbits.graph.operations import CLIPS, clip_bounds, moved_tensor, moves_values
 from bayesbits.graph.residual import module_output
@@ -61,9 +62,15 @@ def find_clips(program: Program, emitted: Mapping[str, fx.Node]) -> tuple[Clip, 
             if operation(after) in CLIPS and (bounds := clip_bounds(after)) is not None:
                 low, high = max(low, bounds[0]), min(high, bounds[1])
             node = after
+        low = max(low, -SHIFT) if only_hard_swish_reads(node) else low
         if (low, high) != (-inf, inf):
             clips.append(Clip(name, None if low == -inf else low, None if high == inf else high))
     return tuple(clips)
+
+
+def find_hard_swishes(emitted: Mapping[str, fx.Node]) -> tuple[str, ...]:
+    """The emitted tensors that a hard-swish alone reads."""
+    return tuple(name for name, node in emitted.items() if only_hard_swish_reads(node))
 
 
 def find_shared_ranges(

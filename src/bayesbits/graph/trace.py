@@ -22,7 +22,7 @@ from bayesbits.graph.activation_products import (
 )
 from bayesbits.graph.channel_rules import MOVES, PADS, SAME
 from bayesbits.graph.channels import Channels, follow_channels
-from bayesbits.graph.emitted import find_clips, find_emitted, find_shared_ranges
+from bayesbits.graph.emitted import find_clips, find_emitted, find_hard_swishes, find_shared_ranges
 from bayesbits.graph.exported_program import Program, export, is_float, operation
 from bayesbits.graph.hook_trace import COMPUTED, trace_with_hooks
 from bayesbits.graph.layers import FoundLayer, find_layers, find_unsupported, layer_input, layer_kind, other_parameters
@@ -163,6 +163,7 @@ def read(program: Program, *, activation_products: bool = False) -> Reading:
         emitted=tuple(name.removesuffix(".output") for name in emitted),
         shared_ranges=find_shared_ranges(emitted, operands | emitted, tensors, clips),
         clips=clips,
+        hard_swishes=find_hard_swishes(emitted),
         groups=channels.groups,
         unsupported=(
             *(

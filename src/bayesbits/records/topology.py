@@ -93,7 +93,7 @@ class Activation:
 @dataclass(frozen=True)
 class Clip:
     """An emitted tensor that is read through a ReLU or another clipping function alone: its range ends where that
-    does."""
+    does. Below -3 a hard-swish clips, too."""
 
     tensor: str
     """The tensor, named "module.output"."""
@@ -234,6 +234,7 @@ class Topology(Record):
             can be removed.
         tables: The tables of embeddings that can be quantized.
         clips: The bounds of clipping functions behind emitted tensors: calibration looks at no values beyond.
+        hard_swishes: The emitted tensors that only a hard-swish reads.
         version: The version of the JSON form.
         products: The products of two computed tensors, where they were asked for; otherwise they are unsupported.
 
@@ -283,6 +284,8 @@ class Topology(Record):
     """The tables of embeddings that can be quantized, in the order in which they are first looked up."""
     clips: tuple[Clip, ...] = ()
     """The emitted tensors that only clipping functions read, with their bounds."""
+    hard_swishes: tuple[str, ...] = ()
+    """The emitted tensors that only a hard-swish reads; a quantizer with a range from -3 on suits it."""
     version: int = VERSION
     """The version of the JSON form."""
     products: tuple[Product, ...] = ()
