@@ -8,8 +8,11 @@ import bayesbits as bb
 from bayesbits.compression.calibration import calibrate_activations
 from bayesbits.compression.observers import observing
 from bayesbits.compression.range_estimation import METHODS
+from bayesbits.compression.statistics import measure_statistics
 from bayesbits.nn import GatedQuantizer
+from bayesbits.records.topology import Clip
 from tests.compression.calibrated import Net, batch
+from tests.deploy.exported import Function
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -80,3 +83,32 @@ def test_observers_see_what_their_quantizers_get_and_are_gone_afterwards():
         raise ZeroDivisionError
     quantizers["a"](torch.tensor(7.0))
     assert seen == {"a": [3.0], "b": [0.5]}
+
+
+def test_an_observer_does_not_see_what_is_clipped_behind_the_quantizer():
+    seen = {}
+    quantizers = {name: GatedQuantizer(signed=True) for name in ("a.output", "b.output", "c.output")}
+    observers = {name: lambda _, inputs, name=name: seen.update({name: inputs}) for name in quantizers}
+    clips = [Clip("a.output", 0.0, None), Clip("b.output", None, 0.5), Clip("absent.output", 0.0, 1.0)]
+    x = torch.tensor([-2.0, 0.25, 3.0])
+    with observing(quantizers, observers, clips):
+        rounded = {name: quantizer(x) for name, quantizer in quantizers.items()}
+    assert {name: inputs[0].tolist() for name, inputs in seen.items()} == {
+        "a.output": [0.0, 0.25, 3.0], "b.output": [-2.0, 0.25, 0.5], "c.output": [-2.0, 0.25, 3.0]
+    }  # fmt: skip
+    assert torch.equal(rounded["a.output"], rounded["c.output"])
+
+
+def test_a_relu_behind_a_quantizer_leaves_its_range_without_negative_values():
+    torch.manual_seed(0)
+    first, last = nn.Conv2d(2, 4, 1), nn.Conv2d(4, 2, 1)
+    net = Function(lambda own, x: own.last(nn.functional.gelu(own.first(x).relu())), first=first, last=last)
+    x = torch.randn(4, 2, 5, 5)
+    compressor = bb.attach(net.eval(), x, bb.Spec.for_backend("onnxruntime"))
+    compressor.calibrate([x])
+    quantizer = compressor.attachment.quantizers["first.output"]
+    assert (quantizer.signed, quantizer.alpha) == (False, None)
+    assert quantizer.beta.item() == pytest.approx(first(x).max().item(), rel=0.01)
+    compressor.fix(bb.Plan.uniform(compressor.topology, residual_bits=8))
+    (found,) = [one for one in measure_statistics(compressor, x).tensors if one.name == "first.output"]
+    assert (found.low, found.clipped) == (0.0, 0.0)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bayesbits.graph.trace import trace
-from bayesbits.records.topology import Topology
+from bayesbits.records.topology import Clip, Topology
 
 X = torch.linspace(-1, 1, 2 * 4 * 8 * 8).reshape(2, 4, 8, 8)
 
@@ -95,3 +95,31 @@ def test_tensors_with_the_same_values_share_a_range() -> None:
     # Operands of additions alone are left as they were.
     added = read(lambda b, x: b.third(y := b.relu(b.first(x))) + y)
     assert added.shared_ranges == ()
+
+
+@pytest.mark.parametrize(
+    ("function", "clip"),
+    [
+        (lambda b, x: b.other(F.relu(b.first(x))), Clip("first.output", 0.0, None)),
+        (lambda b, x: F.gelu(F.relu6(b.pool(F.hardtanh(b.first(x), -1.0, 9.0)))), Clip("pool.output", 0.0, 6.0)),
+        (lambda b, x: F.gelu(b.first(x).clamp(max=2.0)), Clip("first.output", None, 2.0)),
+        (lambda b, x: b.other(b.relu(b.first(x))), None),  # the quantizer stands behind the module
+        (lambda b, x: b.other(F.relu(y := b.first(x))) * y, None),  # others read what it takes away
+        (lambda b, x: F.gelu(b.first(x).clamp(min=0.5)), None),  # no quantizer has such a range
+    ],
+)
+def test_functions_behind_a_quantizer_that_clip(function: Callable[[Block, Tensor], Tensor], clip: Clip | None) -> None:
+    assert read(function).clips == (() if clip is None else (clip,))
+
+
+def test_parts_of_parts_share_a_range_through_functions_that_clip() -> None:
+    def units(b: Block, x: Tensor) -> Tensor:
+        kept, changed = F.relu(b.norm(b.first(x))).chunk(2, 1)
+        y = torch.cat([kept, F.relu(b.second(torch.cat([changed, changed], 1)))], 1)
+        return y.unflatten(1, (2, 3)).transpose(1, 2).flatten(1, 2)
+
+    found = read(units, inputs=6)
+    assert found.shared_ranges == (("head.input", "norm.output", "second.input", "second.output"),)
+    # A function that clips what was not clipped before makes other values.
+    other = read(lambda b, x: torch.cat([y := b.first(x), F.relu(b.second(y)), F.relu(y)], 1), inputs=12)
+    assert other.shared_ranges == (("first.output", "second.input"),)

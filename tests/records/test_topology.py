@@ -12,6 +12,7 @@ from bayesbits.records.topology import (
     Activation,
     Addition,
     ChannelGroup,
+    Clip,
     Layer,
     Topology,
     Unsupported,
@@ -57,6 +58,7 @@ def example() -> Topology:
         output_layers=("last",),
         other_parameters=0,
         traced=True,
+        clips=(Clip("last.output", 0.0, None),),
     )
 
 

@@ -19,6 +19,7 @@ from bayesbits.compression.table_files import as_table
 from bayesbits.compression.width_penalty import WidthPenalty
 from bayesbits.cost import CostModel
 from bayesbits.cost.size import STEP_BYTES
+from bayesbits.functional.grid import INTEGER_BITS
 from bayesbits.methods import METHODS, Method, MethodQuantizer
 from bayesbits.methods.reinforce import ScoreFunction
 from bayesbits.nn import ChannelFollower, ChannelGate, GatedQuantizer, KnownRangeQuantizer, Quantizer
@@ -26,6 +27,7 @@ from bayesbits.nn.batch_norm import AttachedBatchNorm
 from bayesbits.nn.class_exchange import check_restorable, restore_class
 from bayesbits.nn.dynamic_quantizer import DynamicQuantizer
 from bayesbits.nn.grouping import group_count
+from bayesbits.nn.hard_swish_quantizer import HardSwishQuantizer
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.nn.network_quantizers import NetworkQuantizers
 from bayesbits.nn.product import attached_matrix_products, attached_products
@@ -189,8 +191,10 @@ def _gated_quantizer(
     layer = topology.layer(owners[0]) if owners else None
     computed = tensor not in topology.parameter_tensors and tensor not in topology.operand_tensors
     known = topology.activation(tensor).known_range if computed else None
+    gates = METHODS[spec.method].gates or spec.gates
+    if tensor in topology.hard_swishes and widths == (INTEGER_BITS,) and spec.asymmetric_activations:
+        return HardSwishQuantizer(gates=gates, learn_range=learn_range)
     if known is not None:
-        gates = METHODS[spec.method].gates or spec.gates
         return KnownRangeQuantizer(signed=False, beta=known, bits=widths, gates=gates, learn_range=False)
     # Axis 0 of a transposed convolution holds the inputs, and a range for each of those could not be deployed.
     per_channel = spec.per_channel_weights and layer is not None and layer.kind != "conv_transpose"
@@ -203,7 +207,7 @@ def _gated_quantizer(
     stored = tensor in topology.parameter_tensors
     return GatedQuantizer(
         signed=stored, beta=1.0 if rows is None else torch.ones(rows), bits=widths,
-        gates=METHODS[spec.method].gates or spec.gates, learn_range=learn_range,
+        gates=gates, learn_range=learn_range,
         asymmetric=not stored and spec.asymmetric_activations,
     )  # fmt: skip
 

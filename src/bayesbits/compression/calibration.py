@@ -27,6 +27,7 @@ from bayesbits.functional.operation import LARGEST_RANGE
 from bayesbits.nn import Quantizer
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.nn.product import find_layer
+from bayesbits.records.topology import Clip
 from bayesbits.utils.batches import call_without_labels
 
 
@@ -51,7 +52,7 @@ def calibrate(
         calibrate_activations(
             model, quantizers, batches,
             method=method, percentile=percentile, reference_bits=reference_bits, momentum=momentum,
-            always_signed=not attachment.spec.unsigned_activations,
+            always_signed=not attachment.spec.unsigned_activations, clips=attachment.topology.clips,
         )  # fmt: skip
         if method != "mse" or reference_bits == attachment.spec.output_bits:
             _share_ranges(attachment)
@@ -102,13 +103,14 @@ def calibrate_activations(
     reference_bits: int | None = 8,
     momentum: float = 0.9,
     always_signed: bool = False,
+    clips: Iterable[Clip] = (),
 ) -> None:
     """Set range and sign of the activation quantizers inside `model` from what the float network computes.
 
     `quantizers` maps names of tensors to quantizers. A batch holds the inputs of the model, on its device. A range is
-    signed where a value below zero was seen, or always, and asymmetric where its quantizer allows that. Whether a
-    quantizer learns, is fixed or off stays as it was. Batch norms that have never run take their statistics from these
-    batches too: those they start with would mislead.
+    signed where a value below zero was seen, or always, and asymmetric where its quantizer allows that. What `clips`
+    take away of a tensor is not seen. Whether a quantizer learns, is fixed or off stays as it was. Batch norms that
+    have never run take their statistics from these batches too: those they start with would mislead.
     """
     observers = {
         name: RangeObserver(
@@ -121,7 +123,7 @@ def calibrate_activations(
     with (
         network_restored(model),
         first_statistics_taken(model) as fresh,
-        observing(quantizers, observers),
+        observing(quantizers, observers, clips),
         torch.no_grad(),
     ):
         for module in model.modules():

@@ -1,12 +1,13 @@
 """Observing a live network: hooks on its quantizers, first statistics of batch norms, and the restored network."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from bayesbits.nn import Quantizer
+from bayesbits.records.topology import Clip
 from bayesbits.utils.modes import gradient_flags_restored, modes_restored
 from bayesbits.utils.torch_private import BatchNorm, tensor_version
 
@@ -65,11 +66,19 @@ def _has_never_run(norm: BatchNorm) -> bool:
 
 
 @contextmanager
-def observing(quantizers: Mapping[str, Quantizer], observers: Mapping[str, Hook]) -> Iterator[None]:
-    """Inside the block every observer is called with its quantizer's inputs."""
-    handles = [quantizer.register_forward_pre_hook(observers[name]) for name, quantizer in quantizers.items()]
+def observing(
+    quantizers: Mapping[str, Quantizer], observers: Mapping[str, Hook], clips: Iterable[Clip] = ()
+) -> Iterator[None]:
+    """Inside the block every observer is called with its quantizer's inputs, clipped as those who read them do."""
+    hooks = dict(observers)
+    hooks |= {clip.tensor: _clipped(hooks[clip.tensor], clip) for clip in clips if clip.tensor in hooks}
+    handles = [quantizer.register_forward_pre_hook(hooks[name]) for name, quantizer in quantizers.items()]
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _clipped(observer: Hook, clip: Clip) -> Hook:
+    return lambda module, inputs: observer(module, (inputs[0].clamp(clip.low, clip.high), *inputs[1:]))

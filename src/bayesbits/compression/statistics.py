@@ -64,7 +64,7 @@ def measure_statistics(compressor: Compressor, inputs: Any) -> TensorStatistics:
             float_output = call_model(model, inputs)
         for quantizer, (mode, bits) in modes.items():
             quantizer.enter(mode, bits)
-        with _intercepted(parts, _Part.rounded), observing(quantizers, observers):
+        with _intercepted(parts, _Part.rounded), observing(quantizers, observers, attachment.topology.clips):
             output = call_model(model, inputs)
     whole = SignalToNoise()
     whole.compare(sample_of(float_output), sample_of(output))

@@ -23,6 +23,7 @@ from bayesbits.deploy.rewrite.expose_products import expose_products
 from bayesbits.deploy.rewrite.fold_batch_norm import fold_batch_norm
 from bayesbits.deploy.rewrite.fuse_quantizers import fuse_quantizers
 from bayesbits.deploy.rewrite.insert_quantizers import insert_quantizers
+from bayesbits.deploy.rewrite.keep_codes import keep_codes
 from bayesbits.deploy.rewrite.program import RewrittenProgram
 from bayesbits.deploy.rewrite.remove_channels import DynamicChannelsError, remove_channels
 from bayesbits.deploy.rewrite.remove_dead_branches import remove_dead_branches
@@ -39,6 +40,7 @@ PASSES: tuple[Callable[[RewrittenProgram], None], ...] = (
     expose_products,  # products of two activations become module calls, and attention two of them
     choose_arithmetic,  # which layers compute in integers, and why the others do not
     insert_quantizers,  # where they were in training
+    keep_codes,  # where numbers are only moved from one quantizer to others of the same grid
     fuse_quantizers,  # into the layers in front of them, which then emit codes
     write_record,  # the IntegerNetwork, which every runtime reads
 )

@@ -8,15 +8,18 @@ to run in the runtime's fast kernel. A linear layer needs none: it emits numbers
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 from torch import fx
 
 from bayesbits.graph.exported_program import Program, is_float, operation
+from bayesbits.graph.hard_swish import SHIFT, only_hard_swish_reads
 from bayesbits.graph.layers import BATCH_NORMS, FoundLayer, layer_input
-from bayesbits.graph.operations import CLIPS, clip_bounds, moves_values
+from bayesbits.graph.operations import CLIPS, clip_bounds, moved_tensor, moves_values
 from bayesbits.graph.residual import module_output
+from bayesbits.records.topology import Clip
 
 
 def find_emitted(
@@ -46,33 +49,57 @@ def find_emitted(
     return emitted
 
 
+def find_clips(program: Program, emitted: Mapping[str, fx.Node]) -> tuple[Clip, ...]:
+    """The emitted tensors that are read through clipping functions alone, moved or not, with their bounds.
+
+    Such a function is no module of its own, or one that is called several times, so that the quantizer stands in front
+    of it. A range without the values that it takes away loses nothing.
+    """
+    clips = []
+    for name, node in emitted.items():
+        low, high = -inf, inf
+        while (after := _only_reader(program, node)) is not None and _changes_places(after):
+            if operation(after) in CLIPS and (bounds := clip_bounds(after)) is not None:
+                low, high = max(low, bounds[0]), min(high, bounds[1])
+            node = after
+        low = max(low, -SHIFT) if only_hard_swish_reads(node) else low
+        if (low, high) != (-inf, inf):
+            clips.append(Clip(name, None if low == -inf else low, None if high == inf else high))
+    return tuple(clips)
+
+
+def find_hard_swishes(emitted: Mapping[str, fx.Node]) -> tuple[str, ...]:
+    """The emitted tensors that a hard-swish alone reads."""
+    return tuple(name for name, node in emitted.items() if only_hard_swish_reads(node))
+
+
 def find_shared_ranges(
-    emitted: Collection[str], operands: Mapping[str, fx.Node], activations: Mapping[str, Collection[fx.Node]]
+    emitted: Collection[str],
+    operands: Mapping[str, fx.Node],
+    activations: Mapping[str, Collection[fx.Node]],
+    clips: Iterable[Clip],
 ) -> tuple[tuple[str, ...], ...]:
     """The tensors that are best quantized with one range, each family with at least one of `emitted` in it.
 
     They are an emitted tensor with the input of the layers that read it, and the parts of a concatenation with the
-    tensor that it makes. On equal grids neither is rounded twice, and codes are concatenated as they are.
+    tensor that it makes, or with a part of that. On equal grids neither is rounded twice, and codes are moved and
+    concatenated as they are.
 
     Args:
         emitted: The names of the emitted tensors.
         operands: The nodes of all operands with quantizers, the emitted ones included, by name.
         activations: The nodes of the tensors that layers read, by the name of the activation.
+        clips: The clipping functions behind emitted tensors, which take nothing away from what they emit.
     """
     name_of = {node: name for name, node in operands.items()}
     names: dict[fx.Node, set[str]] = {}
     for name, nodes in (*activations.items(), *((name, (node,)) for name, node in operands.items())):
         for node in nodes:
             names.setdefault(node, set()).add(name)
+    origins = _Origins(name_of, {clip.tensor for clip in clips})
     families: list[set[str]] = []
     for node, found in names.items():
-        source, parts = _moved_from(node), set(found)
-        if operation(source) == "cat":
-            joined: Any = source.args[0]
-            origins = [name_of.get(_moved_from(part, name_of)) for part in joined]
-            parts |= {origin for origin in origins if origin is not None} if None not in origins else set()
-        elif source in name_of:
-            parts.add(name_of[source])
+        parts = found | (origins.of_inputs(node) or set())
         for other in [family for family in families if family & parts]:
             families.remove(other)
             parts |= other
@@ -80,11 +107,32 @@ def find_shared_ranges(
     return tuple(tuple(sorted(family)) for family in families if len(family) > 1 and family.intersection(emitted))
 
 
-def _moved_from(node: fx.Node, stops: Collection[fx.Node] = ()) -> fx.Node:
-    """The tensor that another one holds the values of, moved."""
-    while node not in stops and node.op == "call_function" and moves_values(node):
-        node = node.all_input_nodes[0]
-    return node
+class _Origins:
+    """The quantized tensors that others hold the values of, moved and concatenated."""
+
+    def __init__(self, name_of: Mapping[fx.Node, str], clipped: Collection[str]) -> None:
+        self.name_of, self.clipped = name_of, clipped
+        self._found: dict[fx.Node, set[str] | None] = {}
+
+    def of(self, node: fx.Node) -> set[str] | None:
+        """Their names; None where there are other values in a tensor."""
+        if node in self.name_of:
+            return {self.name_of[node]}
+        if node not in self._found:
+            self._found[node] = self.of_inputs(node)
+        return self._found[node]
+
+    def of_inputs(self, node: fx.Node) -> set[str] | None:
+        """The same for what a node moves, concatenates or clips."""
+        if operation(node) == "cat":
+            joined: Any = node.args[0]
+            parts = [self.of(part) for part in joined]
+            return None if None in parts else {name for part in parts if part is not None for name in part}
+        if operation(node) in CLIPS:
+            names = self.of(node.all_input_nodes[0])
+            return names if names is not None and names.issubset(self.clipped) else None
+        source = moved_tensor(node)
+        return None if source is None else self.of(source)
 
 
 class _Search:
@@ -137,8 +185,7 @@ class _Search:
         return node in self.readers and set(_users(node)) <= self.readers[node] and node not in self.program.outputs
 
     def _only_reader(self, node: fx.Node) -> fx.Node | None:
-        users = _users(node)
-        return users[0] if len(users) == 1 and node not in self.program.outputs else None
+        return _only_reader(self.program, node)
 
     def _joins_layers(self, cat: fx.Node) -> bool:
         """Whether the quantizer behind a concatenation moves in front of it, into a layer for each part."""
@@ -172,6 +219,12 @@ def _leads_to(node: fx.Node, call: fx.Node) -> bool:
     while node is not call and len(node.users) == 1:
         node = next(iter(node.users))
     return node is call
+
+
+def _only_reader(program: Program, node: fx.Node) -> fx.Node | None:
+    """The one reader of a tensor; None where there are several, or where the network returns it."""
+    users = _users(node)
+    return users[0] if len(users) == 1 and node not in program.outputs else None
 
 
 def _users(node: fx.Node) -> list[fx.Node]:

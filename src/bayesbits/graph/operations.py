@@ -15,6 +15,8 @@ from bayesbits.graph.channel_rules import MOVES, PADS, SAME
 from bayesbits.graph.exported_program import arguments, operation
 
 CLIPS = ("relu", "relu6", "hardtanh", "clamp", "clamp_min")
+SPLITS = ("split", "split_with_sizes", "chunk", "unbind")
+"""Operations that give several tensors, each a part of one."""
 MAXIMA = re.compile(r"max_pool\dd|amax")
 AVERAGES = re.compile(r"(adaptive_)?avg_pool\dd|mean")
 
@@ -41,6 +43,14 @@ def moves_values(node: fx.Node) -> bool:
         return False
     sources = [used for used in node.all_input_nodes if used.op != "get_attr" and operation(used) != "sym_size"]
     return len(sources) == 1
+
+
+def moved_tensor(node: fx.Node) -> fx.Node | None:
+    """The tensor that an operation moves the data of, or a part of them; None for other operations."""
+    if operation(node) == "getitem":
+        parts = node.all_input_nodes[0]
+        return parts.all_input_nodes[0] if operation(parts) in SPLITS else None
+    return node.all_input_nodes[0] if node.op == "call_function" and moves_values(node) else None
 
 
 def pads_zeros(node: fx.Node) -> bool:

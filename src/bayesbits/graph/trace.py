@@ -22,7 +22,7 @@ from bayesbits.graph.activation_products import (
 )
 from bayesbits.graph.channel_rules import MOVES, PADS, SAME
 from bayesbits.graph.channels import Channels, follow_channels
-from bayesbits.graph.emitted import find_emitted, find_shared_ranges
+from bayesbits.graph.emitted import find_clips, find_emitted, find_hard_swishes, find_shared_ranges
 from bayesbits.graph.exported_program import Program, export, is_float, operation
 from bayesbits.graph.hook_trace import COMPUTED, trace_with_hooks
 from bayesbits.graph.layers import FoundLayer, find_layers, find_unsupported, layer_input, layer_kind, other_parameters
@@ -146,6 +146,7 @@ def read(program: Program, *, activation_products: bool = False) -> Reading:
     channels = follow_channels(program, found, not_layers, outputs)
     additions, missing, operands = find_additions(program, weighted, not_layers)
     emitted = find_emitted(program, found, outputs, operands, _only_operands(multiplied))
+    clips = find_clips(program, emitted)
     activations, reads = _activations(program, found)
     tensors = {
         name: {layer_input(program, call) for layer in found if reads[layer.name] == name for call in layer.calls}
@@ -160,7 +161,9 @@ def read(program: Program, *, activation_products: bool = False) -> Reading:
         activations=(*activations, *_product_operands(program, products)),
         additions=additions,
         emitted=tuple(name.removesuffix(".output") for name in emitted),
-        shared_ranges=find_shared_ranges(emitted, operands | emitted, tensors),
+        shared_ranges=find_shared_ranges(emitted, operands | emitted, tensors, clips),
+        clips=clips,
+        hard_swishes=find_hard_swishes(emitted),
         groups=channels.groups,
         unsupported=(
             *(

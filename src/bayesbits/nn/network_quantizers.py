@@ -69,7 +69,7 @@ class NetworkQuantizers(nn.Module):
         return {
             "gates": _named({name: q.width_parameters() for name, q in learning.items()}, "another width of")
             | {f"the channels of {name}": logits for name, logits in channels.items()},
-            "ranges": _named({name: q.range_parameters() for name, q in ranged.items()}, "the lower end of"),
+            "ranges": _named({name: q.learned_range_parameters() for name, q in ranged.items()}, "the lower end of"),
         }
 
     def learning_ranges(self) -> list[nn.Parameter]:

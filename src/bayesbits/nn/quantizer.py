@@ -90,8 +90,12 @@ class Quantizer(nn.Module):
         return []
 
     def range_parameters(self) -> list[nn.Parameter]:
-        """The other parameters, those of the present range; an optimizer has them in the group "ranges"."""
+        """The other parameters, those of the present range."""
         raise NotImplementedError
+
+    def learned_range_parameters(self) -> list[nn.Parameter]:
+        """Those of them that learn where the range does; an optimizer has them in the group "ranges"."""
+        return self.range_parameters()
 
     def possible_range_parameters(self) -> list[nn.Parameter]:
         """The parameters of the range that learn, or that may after another calibration."""

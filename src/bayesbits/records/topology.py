@@ -91,6 +91,19 @@ class Activation:
 
 
 @dataclass(frozen=True)
+class Clip:
+    """An emitted tensor that is read through a ReLU or another clipping function alone: its range ends where that
+    does. Below -3 a hard-swish clips, too."""
+
+    tensor: str
+    """The tensor, named "module.output"."""
+    low: float | None
+    """The smallest value that passes; None where there is none."""
+    high: float | None
+    """The largest value that passes; None where there is none."""
+
+
+@dataclass(frozen=True)
 class Product:
     """A matrix product of two computed tensors, as in attention; each operand has a quantizer of its own."""
 
@@ -220,6 +233,8 @@ class Topology(Record):
         traced: Whether torch.export could read the network. Otherwise it was read by a run with hooks, and no channels
             can be removed.
         tables: The tables of embeddings that can be quantized.
+        clips: The bounds of clipping functions behind emitted tensors: calibration looks at no values beyond.
+        hard_swishes: The emitted tensors that only a hard-swish reads.
         version: The version of the JSON form.
         products: The products of two computed tensors, where they were asked for; otherwise they are unsupported.
 
@@ -267,6 +282,10 @@ class Topology(Record):
     """Whether torch.export could read the network; otherwise it was read by a run with hooks."""
     tables: tuple[Table, ...] = ()
     """The tables of embeddings that can be quantized, in the order in which they are first looked up."""
+    clips: tuple[Clip, ...] = ()
+    """The emitted tensors that only clipping functions read, with their bounds."""
+    hard_swishes: tuple[str, ...] = ()
+    """The emitted tensors that only a hard-swish reads; a quantizer with a range from -3 on suits it."""
     version: int = VERSION
     """The version of the JSON form."""
     products: tuple[Product, ...] = ()

@@ -85,6 +85,25 @@ def test_hard_sigmoid_and_hard_swish_become_one_node(
         np.testing.assert_allclose(result(model), number * expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("slope", "height", "factor", "names"),
+    [
+        (1 / 6, 0.5, "x", ["HardSwish"]),
+        (0.2, 0.5, "x", ["HardSigmoid", "Mul"]),  # the numbers of ONNX
+        (1 / 6, 0.4, "x", ["HardSigmoid", "Mul"]),
+        (1 / 6, 0.5, "five", ["HardSigmoid", "Mul"]),
+    ],
+)
+def test_the_product_with_a_hard_sigmoid_becomes_one_node(
+    slope: float, height: float, factor: str, names: list[str]
+) -> None:
+    gate = node("HardSigmoid", "x", "g", alpha=slope, beta=height)
+    model = written(gate, node("Mul", f"g {factor}", "out"))
+    assert kinds(model) == names
+    expected = np.clip(slope * X + height, 0, 1) * (X if factor == "x" else 5)
+    np.testing.assert_allclose(result(model), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_both_factors_of_a_hard_swish_come_from_one_dequantization() -> None:
     nodes = [node("HardSwish", "y", "h"), node("QuantizeLinear", "h step zero_point", "out")]
     values = [helper.make_tensor_value_info(name, TensorProto.UINT8, None) for name in ("x", "out")]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import bayesbits as bb
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
 from bayesbits.deploy.onnx.replace_custom_nodes import replace_custom_nodes
-from bayesbits.deploy.onnx.runtime import Session, _optimized
+from bayesbits.deploy.onnx.runtime import Session, _optimized, operation_counts
 from bayesbits.deploy.onnx.tensor_names import MappedTensor, read_tensor_map
 from bayesbits.records.integer_network import Grid
 
@@ -144,6 +144,49 @@ def test_depthwise_convolutions_of_whole_blocks_are_verified(tmp_path, form, bit
     padded = {node.output[0] for node in nodes if node.op_type == "Pad"}
     assert "second/input/padded" in padded
     assert "first/input/padded" not in padded
+
+
+class Bottleneck(nn.Module):
+    """A depthwise convolution between two others, with one more reader of a tensor in front of it or behind it."""
+
+    def __init__(self, also: str) -> None:
+        super().__init__()
+        self.wide, self.last = nn.Conv2d(3, 30, 1), nn.Conv2d(8, 4, 3)
+        self.depthwise, self.narrow = nn.Conv2d(30, 30, 3, padding=1, groups=30), nn.Conv2d(30, 8, 1)
+        self.other, self.also = nn.Conv2d(30, 8, 1, groups=2), also
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.wide(x))
+        y = F.relu(self.depthwise(x))
+        z = F.relu(self.narrow(y))
+        if self.also:
+            z = z + self.other(x if self.also == "in front" else y)
+        return self.last(z).mean((2, 3))
+
+
+@pytest.mark.parametrize(
+    ("also", "sliced", "more"),
+    [
+        ("", set(), {"wide": 2, "depthwise": 2}),
+        ("in front", {"wide"}, {"depthwise": 2}),
+        ("behind", {"depthwise"}, {"wide": 2}),
+    ],
+)
+def test_channels_of_zeros_are_cut_off_only_where_something_reads_the_others(tmp_path, also, sliced, more):
+    torch.manual_seed(0)
+    network, inputs = Bottleneck(also).eval(), torch.randn(4, 3, 12, 12)
+    compressor = bb.attach(network, inputs, bb.Spec.for_backend("onnxruntime"))
+    compressor.calibrate([inputs])
+    compressor.fix(bb.Plan.uniform(compressor.topology, residual_bits=8))
+    small, path = bb.deploy(compressor), tmp_path / "network.onnx"
+    bb.export_onnx(small, inputs, path)
+    found = bb.verify(compressor, small, path, 2 * inputs)
+    assert found.wrong == ()
+    assert all(tensor.differing_end_to_end == 0 for tensor in found.runtime_tensors if tensor.exact)
+    model = onnx.load(str(path))
+    assert {node.output[0].split(".")[0] for node in model.graph.node if node.op_type == "Slice"} == sliced
+    assert {one.of: one.more_channels for one in read_tensor_map(model) if one.more_channels} == more
+    assert operation_counts(path)["QLinearConv"] >= 3
 
 
 class Skip(nn.Module):

@@ -4,7 +4,8 @@ The runtime gives every reader of DequantizeLinear a copy of it, so that a funct
 two dequantizations, and is not recognized by the fusions that come later.
 
 - x * sigmoid(x), which is SiLU, becomes QuickGelu, the operation of the runtime's own domain for it.
-- clip(x + 3, 0, 6) / 6, a hard sigmoid written as a formula, becomes HardSigmoid, and its product with x HardSwish.
+- clip(x + 3, 0, 6) / 6, a hard sigmoid written as a formula, becomes HardSigmoid, and the product of either with x
+  HardSwish.
   The runtime expands HardSwish again, but only after it has copied DequantizeLinear, which is then not needed.
 - A mean over several axes becomes a sum over one axis after the other, divided once. The runtime keeps the tensors
   between integer convolutions with their channels last, where its mean over height and width is eight times as slow. In
@@ -48,6 +49,8 @@ def write_fast_forms(model: ModelProto, symbols: Mapping[str, int] | None = None
             graph.write_silu(node)
         elif node.op_type == "Clip":
             graph.write_hard_sigmoid(node)
+        elif node.op_type == "HardSigmoid":
+            graph.write_hard_swish(node)
         elif node.op_type == "Mul":
             graph.write_gate(node)
         elif node.op_type in ("AveragePool", "GlobalAveragePool", "ReduceMean"):
@@ -122,6 +125,15 @@ class _Graph:
             else:
                 self._replace(clip, "HardSigmoid", [x], [shifted], alpha=1 / HEIGHT, beta=0.5)
                 self._replace(last, "Mul", after.input, [after])
+
+    def write_hard_swish(self, gate: NodeProto) -> None:
+        """x * HardSigmoid(x) -> HardSwish(x), where the hard sigmoid has the numbers of torch's."""
+        slope, height = (next((one.f for one in gate.attribute if one.name == name), 0.0) for name in ("alpha", "beta"))
+        x, product = gate.input[0], self.only_reader(gate)
+        if product is None or product.op_type != "Mul" or set(product.input) != {x, gate.output[0]}:
+            return
+        if math.isclose(slope, 1 / HEIGHT, rel_tol=1e-6) and height == SHIFT / HEIGHT:
+            self._replace(product, "HardSwish", [x], [gate])
 
     def write_gate(self, product: NodeProto) -> None:
         """An image times a number for each of few channels -> the image times a row of such numbers."""

@@ -42,8 +42,10 @@ class LayerWriter(NodeWriter):
         self.accuracy = accuracy
         self.more_channels: dict[str, int] = {}
         """How many channels of zeros layers emit behind their own, by the name of the layer."""
-        self.padded: dict[str, str] = {}
-        """The tensors that hold such channels as well, by the name of the tensor without them."""
+        self.padded: dict[str, tuple[str, int]] = {}
+        """The tensors that hold such channels as well, and how many, by the name of the tensor without them."""
+        self.unread: set[str] = set()
+        """The tensors without them that nothing reads: they are not written."""
         self.run_time = RunTimeNodes(self)
 
     def layer(
@@ -98,7 +100,7 @@ class LayerWriter(NodeWriter):
             rows = self.constant(f"{layer.name}.rows", np.array([-1, layer.weight_shape[1]]))
             x = self.add("Reshape", [x, rows], f"{name}/rows")
         depthwise = pads_depthwise(layer, example)
-        more_in = missing_channels(layer, example)
+        more_in = self.more_read(x) or missing_channels(layer, example)
         if depthwise and x not in self.padded and max(layer.stride) > 1:  # padding its large input takes as long
             depthwise, more_in = False, 0
         more_out = more_in if depthwise else self.more_channels.get(layer.name, 0)
@@ -121,7 +123,8 @@ class LayerWriter(NodeWriter):
         if flat:
             self.add("Reshape", [target, self._sizes(layer, given, name, shape)], output)
         elif more_out:
-            self.padded[output] = target
+            self.padded[output] = target, more_out
+        if more_out and output not in self.unread:
             ends = self.constant(f"{layer.name}.end", np.array([layer.weight_shape[0]]))
             first, axis = self.constant("first axis", np.array([0])), self.constant("channel axis", np.array([1]))
             self.add("Slice", [target, first, ends, axis], output)
@@ -135,10 +138,14 @@ class LayerWriter(NodeWriter):
         features = self.constant(f"{layer.name}.features", np.array([layer.weight_shape[0]]))
         return self.add("Concat", [front, features], f"{name}/sizes", axis=0)
 
+    def more_read(self, x: str) -> int:
+        """How many channels of zeros all readers of a tensor read behind its own."""
+        return self.padded[x][1] if x in self.padded and x in self.unread else 0
+
     def _padded_input(self, layer: IntegerLayer, x: str, name: str, more: int) -> str:
         """The codes that a layer reads, with channels of zeros behind them; the layer in front may emit those, too."""
         if x in self.padded:
-            return self.padded[x]
+            return self.padded[x][0]
         ends = [0, more] + [0] * (len(layer.weight_shape) - 2)
         amounts = self.constant(f"{layer.name}.input.channels", np.array([0] * len(ends) + ends))
         return self.add("Pad", [x, amounts, self.grid_constants(self._input(layer))[1]], f"{name}/input/padded")

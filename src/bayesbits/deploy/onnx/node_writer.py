@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -127,12 +128,17 @@ class NodeWriter:
         self.add("Mul", [numbers, step], output)
 
     def _quantize_linear(self, grid: Grid, x: str, output: str, low: int, high: int, owner: str) -> None:
-        """Numbers to uint8 codes inside bounds; without a Clip where the bounds are those of uint8."""
+        """Numbers to uint8 codes inside bounds."""
+        node = partial(self.add, "QuantizeLinear", [x, *self.grid_constants(grid)])
+        self.clip_codes(node, grid, output, low, high, owner)
+
+    def clip_codes(self, write: Callable[[str], str], grid: Grid, output: str, low: int, high: int, owner: str) -> None:
+        """Uint8 codes of a node that `write` adds, inside bounds; without a Clip where these are those of uint8."""
         low, high = low + grid.zero_point, high + grid.zero_point
         if (low, high) == (0, 255):
-            self.add("QuantizeLinear", [x, *self.grid_constants(grid)], output)
+            write(output)
             return
-        codes = self.add("QuantizeLinear", [x, *self.grid_constants(grid)], f"{output}/unclipped")
+        codes = write(f"{output}/unclipped")
         self.add("Clip", [codes, *self.bounds(owner, np.uint8(low), np.uint8(high))], output)
 
     def _tensor(self, layer: IntegerLayer | IntegerTable, what: str) -> Array:

@@ -11,6 +11,7 @@ from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 from bayesbits.deploy.onnx.block_weights import FLOAT32
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN, remove_domain
 from bayesbits.deploy.onnx.fast_forms import write_fast_forms
+from bayesbits.deploy.onnx.hard_swish_nodes import find_hard_swishes, write_hard_swish
 from bayesbits.deploy.onnx.layer_nodes import LayerWriter
 from bayesbits.deploy.onnx.node_writer import Array
 from bayesbits.deploy.onnx.product_nodes import write_product
@@ -92,6 +93,7 @@ class _Replacement:
             if node.op_type == "Pad" and (amounts := self._padding_of_layer(node, constants))
         }
         """The results of Pad that a convolution computes itself: from which tensor, and how much on each side."""
+        self._hard_swishes = find_hard_swishes(graph, network)
         self._names: dict[str, str] = {}
         self._codes: dict[tuple[str, Grid] | None, str] = {}
         """The codes of a tensor on a grid without its name, which all layers read whose inputs have an equal grid."""
@@ -102,7 +104,7 @@ class _Replacement:
 
     def visit(self, node: NodeProto) -> None:
         """Copy a standard node, or write the nodes that replace a custom one."""
-        if node.output[0] in self._paddings:
+        if node.output[0] in self._paddings or node.output[0] in self._hard_swishes.inside:
             return
         inputs = [self._names.get(name, name) for name in node.input]
         if node.domain != DOMAIN:
@@ -126,7 +128,9 @@ class _Replacement:
         else:
             self._write(node, of, inputs[0], output)
         if node.op_type in ("Layer", "Product", "Table", "Quantize"):
-            self.mapped.append(MappedTensor(program_node, node.op_type, of, output, self._zero_point(node, of)))
+            more = self.writer.more_read(output)
+            value = self.writer.padded[output][0] if more else output
+            self.mapped.append(MappedTensor(program_node, node.op_type, of, value, self._zero_point(node, of), more))
 
     def _map_input(self, node: NodeProto, of: str, x: str) -> None:
         """Map the numbers that a layer quantizes at run time, unless another entry of the map or an input has them."""
@@ -160,6 +164,9 @@ class _Replacement:
         if node.op_type == "Layer":
             shape, name = self._shapes[node.output[0]], self.writer.numbered(of)
             self._emit_for_depthwise(node, self.network.layer(of))
+            readers = self._readers.get(node.output[0], [])
+            if node.output[0] not in self._outputs and all(map(self._takes_zeros, readers)):
+                writer.unread.add(output)
             source, padding = self._paddings.get(node.input[0], (x, ()))
             layer, example = self.network.layer(of), self._examples[node.output[0]]
             writer.layer(layer, self._names.get(source, source), output, name, shape, padding, example)
@@ -168,7 +175,10 @@ class _Replacement:
             writer.table(self.network.table(of), x, output)
             return
         grid = self.network.grid(of)
-        if node.op_type == "Quantize":
+        if node.op_type == "Quantize" and node.input[0] in self._hard_swishes.codes:
+            codes, source = self._hard_swishes.codes[node.input[0]]
+            write_hard_swish(writer, source, grid, self._names.get(codes, codes), output)
+        elif node.op_type == "Quantize":
             writer.quantize(grid, x, output)
         elif node.op_type == "Dequantize":
             writer.dequantize(grid, x, output, at_once=self._may_dequantize_at_once(node))
@@ -188,6 +198,15 @@ class _Replacement:
                 behind, shape = self.network.layer(_attribute(reader, "of")), self._examples[reader.output[0]]
                 if pads_depthwise(behind, shape):
                     self.writer.more_channels[layer.name] = missing_channels(behind, shape)
+
+    def _takes_zeros(self, reader: NodeProto) -> bool:
+        """Whether a node is a convolution that can read channels of zeros behind those of its input."""
+        if reader.op_type != "Layer":
+            return False
+        layer, shape = self.network.layer(_attribute(reader, "of")), self._examples[reader.output[0]]
+        if layer.kind != "conv" or layer.output is None or len(shape) != len(layer.weight_shape):
+            return False
+        return layer.groups == 1 or pads_depthwise(layer, shape)
 
     def _may_dequantize_at_once(self, node: NodeProto) -> bool:
         """Whether DequantizeLinear can be written without changing the result; additions behind it become Sum."""

@@ -32,6 +32,8 @@ class MappedTensor:
     """The tensor's name in the file."""
     zero_point: int | None
     """The zero point of uint8 codes; None where the tensor has float values."""
+    more_channels: int = 0
+    """How many channels of zeros the file has behind those of the deployed network."""
 
 
 def auxiliary_node(name: str) -> str:

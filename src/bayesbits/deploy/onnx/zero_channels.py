@@ -1,7 +1,8 @@
 """Channels of zeros that make a convolution faster in onnxruntime: which layers read them, and how many.
 
 A convolution that reads two or three channels is given channels of zeros up to four, and a depthwise one up to a
-multiple of 16, which halves the time of either. A layer in front of a depthwise one emits these channels itself.
+multiple of 16, which halves the time of either. A layer in front of a depthwise one emits these channels itself. They
+are cut off again where something else reads the tensor; a convolution of all channels has weights of zero for them.
 """
 
 import math

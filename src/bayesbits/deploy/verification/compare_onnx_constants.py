@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from bayesbits.deploy.onnx.block_weights import OPERATION
+from bayesbits.deploy.onnx.hard_swish_nodes import HEIGHT, steps_below_zero
 from bayesbits.deploy.onnx.runtime import layer_of
 from bayesbits.deploy.onnx.tensor_names import MappedTensor, read_tensor_map
 from bayesbits.deploy.verification.block_weights import unpack_blocks
@@ -123,6 +124,10 @@ def _grid_constants(grid: Grid) -> Iterator[tuple[str, Array]]:
     yield "zero_point.float", np.asarray(shift)
     yield "low", np.asarray(grid.low + shift)
     yield "high", np.asarray(grid.high + shift)
+    steps = steps_below_zero(grid)
+    if steps is not None:
+        yield "hard_swish.high", np.asarray(2 * steps)
+        yield "hard_swish.step", np.asarray(np.float32(grid.step / HEIGHT))
 
 
 def _check_equal(owner: str, what: str, found: Array, expected: Array) -> None:
@@ -154,7 +159,10 @@ def _check_constants_read(model: ModelProto, network: IntegerNetwork) -> None:
             _check_same_constants(tensor, read, _constants_of_product(products[tensor.of], network))
         elif tensor.kind == "Quantize" and tensor.of in grids:
             read = set(_read_by_quantizer(tensor.value, producers))
-            _check_same_constants(tensor, read, _constants_of_quantizer(grids[tensor.of]))
+            expected = _constants_of_quantizer(grids[tensor.of])
+            if (product := _product_of(tensor.value, producers)) is not None:
+                expected |= _constants_of_hard_swish(product, tensors, network)
+            _check_same_constants(tensor, read, expected)
 
 
 def _check_same_constants(tensor: MappedTensor, read: set[str], expected: set[str]) -> None:
@@ -216,8 +224,32 @@ def _read_by_quantizer(value: str, producers: Mapping[str, NodeProto]) -> Iterat
     """The constants that are read between the numbers that are quantized and their codes."""
     node = producers.get(value)
     while node is not None:
-        yield from node.input[1:]
-        node = None if node.op_type in ("QuantizeLinear", "Div") else producers.get(node.input[0])
+        yield from (name for name in node.input[1:] if name and name not in producers)
+        if node.op_type == "QLinearMul" and (clip := producers.get(node.input[3])) is not None:
+            yield from clip.input[2:] if clip.input[0] == node.input[0] else ()
+        node = None if node.op_type in ("QuantizeLinear", "Div", "QLinearMul") else producers.get(node.input[0])
+
+
+def _product_of(value: str, producers: Mapping[str, NodeProto]) -> NodeProto | None:
+    """The product of integers whose codes a quantizer gives; None where it rounds numbers."""
+    node = producers.get(value)
+    while node is not None and node.op_type == "Clip":
+        node = producers.get(node.input[0])
+    return node if node is not None and node.op_type == "QLinearMul" else None
+
+
+def _constants_of_hard_swish(
+    product: NodeProto, tensors: Collection[MappedTensor], network: IntegerNetwork
+) -> set[str]:
+    """The constants between the codes that a hard-swish reads and its own codes, without those of its grid."""
+    emitted = {part.name: part.output for part in network.parts}
+    read = [one for one in tensors if one.value == product.input[0]]
+    name = next((one.of if one.kind == "Quantize" else emitted.get(one.of) for one in read), None)
+    steps = None if name is None else steps_below_zero(network.grid(name))
+    if name is None or steps is None:
+        raise VerificationError(f"{product.output[0]}: the ONNX file multiplies codes that no hard-swish reads")
+    parts = ["step", "zero_point", "hard_swish.step", *(["hard_swish.high"] if 2 * steps < _UINT8_BOUNDS[1] else [])]
+    return {"no zero point", *(f"{name}.{part}" for part in parts)}
 
 
 def _constants_of_layer(layer: IntegerLayer, network: IntegerNetwork) -> set[str]:

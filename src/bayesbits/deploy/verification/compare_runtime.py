@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from onnx import ModelProto
 from torch import Tensor
+from torch.nn import functional
 
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.onnx.runtime import NAME, Session
@@ -168,10 +169,14 @@ class RuntimeComparison:
         tensor, found = subgraph.mapped, torch.from_numpy(results[subgraph.value])
         expected = torch.from_numpy(batch.in_file[subgraph.value])
         terms = _terms(subgraph, batch.in_file, batch.count)
-        if subgraph.unquantized is not None and subgraph.unquantized in results and tensor is not None:
+        if subgraph.rounds_numbers and tensor is not None:
             source, grid = self._source[tensor.node], self.small.integer.grid(tensor.of)
-            numbers, exact = torch.from_numpy(results[subgraph.unquantized]), batch.exact[source]
-            allowed = _check_numbers(subgraph, counts, numbers, batch.in_program[source], exact, terms)
+            deployed, exact = batch.in_program[source], batch.exact[source]
+            if subgraph.unquantized is None:  # a product of integers, which is rounded at once
+                allowed = tolerance(exact, deployed, LAYER_ROUNDOFF)
+            else:
+                numbers = torch.from_numpy(results[subgraph.unquantized])
+                allowed = _check_numbers(subgraph, counts, numbers, deployed, exact, terms)
             low, high = (quantize(grid, number) for number in (exact - allowed, exact + allowed))
             codes = found.double() - (tensor.zero_point or 0)
             wrong = ~((low <= codes) & (codes <= high))
@@ -286,6 +291,8 @@ def _is_exact(subgraph: Subgraph, in_file: Mapping[str, Array], count: int) -> b
 
 def _as_in_file(tensor: MappedTensor, value: Tensor) -> Array:
     """A value of the deployed program as the file holds it."""
+    if tensor.more_channels:
+        value = functional.pad(value, (0, 0) * (value.dim() - 2) + (0, tensor.more_channels))
     array: Array = value.numpy() if tensor.zero_point is None else (value + tensor.zero_point).numpy().astype(np.uint8)
     return array
 

@@ -96,6 +96,15 @@ class Subgraph:
             node = producers.get(node.input[0])
         return None if node is None else node.input[0]
 
+    @property
+    def rounds_numbers(self) -> bool:
+        """Whether its codes are those of numbers that it computes, returned beside them or not.
+
+        A hard-swish as a product of integers gives codes at once.
+        """
+        multiplies = self.kind == "quantizer" and any(node.op_type == "QLinearMul" for node in self.nodes)
+        return multiplies or (self.unquantized is not None and self.unquantized not in self.inputs)
+
 
 class SubgraphExtractor:
     """Finds the subgraphs of a model, and makes models of them."""
