@@ -11,7 +11,7 @@ from bayesbits.recipes.process import Process
 from tests.recipes.made_data import made_for
 
 CPU = Process(torch.device("cpu"))
-LAYERS = {"lenet5": 4, "vgg7": 8, "resnet18": 21, "mobilenetv2": 53, "vit": 10}
+LAYERS = {"lenet5": 4, "vgg7": 8, "resnet18": 21, "resnet20": 20, "mobilenetv2": 53, "vit": 10}
 
 
 @pytest.mark.parametrize("name", recipes.names())
