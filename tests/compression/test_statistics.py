@@ -9,7 +9,7 @@ from torch import nn
 import bayesbits as bb
 from bayesbits.compression.statistics import BINS, measure_statistics
 from bayesbits.functional import gated_quantize
-from bayesbits.nn.product import attached_matrix_products
+from bayesbits.nn.weight_product import attached_activation_products
 
 
 def fixed(model, inputs, weights, activations, **spec):
@@ -155,4 +155,4 @@ def test_products_of_two_activations_are_measured_where_they_run():
     assert found.layers[2].alone == pytest.approx(ratio(left @ right, rounded), abs=1e-2)
     assert found.layers[2].together < found.layers[2].alone  # the layers in front of it are rounded, too
     assert {"matmul.left", "matmul.right"} <= {one.name for one in found.tensors}
-    assert "forward" not in vars(next(iter(attached_matrix_products(compressor.model).values())))
+    assert "forward" not in vars(next(iter(attached_activation_products(compressor.model).values())))

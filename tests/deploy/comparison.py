@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import bayesbits as bb
-from bayesbits.nn.product import find_layer
+from bayesbits.nn.weight_product import find_layer
 from bayesbits.records.topology import Topology
 from bayesbits.utils.naming import key_of
 

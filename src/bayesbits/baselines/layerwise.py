@@ -16,8 +16,8 @@ from bayesbits.compression.compressor import Compressor, check_compressor, check
 from bayesbits.graph.layers import FoundLayer
 from bayesbits.nn import Quantizer
 from bayesbits.nn.layer import AttachedLayer
-from bayesbits.nn.product import find_layer
 from bayesbits.nn.quantized_output import observe_output
+from bayesbits.nn.weight_product import find_layer
 from bayesbits.records.topology import Layer
 from bayesbits.utils.batches import all_examples_equal, batched_tensors, call_without_labels
 from bayesbits.utils.torch_private import BatchNorm

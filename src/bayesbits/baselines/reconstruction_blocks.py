@@ -19,8 +19,8 @@ from bayesbits.compression.compressor import Compressor
 from bayesbits.nn import Quantizer
 from bayesbits.nn.class_exchange import AttachedModule
 from bayesbits.nn.layer import AttachedLayer
-from bayesbits.nn.product import ProductOwner
 from bayesbits.nn.quantized_output import QuantizedOutput
+from bayesbits.nn.weight_product import ProductOwner
 from bayesbits.utils.batches import call_without_labels, count_examples
 from bayesbits.utils.torch_private import tree_leaves
 
@@ -60,7 +60,7 @@ def block_unit(compressor: Compressor, name: str, learned: list[str]) -> BlockUn
         layers_here: list[nn.Module] = [one]
         if isinstance(one, ProductOwner):
             layers_here += one.bayesbits_products.products.values()
-            multiplied = one.bayesbits_products.matrix_products.values()
+            multiplied = one.bayesbits_products.activation_products.values()
             both = [(product.parts.left, product.parts.right) for products in multiplied for product in products]
             found += [quantizer for pair in both for quantizer in pair if quantizer is not None]
         for layer in layers_here:

@@ -12,7 +12,7 @@ from bayesbits.baselines.layerwise import run_to
 from bayesbits.baselines.reconstruction_rows import MOST_ROWS, RowSampler
 from bayesbits.baselines.reconstruction_units import BlockUnit, Examples, LayerUnit
 from bayesbits.baselines.waiting_passes import WaitingPasses
-from bayesbits.nn.product import find_layer
+from bayesbits.nn.weight_product import find_layer
 from bayesbits.records.topology import Layer
 from bayesbits.utils.torch_private import tree_map
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bayesbits.nn.layer import AttachedLayer
-from bayesbits.nn.product import AttachedProduct
+from bayesbits.nn.weight_product import AttachedProduct
 from bayesbits.records.topology import Layer
 
 MOST_ROWS = 2**16

@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from bayesbits.nn import Quantizer
-from bayesbits.nn.product import ProductOwner
+from bayesbits.nn.weight_product import ProductOwner
 from bayesbits.utils.batches import call_without_labels
 from bayesbits.utils.torch_private import tensor_version, tree_leaves
 

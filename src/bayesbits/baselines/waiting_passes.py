@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bayesbits.nn.product import find_layer
+from bayesbits.nn.weight_product import find_layer
 from bayesbits.utils.batches import call_without_labels
 
 

@@ -2,8 +2,8 @@
 
 The steps, in the order of the calls below: `graph.trace` reads its topology, `compression.attachment` makes
 quantizers and gates for it, and the classes of its layers, batch norms, outputs and root are exchanged for ones that
-use them (`nn.layer`, `nn.product`, `nn.table`, `nn.batch_norm`, `nn.quantized_output`, `nn.network`). Finally every
-weight gets its range.
+use them (`nn.layer`, `nn.weight_product`, `nn.table`, `nn.batch_norm`, `nn.quantized_output`, `nn.network`). Finally
+every weight gets its range.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,14 +20,14 @@ from bayesbits.compression.spec import Spec
 from bayesbits.graph.activation_products import FoundProduct
 from bayesbits.graph.layers import FoundLayer
 from bayesbits.graph.trace import trace_layers
+from bayesbits.nn.activation_product import OperandQuantizers
 from bayesbits.nn.batch_norm import BatchNormParts, attach_batch_norm
 from bayesbits.nn.class_exchange import AttachedModule
 from bayesbits.nn.layer import AttachedLayer, LayerParts, attach_layer
-from bayesbits.nn.matrix_product import OperandQuantizers
 from bayesbits.nn.network import NAME, attach_to_network
-from bayesbits.nn.product import ProductSource, attach_matrix_product, attach_product
 from bayesbits.nn.quantized_output import Output, attach_output
 from bayesbits.nn.table import TableParts, attach_table
+from bayesbits.nn.weight_product import ProductSource, attach_activation_product, attach_product
 from bayesbits.records.topology import Layer
 from bayesbits.utils.torch_private import BatchNorm, is_compiled
 
@@ -128,7 +128,7 @@ def _attach_to_products(model: nn.Module, attachment: Attachment, products: Sequ
     for product in products:
         left, right = (attachment.quantizers.get(tensor) for tensor in (product.left, product.right))
         parts = OperandQuantizers(left, right, attachment.calibration)
-        attach_matrix_product(model.get_submodule(product.owner), product.name, product.call, parts)
+        attach_activation_product(model.get_submodule(product.owner), product.name, product.call, parts)
 
 
 def _attach_to_layer(model: nn.Module, layer: Layer, attachment: Attachment, source: FoundLayer | None) -> None:

@@ -30,9 +30,9 @@ from bayesbits.nn.grouping import group_count
 from bayesbits.nn.hard_swish_quantizer import HardSwishQuantizer
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.nn.network_quantizers import NetworkQuantizers
-from bayesbits.nn.product import attached_matrix_products, attached_products
 from bayesbits.nn.quantized_output import QuantizedOutput
 from bayesbits.nn.table import AttachedTable
+from bayesbits.nn.weight_product import attached_activation_products, attached_products
 from bayesbits.records.latency_table import LatencyTable
 from bayesbits.records.plan import FLOAT_BITS
 from bayesbits.records.topology import ChannelGroup, Layer, Topology
@@ -133,7 +133,7 @@ def check_intact(model: nn.Module, attachment: Attachment) -> None:
             module = modules.get(name)
             if not isinstance(module, AttachedTable) or module.bayesbits_table.quantizer is not quantizers[tensor]:
                 raise _replaced(name)
-    multiplied = attached_matrix_products(model)
+    multiplied = attached_activation_products(model)
     for product in topology.products:
         if product.name not in multiplied:
             raise _replaced(product.name)

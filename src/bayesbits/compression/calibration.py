@@ -26,7 +26,7 @@ from bayesbits.compression.sampling import SAMPLE, evenly_spaced, in_rows
 from bayesbits.functional.operation import LARGEST_RANGE
 from bayesbits.nn import Quantizer
 from bayesbits.nn.layer import AttachedLayer
-from bayesbits.nn.product import find_layer
+from bayesbits.nn.weight_product import find_layer
 from bayesbits.records.topology import Clip
 from bayesbits.utils.batches import call_without_labels
 

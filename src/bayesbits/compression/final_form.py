@@ -13,7 +13,7 @@ from bayesbits.compression.attachment import Attachment
 from bayesbits.methods import MethodQuantizer
 from bayesbits.nn.final_quantizer import FinalQuantizer
 from bayesbits.nn.layer import AttachedLayer
-from bayesbits.nn.product import attached_matrix_products, find_layer
+from bayesbits.nn.weight_product import attached_activation_products, find_layer
 from bayesbits.utils.naming import key_of
 
 
@@ -40,7 +40,7 @@ def make_final(model: nn.Module, attachment: Attachment) -> None:
             module.parts.weight = final.get(layer.parameter, module.parts.weight)
             module.parts.input = final.get(layer.activation, module.parts.input)
     for product in attachment.topology.products:
-        parts = attached_matrix_products(model)[product.name].parts
+        parts = attached_activation_products(model)[product.name].parts
         parts.left, parts.right = final.get(product.left, parts.left), final.get(product.right, parts.right)
     for name, replacement in final.items():
         attachment.tensors[key_of(name)] = replacement

@@ -1,8 +1,8 @@
 """A check after attaching: products of two activations are found again while the network runs.
 
-They are found by counting calls (see `utils.matrix_products`), and code that torch.export leaves out, because nothing
-reads its result, would shift the count. So the network runs once on its example inputs: every product has to have the
-multiply-accumulates that were read from the graph.
+They are found by counting calls (see `utils.activation_products`), and code that torch.export leaves out, because
+nothing reads its result, would shift the count. So the network runs once on its example inputs: every product has to
+have the multiply-accumulates that were read from the graph.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bayesbits.compression.attachment import Attachment
 from bayesbits.compression.observers import network_restored
-from bayesbits.nn.product import attached_matrix_products
+from bayesbits.nn.weight_product import attached_activation_products
 from bayesbits.utils.modes import evaluation_mode
 
 
@@ -23,7 +23,7 @@ def check_products_run(model: nn.Module, attachment: Attachment) -> None:
     if not attachment.topology.products or attachment.example_inputs is None:
         return
     counted: Counter[str] = Counter()
-    products = attached_matrix_products(model)
+    products = attached_activation_products(model)
     handles = [product.register_forward_hook(partial(_count, counted, name)) for name, product in products.items()]
     args, kwargs = attachment.example_inputs
     before, attachment.calibrated = attachment.calibrated, True

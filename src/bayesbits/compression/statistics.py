@@ -22,10 +22,10 @@ from bayesbits.compression.range_estimation import round_to_bits
 from bayesbits.compression.sampling import SAMPLE, evenly_spaced, in_rows
 from bayesbits.compression.signal_to_noise import SignalToNoise, decibel, sample, sample_of
 from bayesbits.nn import Quantizer
+from bayesbits.nn.activation_product import ActivationProduct
 from bayesbits.nn.layer import AttachedLayer
-from bayesbits.nn.matrix_product import MatrixProduct
-from bayesbits.nn.product import attached_matrix_products, attached_products
 from bayesbits.nn.quantized_output import QuantizedOutput
+from bayesbits.nn.weight_product import attached_activation_products, attached_products
 from bayesbits.records.tensor_statistics import Histogram, LayerError, TensorStatistics
 from bayesbits.utils.batches import batched_tensors, call_model
 
@@ -53,7 +53,7 @@ def measure_statistics(compressor: Compressor, inputs: Any) -> TensorStatistics:
         for layer in compressor.topology.layers
         if isinstance(module := modules.get(layer.name), AttachedLayer)
     ]
-    parts += [_product(name, product) for name, product in attached_matrix_products(model).items()]
+    parts += [_product(name, product) for name, product in attached_activation_products(model).items()]
     order: list[_Part] = []
     with network_restored(model), torch.no_grad():
         model.eval()
@@ -176,7 +176,7 @@ def _layer(name: str, module: AttachedLayer) -> _Part:
     return _Part(name, module, "quantized", (module.parts.weight, module.parts.input), partial(_output, module))
 
 
-def _product(name: str, product: MatrixProduct) -> _Part:
+def _product(name: str, product: ActivationProduct) -> _Part:
     """A product of two activations."""
     return _Part(name, product, "forward", (product.parts.left, product.parts.right), sample)
 

@@ -22,7 +22,7 @@ from bayesbits.deploy.layer_weights import remaining_channels
 from bayesbits.deploy.modules import LAYERS, Dequantize, Quantize, make_layer, target_of
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.verification.inputs import Inputs
-from bayesbits.nn.product import find_layer
+from bayesbits.nn.weight_product import find_layer
 from bayesbits.records.integer_network import IntegerLayer, IntegerNetwork
 from bayesbits.records.tensor_statistics import LayerError
 from bayesbits.records.topology import Layer

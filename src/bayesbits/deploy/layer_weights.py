@@ -11,7 +11,7 @@ from bayesbits.compression.compressor import Compressor
 from bayesbits.functional.grid import INTEGER_BITS, bias_codes
 from bayesbits.nn.folding import fold_factor, folded_bias
 from bayesbits.nn.layer import AttachedLayer, LayerParts
-from bayesbits.nn.product import find_layer
+from bayesbits.nn.weight_product import find_layer
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
 from bayesbits.records.plan import FLOAT_BITS
 from bayesbits.records.topology import Layer, output_axis

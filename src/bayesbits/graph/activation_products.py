@@ -18,13 +18,13 @@ from bayesbits.graph.exported_program import Program, arguments, is_float, opera
 from bayesbits.graph.layers import FoundLayer, unique_name
 from bayesbits.graph.tables import FoundTable
 from bayesbits.records.topology import Unsupported
-from bayesbits.utils.matrix_products import (
+from bayesbits.utils.activation_products import (
     ATTENTION,
     OPERATIONS,
     PLAIN,
+    ActivationProductCall,
     AttentionForm,
     EinsumForm,
-    MatrixProductCall,
     attention_form,
     einsum_form,
 )
@@ -40,7 +40,7 @@ class FoundProduct:
     operation: str
     owner: str
     """The path of the innermost module whose code computes it."""
-    call: MatrixProductCall
+    call: ActivationProductCall
     left: str
     """The name of the first operand."""
     right: str
@@ -57,7 +57,7 @@ def find_activation_products(
     computed = _computed(program, {call for layer in layers for call in layer.calls}, set(unsupported))
     found = [node for node in program.nodes if node in unsupported and _is_product(node, computed)]
     numbers = _numbered(program, set(found))
-    calls: dict[tuple[str, MatrixProductCall], list[fx.Node]] = {}
+    calls: dict[tuple[str, ActivationProductCall], list[fx.Node]] = {}
     for node in found:
         calls.setdefault((program.path(node), numbers[node]), []).append(node)
     taken: set[str] = set()
@@ -159,7 +159,7 @@ def _computed(program: Program, layers: Collection[fx.Node], others: Collection[
     return computed
 
 
-def _numbered(program: Program, found: Collection[fx.Node]) -> dict[fx.Node, MatrixProductCall]:
+def _numbered(program: Program, found: Collection[fx.Node]) -> dict[fx.Node, ActivationProductCall]:
     """Every call of one of the functions, numbered within the call of the innermost module.
 
     Modules around that one see its calls too, but for those that are found and are more than a matrix product: what is
@@ -176,12 +176,12 @@ def _numbered(program: Program, found: Collection[fx.Node]) -> dict[fx.Node, Mat
             place = (key, operation(node))
             number = counts.get(place, 0)
             counts[place] = number + 1
-        numbers[node] = MatrixProductCall(operation(node), number)
+        numbers[node] = ActivationProductCall(operation(node), number)
     return numbers
 
 
 def _products(
-    owner: str, call: MatrixProductCall, nodes: tuple[fx.Node, ...], macs: list[int], taken: set[str]
+    owner: str, call: ActivationProductCall, nodes: tuple[fx.Node, ...], macs: list[int], taken: set[str]
 ) -> list[FoundProduct]:
     """The products of one call: two for attention."""
     what = "sdpa" if call.operation == ATTENTION else call.operation

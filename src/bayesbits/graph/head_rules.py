@@ -26,7 +26,7 @@ from torch import Tensor, fx
 from bayesbits.graph.activation_products import SOFTMAX, form_of
 from bayesbits.graph.channel_labels import ChannelClasses, Labels, collapse, compact, one
 from bayesbits.graph.exported_program import arguments, operation, shape
-from bayesbits.utils.matrix_products import ATTENTION, OPERATIONS, AttentionForm, EinsumForm, run_einsum
+from bayesbits.utils.activation_products import ATTENTION, OPERATIONS, AttentionForm, EinsumForm, run_einsum
 
 STACKED = 3
 """The number of axes of a stack of matrices, at least."""

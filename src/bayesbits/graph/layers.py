@@ -12,10 +12,10 @@ from torch import Tensor, fx, nn
 from bayesbits.cost.macs import attention_macs, layer_macs, operation_macs, recurrent_macs
 from bayesbits.graph.channel_rules import PADS
 from bayesbits.graph.exported_program import Program, arguments, operation, shape
-from bayesbits.graph.products import Product, Products, operands
+from bayesbits.graph.weight_products import Product, Products, operands
 from bayesbits.records.topology import Unsupported
-from bayesbits.utils.products import CONVOLUTIONS, SIGNATURES
 from bayesbits.utils.torch_private import BatchNorm, OpOverload
+from bayesbits.utils.weight_products import CONVOLUTIONS, SIGNATURES
 
 KINDS: Mapping[type[nn.Module], str] = {
     nn.Linear: "linear",

@@ -17,7 +17,7 @@ from bayesbits.graph.layers import BATCH_NORMS
 from bayesbits.graph.operations import CLIPS
 from bayesbits.graph.pointwise import is_pointwise
 from bayesbits.records.topology import Addition, Unsupported
-from bayesbits.utils.products import CONVOLUTIONS
+from bayesbits.utils.weight_products import CONVOLUTIONS
 
 NORMALIZATIONS = frozenset(
     ("layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm", "group_norm", "native_group_norm", "rsqrt")

@@ -1,8 +1,8 @@
 """The attached layer: a convolution or matrix product of the user's network with quantized input and weight.
 
 Where it is a module with the forward of torch.nn, the module's class is exchanged (see `nn.class_exchange`); every
-other product is found while its module runs (see `nn.product`). What it computes with lies in its attribute `parts`,
-beside and not among parameters and children; the network owns the quantizers and gates themselves (see
+other product is found while its module runs (see `nn.weight_product`). What it computes with lies in its attribute
+`parts`, beside and not among parameters and children; the network owns the quantizers and gates themselves (see
 `nn.network_quantizers`).
 
 A batch norm behind the layer is folded for rounding only: w_eff = Q(w f) / f, where f is the fold factor of

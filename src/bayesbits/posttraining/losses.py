@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bayesbits.compression.compressor import Compressor
-from bayesbits.nn.product import find_layer
 from bayesbits.nn.quantized_output import observe_output
+from bayesbits.nn.weight_product import find_layer
 from bayesbits.posttraining.quantizer_state import as_float_network
 from bayesbits.utils.batches import call_model, call_without_labels
 from bayesbits.utils.pytree import tensors_in

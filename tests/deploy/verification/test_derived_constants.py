@@ -123,7 +123,7 @@ def test_the_derivation_imports_nothing_that_it_checks() -> None:
             imported |= {f"{node.module}.{alias.name}" for alias in node.names}
     assert imported == {
         "bayesbits.compression.compressor.Compressor",
-        "bayesbits.nn.product.find_layer",  # where a layer is; nothing that is computed
+        "bayesbits.nn.weight_product.find_layer",  # where a layer is; nothing that is computed
         "bayesbits.records.integer_network.Grid",
         "bayesbits.records.plan.Plan",
         "bayesbits.records.topology.Layer",

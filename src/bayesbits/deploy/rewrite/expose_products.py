@@ -1,6 +1,6 @@
 """Products of two activations become module calls, and what is more than a product is written out around them.
 
-The operations around a product are those that the attached network runs (see `utils.matrix_products`): attention
+The operations around a product are those that the attached network runs (see `utils.activation_products`): attention
 becomes product, scale, mask, softmax, product. Where no operand of a call is quantized, its node stays as it is.
 """
 
@@ -16,7 +16,7 @@ from bayesbits.deploy.rewrite.program import ProductNode, RewrittenProgram
 from bayesbits.graph.activation_products import FoundProduct, form_of
 from bayesbits.graph.channel_rules import MOVES, SAME
 from bayesbits.graph.exported_program import arguments, operation
-from bayesbits.utils.matrix_products import (
+from bayesbits.utils.activation_products import (
     AttentionForm,
     EinsumForm,
     run_attention,

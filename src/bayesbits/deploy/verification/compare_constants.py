@@ -24,7 +24,7 @@ from bayesbits.deploy.verification.result import ConstantCounts, VerificationErr
 from bayesbits.nn.batch_norm import AttachedBatchNorm
 from bayesbits.nn.folding import fold_factor, folded_bias, round_bias
 from bayesbits.nn.layer import AttachedLayer
-from bayesbits.nn.product import find_layer
+from bayesbits.nn.weight_product import find_layer
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerProduct
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer, Topology, output_axis

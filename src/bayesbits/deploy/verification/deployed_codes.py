@@ -18,7 +18,7 @@ from bayesbits.deploy.verification.dynamic_inputs import DynamicInput, quantize_
 from bayesbits.deploy.verification.result import VerificationError
 from bayesbits.deploy.verification.simulation import QuantizerCall
 from bayesbits.functional.grid import EDGE
-from bayesbits.nn.product import find_layer
+from bayesbits.nn.weight_product import find_layer
 from bayesbits.records.integer_network import Grid
 from bayesbits.records.topology import Layer, Topology
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bayesbits.compression.compressor import Compressor
-from bayesbits.nn.product import find_layer
+from bayesbits.nn.weight_product import find_layer
 from bayesbits.records.integer_network import Grid
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Layer

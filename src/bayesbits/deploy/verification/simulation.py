@@ -24,8 +24,8 @@ from bayesbits.deploy.verification.float64_mode import Float64Mode
 from bayesbits.deploy.verification.inputs import Batch
 from bayesbits.nn.batch_norm import AttachedBatchNorm, BatchNormParts
 from bayesbits.nn.layer import AttachedLayer, LayerParts
-from bayesbits.nn.product import attached_matrix_products, find_layer
 from bayesbits.nn.table import AttachedTable
+from bayesbits.nn.weight_product import attached_activation_products, find_layer
 from bayesbits.records.plan import Plan
 from bayesbits.utils.pytree import Tree, describe
 from bayesbits.utils.torch_private import BatchNorm, tree_map_only
@@ -148,7 +148,7 @@ class Float64Simulation(Simulation):
     def emitting(self, layers: list[str], value: float) -> Iterator[None]:
         """Let these layers and products emit one value everywhere."""
         before = {}
-        products = attached_matrix_products(self.fixed.model)
+        products = attached_activation_products(self.fixed.model)
         for product in (products[name] for name in layers if name in products):
             product.constant = value
         for name in (name for name in layers if name not in products):

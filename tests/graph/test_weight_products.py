@@ -8,9 +8,9 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from bayesbits.graph.exported_program import export
 from bayesbits.graph.layers import find_layers, layer_input
-from bayesbits.graph.products import Products
 from bayesbits.graph.trace import trace
-from bayesbits.utils.products import ProductCall
+from bayesbits.graph.weight_products import Products
+from bayesbits.utils.weight_products import ProductCall
 from tests.graph.networks import IMAGES, ROWS
 from tests.graph.products import Functional, InputsFirst, Padded, Standardized
 

@@ -37,7 +37,7 @@ Call = Callable[..., Any]
 """Runs an operation of torch with its arguments: at once, or as a node of a graph."""
 
 
-class MatrixProductCall(NamedTuple):
+class ActivationProductCall(NamedTuple):
     """A call of one of these functions inside a call of a module."""
 
     operation: str

@@ -10,8 +10,8 @@ from torch import nn
 
 import bayesbits as bb
 from bayesbits.nn import GatedQuantizer
-from bayesbits.nn.matrix_product import MatrixProduct, OperandQuantizers
-from bayesbits.nn.product import attached_matrix_products
+from bayesbits.nn.activation_product import ActivationProduct, OperandQuantizers
+from bayesbits.nn.weight_product import attached_activation_products
 from tests.graph.attention import KINDS, attention, examples
 
 
@@ -40,7 +40,7 @@ def test_both_operands_are_quantized():
     left, right = GatedQuantizer(signed=True, beta=1.0, bits=(2,)), GatedQuantizer(signed=False, beta=3.0, bits=(2,))
     for quantizer in (left, right):
         quantizer.fix(2)
-    product = MatrixProduct("product", OperandQuantizers(left, right))
+    product = ActivationProduct("product", OperandQuantizers(left, right))
     found = product(torch.tensor([[0.9, -0.2]]), torch.tensor([[1.4], [-5.0]]))
     torch.testing.assert_close(found, torch.tensor([[2 / 3 * 1.0 + 0.0 * 0.0]]))
 
@@ -96,7 +96,7 @@ def test_products_of_nested_modules_are_told_apart(kind, skipped):
     rules = {} if skipped is None else {skipped: {"skip": True}}
     compressor = attached(model, inputs, rules=rules)
     seen = {}
-    for name, product in attached_matrix_products(compressor.model).items():
+    for name, product in attached_activation_products(compressor.model).items():
         product.register_forward_pre_hook(lambda _, operands, name=name: seen.update({name: operands[0].shape}))
     torch.testing.assert_close(turned_off(compressor).model(inputs), expected)
     if skipped is None:
@@ -134,7 +134,7 @@ def test_under_autocast_products_run_in_half_precision():
     inputs = examples()
     compressor = attached(attention(), inputs)
     seen = []
-    for product in attached_matrix_products(compressor.model).values():
+    for product in attached_activation_products(compressor.model).values():
         product.register_forward_hook(lambda _, operands, output: seen.append(output.dtype))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         compressor.model(inputs)

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bayesbits.utils.products import FUNCTIONS, SIGNATURES, bind, call
+from bayesbits.utils.weight_products import FUNCTIONS, SIGNATURES, bind, call
 
 X, IMAGES = torch.arange(6.0).reshape(2, 3), torch.arange(32.0).reshape(1, 2, 4, 4)
 MATRIX, BIAS, FILTERS = torch.arange(12.0).reshape(3, 4).sin(), torch.arange(4.0), torch.ones(3, 2, 2, 2)

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, fx
 
 from bayesbits.graph.exported_program import Program, arguments, operation, shape
-from bayesbits.utils.products import SIGNATURES, ProductCall
 from bayesbits.utils.tensor_expression import Step, TensorExpression, Value, operation_key
 from bayesbits.utils.torch_private import OpOverload
+from bayesbits.utils.weight_products import SIGNATURES, ProductCall
 
 TRANSPOSES = ("t", "transpose", "permute", "numpy_T", "swapaxes", "swapdims")
 PARAMETRIZATIONS = ".parametrizations."

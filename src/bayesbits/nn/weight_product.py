@@ -23,14 +23,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from bayesbits.nn.activation_product import ActivationProduct, OperandQuantizers, run_attached
 from bayesbits.nn.class_exchange import AttachedModule, exchange_class
 from bayesbits.nn.layer import AttachedLayer, LayerParts
-from bayesbits.nn.matrix_product import MatrixProduct, OperandQuantizers, run_attached
-from bayesbits.utils.matrix_products import FUNCTIONS as MATRIX_FUNCTIONS
-from bayesbits.utils.matrix_products import MatrixProductCall
-from bayesbits.utils.products import FUNCTIONS, SIGNATURES, Bound, ProductCall, bind, call
+from bayesbits.utils.activation_products import FUNCTIONS as MATRIX_FUNCTIONS
+from bayesbits.utils.activation_products import ActivationProductCall
 from bayesbits.utils.tensor_expression import TensorExpression
 from bayesbits.utils.torch_private import BatchNorm
+from bayesbits.utils.weight_products import FUNCTIONS, SIGNATURES, Bound, ProductCall, bind, call
 
 
 @dataclass
@@ -112,7 +112,7 @@ class OwnedProducts:
     """What is attached to a module whose code computes products."""
 
     products: dict[ProductCall, AttachedProduct] = field(default_factory=dict)
-    matrix_products: dict[MatrixProductCall, tuple[MatrixProduct, ...]] = field(default_factory=dict)
+    activation_products: dict[ActivationProductCall, tuple[ActivationProduct, ...]] = field(default_factory=dict)
     """The products of two activations; a call of attention has two of them."""
     forward: Callable[..., Any] | None = None
     """The `forward` that was set on the module itself and not on its class."""
@@ -128,7 +128,7 @@ class ProductOwner(AttachedModule):
         @functools.wraps(original.forward)
         def forward(self: Any, *arguments: Any, **keywords: Any) -> Any:
             owned: OwnedProducts = self.bayesbits_products
-            with _Watch(owned.products, owned.matrix_products):
+            with _Watch(owned.products, owned.activation_products):
                 if owned.forward is None:
                     return original.forward(self, *arguments, **keywords)
                 return owned.forward(*arguments, **keywords)
@@ -166,10 +166,10 @@ class _Watch(TorchFunctionMode):
     def __init__(
         self,
         products: Mapping[ProductCall, AttachedProduct],
-        matrix_products: Mapping[MatrixProductCall, tuple[MatrixProduct, ...]],
+        activation_products: Mapping[ActivationProductCall, tuple[ActivationProduct, ...]],
     ) -> None:
         super().__init__()
-        self.products, self.matrix_products = products, matrix_products
+        self.products, self.activation_products = products, activation_products
         self.seen: dict[tuple[str, tuple[int, ...]], int] = {}
         self.multiplied: dict[str, int] = {}
 
@@ -180,7 +180,7 @@ class _Watch(TorchFunctionMode):
                 return _ATTENTION(*args, **kwargs)
         if func is Tensor.unflatten:  # a method that the compiler cannot trace from here
             func = torch.unflatten
-        multiplied = self._matrix_products(func) if self.matrix_products else ()
+        multiplied = self._activation_products(func) if self.activation_products else ()
         if func not in FUNCTIONS:
             return run_attached(multiplied, func, args, kwargs) if multiplied else func(*args, **kwargs)
         bound = bind(func, args, kwargs)
@@ -195,14 +195,14 @@ class _Watch(TorchFunctionMode):
             return run_attached(multiplied, func, args, kwargs)
         return func(*args, **kwargs) if product is None else product(data, func, bound)
 
-    def _matrix_products(self, func: Any) -> tuple[MatrixProduct, ...]:
+    def _activation_products(self, func: Any) -> tuple[ActivationProduct, ...]:
         """The products of two activations that a call is; none where it is none of them."""
         operation = MATRIX_FUNCTIONS.get(func)
         if operation is None:
             return ()
         number = self.multiplied.get(operation, 0)
         self.multiplied[operation] = number + 1
-        return self.matrix_products.get(MatrixProductCall(operation, number), ())
+        return self.activation_products.get(ActivationProductCall(operation, number), ())
 
 
 def attach_product(owner: nn.Module, name: str, source: ProductSource, parts: LayerParts) -> AttachedProduct:
@@ -212,10 +212,12 @@ def attach_product(owner: nn.Module, name: str, source: ProductSource, parts: La
     return product
 
 
-def attach_matrix_product(owner: nn.Module, name: str, call: MatrixProductCall, parts: OperandQuantizers) -> None:
+def attach_activation_product(
+    owner: nn.Module, name: str, call: ActivationProductCall, parts: OperandQuantizers
+) -> None:
     """Attach quantizers to a product of two activations, in place; the first product of a call comes first."""
     owned = _owned(owner)
-    owned.matrix_products[call] = (*owned.matrix_products.get(call, ()), MatrixProduct(name, parts))
+    owned.activation_products[call] = (*owned.activation_products.get(call, ()), ActivationProduct(name, parts))
 
 
 def _owned(owner: nn.Module) -> OwnedProducts:
@@ -234,10 +236,10 @@ def attached_products(model: nn.Module) -> dict[str, AttachedProduct]:
     return {product.name: product for owner in owners for product in owner.bayesbits_products.products.values()}
 
 
-def attached_matrix_products(model: nn.Module) -> dict[str, MatrixProduct]:
+def attached_activation_products(model: nn.Module) -> dict[str, ActivationProduct]:
     """All attached products of two activations, by their names."""
     owners = (module for module in model.modules() if isinstance(module, ProductOwner))
-    calls = (products for owner in owners for products in owner.bayesbits_products.matrix_products.values())
+    calls = (products for owner in owners for products in owner.bayesbits_products.activation_products.values())
     return {product.name: product for products in calls for product in products}
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bayesbits.utils.matrix_products import (
+from bayesbits.utils.activation_products import (
     attention_form,
     einsum_form,
     run_attention,

@@ -11,7 +11,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 import bayesbits as bb
 from bayesbits.nn.layer import AttachedLayer
-from bayesbits.nn.product import AttachedProduct, attached_products, find_layer
+from bayesbits.nn.weight_product import AttachedProduct, attached_products, find_layer
 from tests.graph.networks import randomize
 from tests.graph.products import KINDS, Functional, InputsFirst, Padded, Products, Standardized
 

@@ -1,8 +1,8 @@
 """The attached product of two activations: a matrix product that a module's own code computes, on quantized operands.
 
-The module's class is exchanged as for other products (see `nn.product`), and a call that is attached to is computed
-here instead. A function that does more than multiply is computed as matrix products with plain operations around them
-(see `utils.matrix_products`), so that each operand can be quantized where it is multiplied:
+The module's class is exchanged as for other products (see `nn.weight_product`), and a call that is attached to is
+computed here instead. A function that does more than multiply is computed as matrix products with plain operations
+around them (see `utils.activation_products`), so that each operand can be quantized where it is multiplied:
 
     forward:   scaled_dot_product_attention(q, k, v, mask)
     attached:  Q(softmax(scale * (Q(q) @ Q(k^T)) + mask)) @ Q(v)
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from bayesbits.nn.calibration_state import CalibrationState
 from bayesbits.nn.layer import autocast_dtype
 from bayesbits.nn.quantizer import Quantizer
-from bayesbits.utils.matrix_products import (
+from bayesbits.utils.activation_products import (
     ATTENTION,
     FUNCTIONS,
     PLAIN,
@@ -51,7 +51,7 @@ class OperandQuantizers:
     """Shared by all that is attached to the network."""
 
 
-class MatrixProduct(nn.Module):
+class ActivationProduct(nn.Module):
     """A product with its quantizers. It is called where the product is, but no module of the network."""
 
     def __init__(self, name: str, parts: OperandQuantizers) -> None:
@@ -77,7 +77,9 @@ class MatrixProduct(nn.Module):
         return self.parts.left is not None or self.parts.right is not None
 
 
-def run_attached(products: tuple[MatrixProduct, ...], function: Any, args: Any, kwargs: Mapping[str, Any]) -> Tensor:
+def run_attached(
+    products: tuple[ActivationProduct, ...], function: Any, args: Any, kwargs: Mapping[str, Any]
+) -> Tensor:
     """The result of a call of one of the `FUNCTIONS`, by the products that are attached to it: two for attention.
 
     What is more than a matrix product runs as operations of torch that are none of the `FUNCTIONS`: modules around this
@@ -97,7 +99,7 @@ def run_attached(products: tuple[MatrixProduct, ...], function: Any, args: Any, 
     return result
 
 
-def _einsum(product: MatrixProduct, args: Any) -> Any:
+def _einsum(product: ActivationProduct, args: Any) -> Any:
     equation, tensors = args[0], args[1] if isinstance(args[1], list | tuple) else args[1:]
     form = einsum_form(equation, tuple(tensor.dim() for tensor in tensors))
     if form is None or not product.is_quantized:
@@ -105,7 +107,7 @@ def _einsum(product: MatrixProduct, args: Any) -> Any:
     return run_einsum(_run, product, form, *tensors)
 
 
-def _baddbmm(product: MatrixProduct, given: dict[str, Any]) -> Any:
+def _baddbmm(product: ActivationProduct, given: dict[str, Any]) -> Any:
     added, left, right = (given[name] for name in _ADDED)
     beta, alpha = given.get("beta", 1), given.get("alpha", 1)
     if not product.is_quantized:
@@ -113,7 +115,7 @@ def _baddbmm(product: MatrixProduct, given: dict[str, Any]) -> Any:
     return run_baddbmm(_run, product, added, left, right, beta, alpha)
 
 
-def _attention(products: tuple[MatrixProduct, ...], given: dict[str, Any]) -> Any:
+def _attention(products: tuple[ActivationProduct, ...], given: dict[str, Any]) -> Any:
     scores, context = products
     if not scores.is_quantized and not context.is_quantized:
         return aten.scaled_dot_product_attention.default(**given)
