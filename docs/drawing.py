@@ -43,7 +43,7 @@ class Point:
     @property
     def words(self) -> str:
         """What is shown where the pointer rests on it."""
-        errors = ["" if one is None else f" ± {one:.2g}" for one in (self.x_error, self.y_error)]
+        errors = [f" ± {one:.2g}" if one else "" for one in (self.x_error, self.y_error)]
         return f"{self.label or self.style.name}: {self.y:.2f}{errors[1]} at {self.x:.3g}{errors[0]}"
 
 
@@ -192,7 +192,7 @@ def marker(style: Style, x: float, y: float) -> Markup:
         return element("circle", cx=x, cy=y, r=SIZE - 0.5, **look)
     if style.shape == "band":
         band = element("rect", x=x - 7, y=y - 5, width=14, height=10, fill=style.color, fill_opacity=0.2)
-        return band + draw_line(x - 7, y, x + 7, y, style.color, width=1.8)
+        return band + draw_line(x - 7, y, x + 7, y, style.color, width=1.8, dashes="none" if style.filled else "5 4")
     corners = {
         "square": ((-4, -4), (4, -4), (4, 4), (-4, 4)),
         "diamond": ((0, -6), (6, 0), (0, 6), (-6, 0)),

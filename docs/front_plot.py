@@ -2,7 +2,7 @@
 
 Lines with circles are the networks within budgets (`budgets-resnetNN.json`): the mean where there are several seeds,
 with a band from the lowest to the highest. Plain lines are learned fronts (`posttrain-resnetNN.json`), with the band of
-their seeds; squares are 8/8.
+their seeds, and dashed ones the same with adaptive rounding of the weights; squares are 8/8.
 """
 
 import json
@@ -15,7 +15,8 @@ from typing import Any
 from docs.drawing import COLORS, FAINT, Plot, Point, Style
 from docs.searches import EXPERIMENTS
 
-METHOD = "gates+ranges"
+METHODS = {"gates+ranges": True, "gates+ranges adaround": False}
+"""The methods whose fronts are drawn, and whether their lines are plain."""
 DEPTHS = (20, 32, 44, 56)
 COSTS, ACCURACIES = (1.0, 11.0), (88.0, 94.0)
 TICKS = (1, 1.5, 2, 2.5, 3, 4, 5, 6.25)
@@ -26,6 +27,7 @@ LEGEND = (
     Style("learned within a budget", FAINT, filled=False),
     Style("8 bits for all weights and activations", FAINT, "square"),
     Style("learned fronts, mean and span of seeds", FAINT, "band"),
+    Style("with adaptive rounding of weights (AdaRound)", FAINT, "band", filled=False),
 )
 
 Places = Sequence[tuple[float, float]]
@@ -34,15 +36,15 @@ Places = Sequence[tuple[float, float]]
 def front_plot(folder: Path = EXPERIMENTS) -> Plot:
     """The plot of all networks of which there are results."""
     plot = Plot(
-        "Post-training ResNets on CIFAR-10: 1,024 images, weights are not trained",
+        "Post-training ResNets on CIFAR-10: bits and ranges are learned, weights are not trained",
         "bit operations, % of those at 32 x 32 bits (logarithmic; left is cheaper)", "accuracy on the test images, %",
         COSTS, ACCURACIES, TICKS, height=480, legend=LEGEND, y_ticks=(88, 89, 90, 91, 92, 93, 94),
     )  # fmt: skip
     for color, depth in zip(COLORS, DEPTHS, strict=False):
         front, budgets = (_read(folder / f"{kind}-resnet{depth}.json") for kind in ("posttrain", "budgets"))
-        if front is not None:
-            line = [place for place in mean_and_band(fronts_of(front)) if _shown(*place[:2])]
-            style = Style(f"ResNet-{depth}, learned front", color)
+        for method, plain in METHODS.items() if front is not None else ():
+            line = [place for place in mean_and_band(fronts_of(front, method)) if _shown(*place[:2])]
+            style = Style(f"ResNet-{depth}, {method}", color, filled=plain)
             plot.lines.append(([(cost, mean) for cost, mean, _, _ in line], style))
             plot.bands.append(([(cost, max(low, ACCURACIES[0]), high) for cost, _, low, high in line], style))
         if budgets is not None:
@@ -74,15 +76,19 @@ def _add_budgets(plot: Plot, rows: Sequence[Mapping[str, Any]], depth: int, colo
         plot.bands.append(([(cost, low, high) for cost, _, low, high in line], Style("", color)))
 
 
-def fronts_of(result: Mapping[str, Any]) -> list[Places]:
-    """The fronts of all seeds: the points with which no cheaper one is as accurate, the cheapest first."""
+def fronts_of(result: Mapping[str, Any], method: str) -> list[Places]:
+    """The fronts of all seeds: the points with which no cheaper one is as accurate, the cheapest first.
+
+    A front ends at the largest cost that was tested, with its best accuracy.
+    """
     found = []
-    for run in result["methods"].get(METHOD, ()):
+    for run in result["methods"].get(method, ()):
         best: list[tuple[float, float]] = []
         for cost, accuracy in sorted(_place(point) for point in run["points"]):
             if not best or accuracy > best[-1][1]:
                 best.append((cost, accuracy))
-        found.append(best)
+        last = max(point["relative_bops"] for point in run["points"])
+        found.append(best if best[-1][0] == last else [*best, (last, best[-1][1])])
     return found
 
 

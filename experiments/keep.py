@@ -1,12 +1,13 @@
 """Keep the results of finished runs: from a folder of runs, as a sweep leaves it, to experiments/results.
 
-    python -m experiments.keep FOLDER [--results experiments/results]
+    python -m experiments.keep FOLDER [--results experiments/results] [--classes [--device DEVICE]]
 
 FOLDER holds folders of runs; those that are not finished are named and left out. A run becomes one file, called after
 its recipe, the settings in which it differs from it, its mu or budget, and its seed, such as
 `cifar10-vgg7-distilled-60epochs-validation-budget0.35-seed0.json`. The file is the run's `result.json` with the command
 that repeats it, its last accuracy on images held back from training (`validation_accuracy`, null without such images),
-and of seed 0 the `history` of the gates. A file that is there with another command is not overwritten.
+and of seed 0 the `history` of the gates. A file that is there with another command is not overwritten. `--classes`
+tests the networks of runs whose results lack the accuracies of single classes, as those of earlier versions do.
 """
 
 import argparse
@@ -20,12 +21,17 @@ from typing import Any
 
 from bayesbits.compression.budget import Budget
 from bayesbits.recipes import DataConfig, FloatConfig, ModelConfig, Recipe, Result, load, names
-from bayesbits.recipes.run_folder import METRICS, RECIPE, RESULT, load_recipe
+from bayesbits.recipes.evaluation import measure_by_class
+from bayesbits.recipes.factories import build_model
+from bayesbits.recipes.metrics import class_metrics
+from bayesbits.recipes.run import restore
+from bayesbits.recipes.run_folder import FLOAT, METRICS, RECIPE, RESULT, load_recipe
 from bayesbits.recipes.toml import to_table
 from bayesbits.sweeps.settings import leaves, value_text
 from bayesbits.training import FinetuneConfig, OptimizerConfig, SearchConfig
 from bayesbits.training.metrics import read_metrics
 from bayesbits.utils.files import write_atomically
+from bayesbits.zoo.models import load_checkpoint
 
 RESULTS = Path(__file__).parent / "results"
 POINTS = 40
@@ -150,7 +156,22 @@ def kept(folder: Path) -> dict[str, Any]:
     return content
 
 
-def keep(folder: Path, results: Path = RESULTS) -> list[Path]:
+def class_accuracies(folder: Path, device: str | None = None) -> dict[str, tuple[float | None, ...]]:
+    """The accuracies of single classes of a finished run, tested again: of the final network, and of the float one."""
+    run = restore(folder, device)
+    final = measure_by_class(run.compressor.model, run.loaders.test, class_metrics()[:1])
+    found = {"class_accuracies": final.class_accuracies}
+    checkpoint = run.recipe.model.checkpoint
+    if (folder / FLOAT).exists() or checkpoint is not None:
+        model = build_model(run.recipe.model.name, run.recipe.model.options, run.loaders.classes)[0]
+        load_checkpoint(model, checkpoint or folder / FLOAT)
+        model.to(next(run.compressor.model.parameters()).device)
+        before = measure_by_class(model, run.loaders.test, class_metrics()[:1])
+        found["float_class_accuracies"] = before.class_accuracies
+    return found
+
+
+def keep(folder: Path, results: Path = RESULTS, *, classes: bool = False, device: str | None = None) -> list[Path]:
     """Write the files of all finished runs in a folder, or of the folder itself; returns their paths."""
     runs = [folder] if (folder / RECIPE).is_file() else sorted(path.parent for path in folder.glob(f"*/{RECIPE}"))
     if not runs:
@@ -161,6 +182,8 @@ def keep(folder: Path, results: Path = RESULTS) -> list[Path]:
             print(f"{run.name}: not finished, left out", file=sys.stderr)
             continue
         recipe, content = load_recipe(run), kept(run)
+        if classes and not content.get("class_accuracies"):
+            content |= class_accuracies(run, device)
         path = results / f"{name_of(recipe)}-seed{recipe.seed}.json"
         before = json.loads(path.read_text(encoding="utf-8")).get("command") if path.exists() else None
         if before is not None and before != content["command"]:
@@ -183,8 +206,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--classes", action="store_true", help="test what lacks the accuracies of single classes")
+    parser.add_argument("--device", help="for --classes")
     options = parser.parse_args(arguments)
-    for path in keep(options.folder, options.results):
+    for path in keep(options.folder, options.results, classes=options.classes, device=options.device):
         print(path)
 
 

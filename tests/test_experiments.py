@@ -18,6 +18,7 @@ from bayesbits.cli.sweep import SweepOptions, planned_runs
 from bayesbits.compression.smallest_plan import check_reachable
 from bayesbits.recipes.factories import build_model
 from bayesbits.recipes.result import method_of
+from bayesbits.recipes.run import run
 from bayesbits.records.front import Front, Point
 from bayesbits.records.plan import Plan
 from bayesbits.zoo import data
@@ -34,6 +35,7 @@ from experiments.run_time import OURS, SENTENCES, sentences, write_ours
 from experiments.transformer_configs import NETWORKS
 from experiments.transformer_networks import RESULTS as TRANSFORMERS
 from experiments.transformer_networks import run_stages
+from tests.recipes.made_data import SHORT_DIGITS
 from tests.zoo.data_files import Bytes, cifar_arrays, refused
 
 
@@ -251,8 +253,11 @@ def write_run(folder: Path, *overrides: str, result: str = "{}", **options: str)
     (folder / "recipe.toml").write_text(recipes.to_toml(recipes.load("digits-lenet5", overrides, **options)))
     if result:
         (folder / "result.json").write_text(result)
-    lines = [*(gates(step, 8 if step < 60 else 2) for step in range(1, 101)), {"phase": "search", "event": "evaluate"}]
-    lines[-1] |= {"step": 100, "validation_accuracy": 98.0}
+    lines = [gates(step, 8 if step < 60 else 2) for step in range(1, 101)]
+    lines += [
+        {"phase": "search", "event": "evaluate", "step": step, "validation_accuracy": float(step - 2)}
+        for step in (99, 100)
+    ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
@@ -298,6 +303,18 @@ def test_a_kept_file_of_another_run_is_not_overwritten_and_nothing_to_keep_is_an
     write_run(tmp_path / "damaged", result="{")
     with pytest.raises(ValueError, match="is damaged"):
         keep(tmp_path / "damaged", tmp_path)
+
+
+@pytest.mark.check
+def test_networks_of_earlier_results_are_tested_again_class_by_class(tmp_path):
+    result = run(recipes.load("digits-lenet5", SHORT_DIGITS), tmp_path / "run", progress=False, say=lambda _: None)
+    path = tmp_path / "run" / "result.json"
+    old = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in old.items() if "class_accuracies" not in key}))
+    (found,) = keep(tmp_path / "run", tmp_path, classes=True, device="cpu")
+    content = json.loads(found.read_text())
+    assert content["class_accuracies"] == list(result.class_accuracies)
+    assert content["float_class_accuracies"] == list(result.float_class_accuracies)
 
 
 def test_a_history_has_a_few_of_the_times_and_always_the_last():

@@ -58,6 +58,7 @@ def test_our_searches_are_means_with_errors_and_shorter_ones_are_told_apart(fold
     assert {one.y for one in by_style[SHORTER]} == {93.2, 93.1}  # fewer epochs, and images held back; no ablation
     assert ([(0.35, 93.5), (0.45, 93.8)], OURS) in plot.lines
     assert [one.label for one in below] == ["DQ"]
+    assert all(plot.y[0] <= one.y <= plot.y[1] for one in plot.points)
     plot.svg()
     words = caption(plot, below)
     assert "4 of our 5 circles have one seed" in words
