@@ -66,6 +66,10 @@ class GatedQuantizer(Quantizer):
     @property
     def beta(self) -> Tensor:
         """The end of the range; positive and finite for any value of its logarithm, which is the parameter."""
+        return self._learned_beta()
+
+    def _learned_beta(self) -> Tensor:
+        """The end of the range as it learns; a method, as `torch.compile` cannot call a property of a parent class."""
         return _exponential(self.log_beta)
 
     @property

@@ -51,7 +51,7 @@ class HardSwishQuantizer(GatedQuantizer):
     def beta(self) -> Tensor:
         """The end of the range."""
         assert self.log_alpha is not None
-        wanted, length = super().beta, SHIFT * (2**INTEGER_BITS - 1)
+        wanted, length = self._learned_beta(), SHIFT * (2**INTEGER_BITS - 1)
         steps = torch.floor(length / (wanted.detach() + SHIFT) + 1e-3)  # rounding does not move a whole number
         whole = length / steps.clamp_min(1.0) - SHIFT
         starts = (self.log_alpha.detach() - math.log(SHIFT)).abs() < 1e-6

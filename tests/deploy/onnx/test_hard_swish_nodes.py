@@ -104,7 +104,7 @@ def hard_swish_quantizers(compressor: bb.Compressor) -> list[HardSwishQuantizer]
     return [one for one in compressor.attachment.quantizers.values() if isinstance(one, HardSwishQuantizer)]
 
 
-@settings(max_examples=4, deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=3, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(
     first=st.sampled_from(NAMES), second=st.sampled_from(NAMES), seed=st.integers(0, 99), bits=st.sampled_from((4, 8)),
     form=st.sampled_from(("fast", "compact")),
