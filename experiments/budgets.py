@@ -3,7 +3,7 @@
     python -m experiments.budgets --data FOLDER --model resnet20
     python -m experiments.budgets --data FOLDER --model resnet20 --kinds latency --residual-bits 8 \
         --latency-table table.json --files FILES
-    python -m experiments.budgets --data FOLDER --model resnet20 --time FILES
+    python -m experiments.budgets --data FOLDER --model resnet20 --kinds latency --time FILES
 
 FOLDER is that of `experiments.posttrain`, and so are most options. The budgets are 6.25, 4, 2.5 and 1.5% of the bit
 operations, half and a third of the bytes of the network at 8/8, and with `--latency-table` milliseconds at which a half
