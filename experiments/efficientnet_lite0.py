@@ -6,7 +6,8 @@
     python -m experiments.efficientnet_lite0 speed --images images.zip --runs FOLDER
 
 `learn` writes one file for each of `NETWORKS` to FOLDER, and skips those that are there. No method sees a label or a
-test image. `test` deploys each of them on the CPU, tests the ONNX file in onnxruntime on 2,000 test images, and
+test image. With `--examples` and `--judge` it compares each with float on the other images of `learn`, so that settings
+can be chosen. `test` deploys each of them on the CPU, tests the ONNX file in onnxruntime on 2,000 test images, and
 verifies it on 500 of them. `speed` times the files beside float, and wants a machine with nothing else to do. Both
 write `results/efficientnet-lite0.json` and a plot, and both take single networks, by `--networks`. The zip file holds
 `learn/CLASS/*.webp` and `test/CLASS/*.webp`, with the index of the class as the name of its folder.
@@ -210,6 +211,7 @@ STEPS = 64
 COSTS = (5.0, 4.0, 3.2, 2.2, 2.0)
 IMPROVEMENTS: dict[str, Callable[[bb.Compressor, Batches], object]] = {
     "adaround": partial(adaround, progress=show),
+    "fast adaround": partial(adaround, config=AdaRoundConfig(lr=3e-2), progress=show),
     "long adaround": partial(adaround, config=AdaRoundConfig(steps=8000), progress=show),
     "short adaround": partial(adaround, config=AdaRoundConfig(steps=300), progress=show),
     "layers": partial(reconstruct, config=ReconstructionConfig(blocks=False, steps=500), progress=show),
@@ -234,8 +236,11 @@ def learn(options: argparse.Namespace) -> None:
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(0)
     images, _ = read_images(options.images, "learn")
+    others = images[:0]
     if options.examples is not None:
-        images = images[torch.arange(options.examples) * len(images) // options.examples]
+        chosen = torch.arange(options.examples) * len(images) // options.examples
+        others = images[~torch.isin(torch.arange(len(images)), chosen)]
+        images = images[chosen]
     images = views_of(images, options.views)
     batches = list(inputs_of(images).to(options.device).split(BATCH))
     options.runs.mkdir(parents=True, exist_ok=True)
@@ -254,8 +259,28 @@ def learn(options: argparse.Namespace) -> None:
         torch.save(state, path.with_suffix(".tmp"))
         path.with_suffix(".tmp").rename(path)
         print(f"{name}: {point.relative_bops:.2f}% of the bit operations, {seconds:.0f} s", flush=True)
+        if options.judge:
+            print(f"    {judged(compressor.model, others, options.device)}", flush=True)
         if options.quick_test:
             print(f"    {_accuracy(compressor.model, options):.2f}% as simulated", flush=True)
+
+
+@torch.no_grad()
+def judged(model: nn.Module, images: Tensor, device: str) -> str:
+    """How a network compares with the float one on images of `learn` that it has not seen; by these one can choose."""
+    if not len(images):
+        raise ValueError("no image is left to judge by: give --examples, fewer than there are")
+    reference, equal, apart = network().to(device), [], []
+    for part in images.split(BATCH):
+        output, wanted = (one(inputs_of(part).to(device)) for one in (model, reference))
+        equal.append((output.argmax(1) == wanted.argmax(1)).float())
+        apart.append((wanted.softmax(1) * (wanted.log_softmax(1) - output.log_softmax(1))).sum(1))
+    same, distance = 100 * torch.cat(equal), torch.cat(apart)
+    errors = [(one.std() / len(one) ** 0.5).item() for one in (same, distance)]
+    return (
+        f"{len(same)} other images: {same.mean():.1f} +- {errors[0]:.1f}% of the decisions as float's, "
+        f"divergence {distance.mean():.4f} +- {errors[1]:.4f}"
+    )
 
 
 def _accuracy(model: nn.Module, options: argparse.Namespace) -> float:
@@ -389,6 +414,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--examples", type=int, help="learn from so many images, evenly spaced; all by default")
     parser.add_argument("--views", type=int, default=1, help="learn from so many views of every image, crops of it")
+    parser.add_argument("--judge", action="store_true", help="compare with float on the images not learned from")
     parser.add_argument("--quick-test", action="store_true", help="test the simulation after learning, too")
     parser.add_argument("--verified", type=int, default=VERIFIED, help="verify on so many images")
     parser.add_argument("--out", type=Path, default=RESULT)

@@ -29,8 +29,9 @@ import bayesbits as bb
 from bayesbits.baselines import AdaRoundConfig, adaround, sensitivity, uniform
 from bayesbits.posttraining.front_points import read_point
 from bayesbits.posttraining.quantizer_state import quantizers_restored
-from bayesbits.recipes.evaluation import accuracy
+from bayesbits.recipes.evaluation import full_float32
 from bayesbits.records.front import Point
+from bayesbits.utils.modes import evaluation_mode
 from bayesbits.zoo import data, models
 from experiments.fronts import ROUNDED, compare, draw
 
@@ -40,6 +41,8 @@ CHECKPOINTS = {
     "resnet44": "resnet44-014dd654.th",
     "resnet56": "resnet56-4bfd9763.th",
 }
+PLACES = {"--data": "FOLDER", "--files": "FILES", "--time": "FILES", "--latency-table": "table.json"}
+"""What is written in the place of a path of this machine, by the option."""
 METHODS = ("8/8 minmax", "8/8 mse", "gates", "gates+ranges", "sensitivity")
 
 
@@ -84,15 +87,22 @@ class Bench:
 
     def accuracy(self, model: nn.Module) -> float:
         """On the test images, in percent."""
+        return 100 * self.correct(model).float().mean().item()
+
+    @torch.no_grad()
+    def correct(self, model: nn.Module) -> Tensor:
+        """Of every test image whether it is classified correctly, in evaluation mode and full float32."""
         batches = zip(self.test.images.split(1000), self.test.labels.split(1000), strict=True)
-        return accuracy(model, ((data.normalize(images, ImageNetStatistics), labels) for images, labels in batches))
+        with evaluation_mode(model), full_float32():
+            found = [model(data.normalize(x, ImageNetStatistics)).argmax(1) == labels for x, labels in batches]
+        return torch.cat(found).cpu()
 
 
 def attached(bench: Bench, images: Tensor) -> bb.Compressor:
     """The pre-trained network with quantizers."""
     options = bench.options
     spec = bb.Spec(
-        prune=False, residual_bits=None, gates=options.gates, bits=tuple(options.bits),
+        prune=False, residual_bits=options.residual_bits, gates=options.gates, bits=tuple(options.bits),
         per_channel_weights=not options.per_tensor,
     )  # fmt: skip
     return bb.attach(bench.network(), images[:1], spec)
@@ -177,7 +187,7 @@ def as_typed(arguments: list[str]) -> str:
     shown: list[str] = []
     for before, word in zip(["", *words], words, strict=False):
         if "--out" not in (before, word):
-            shown.append("FOLDER" if before == "--data" else word)
+            shown.append(PLACES.get(before, word))
     return shlex.join(shown)
 
 
@@ -212,6 +222,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--batch", type=int, default=64)
     add("--bits", nargs="+", type=int, default=bb.Spec().bits, help="the widths to choose from, beside none")
     add("--gates", default="hard_sigmoid", help="the kind of gates; see bayesbits.Spec")
+    add("--residual-bits", type=int, help="the fixed width of operands of residual additions; by default float")
     add("--per-tensor", action="store_true", help="one range for each weight tensor, not for each output channel")
     add("--loss", choices=("labels", "output", "layers"), default="output")
     add("--mus", nargs="+", type=float, help="by default eight that suit the kind of gates")

@@ -35,6 +35,7 @@ from experiments.run_time import OURS, SENTENCES, sentences, write_ours
 from experiments.transformer_configs import NETWORKS
 from experiments.transformer_networks import RESULTS as TRANSFORMERS
 from experiments.transformer_networks import run_stages
+from experiments.weight_ranges import paired_difference
 from tests.recipes.made_data import SHORT_DIGITS
 from tests.zoo.data_files import Bytes, cifar_arrays, refused
 
@@ -94,6 +95,17 @@ def test_a_recorded_command_can_be_repeated_and_names_no_machine():
     typed = as_typed(["--data", "/some/where", "--out", "/else/where", "--adaround", "8/8 mse", "gates"])
     assert typed == "--data FOLDER --adaround '8/8 mse' gates"
     assert as_typed(["--data=/some/where", "--out=/else/where", "--seeds=1"]) == "--data FOLDER --seeds 1"
+    files = ["--files", "/some/where", "--latency-table=/some/table20.json", "--kinds", "latency"]
+    assert as_typed(files) == "--files FILES --latency-table table.json --kinds latency"
+
+
+def test_a_paired_difference_counts_only_images_that_differ():
+    ours, theirs = torch.tensor([True] * 90 + [False] * 10), torch.tensor([True] * 86 + [False] * 12 + [True] * 2)
+    difference, error = paired_difference(ours, theirs)
+    assert difference == pytest.approx(2.0)
+    variance = (4 * 98**2 + 2 * 102**2 + 94 * 2**2) / 99
+    assert error == pytest.approx((variance / 100) ** 0.5)
+    assert paired_difference(ours, ours) == (0.0, 0.0)
 
 
 def write_mosaics(folder: Path, arrays: Mapping[str, tuple[Bytes, Bytes]], columns: int, parts: bool) -> None:
