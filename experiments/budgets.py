@@ -137,7 +137,7 @@ def run(bench: Bench, own: argparse.Namespace, path: Path, command: str, seed: i
     table.result = {
         "command": command, "torch": torch.__version__, "device": platform.machine(), "model": options.model,
         "tested_on": "held-out training images" if options.held_out else "test images", "images": len(bench.test),
-        "float_accuracy": bench.accuracy(bench.network()),
+        "float_accuracy": bench.float_accuracy,
     }  # fmt: skip
     say(f"float: {table.result['float_accuracy']:.2f}%")
     table.add("8/8", "6.25% bops", None, read_point(compressor, eight_bits(compressor)), 0.0)

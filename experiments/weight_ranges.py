@@ -99,7 +99,7 @@ def main(arguments: list[str]) -> None:
     with implementation("eager") if options.device == "cpu" else nullcontext():
         result["accuracy"] = {
             "command": command, "torch": torch.__version__, "device": platform.machine(), "model": options.model,
-            "images": len(bench.test), "float_accuracy": bench.accuracy(bench.network()), "rows": [],
+            "images": len(bench.test), "float_accuracy": bench.float_accuracy, "rows": [],
         }  # fmt: skip
         for seed in range(options.seeds):
             result["accuracy"]["rows"] += compare(bench, own, seed, command)
