@@ -154,8 +154,8 @@ def test_a_search_that_compresses_nothing_says_so_with_the_way_out(here):
 def test_an_interrupted_run_says_so_in_every_command_and_goes_on_by_its_recipe_alone(here, monkeypatch):
     search = ["search", *own("two", "dicts"), *SEARCH, "--output", "my run"]
     with monkeypatch.context() as patch:
-        patch.setattr("bayesbits.recipes.evaluation.measure", stopped)
-        patch.setattr(sys.modules["bayesbits.recipes.stages"], "measure", stopped)
+        patch.setattr("bayesbits.recipes.evaluation.measure_by_class", stopped)
+        patch.setattr(sys.modules["bayesbits.recipes.stages"], "measure_by_class", stopped)
         told = bayesbits(*search, code=130).stderr
     way = "bayesbits search 'my run/recipe.toml' --resume"
     assert f"Go on with: {way}" in told

@@ -55,7 +55,7 @@ def test_all_256_codes(beta: float, step: float, bits: int, signed: bool) -> Non
     exact = x * np.clip(x + 3, 0, 6) / 6 / target.step
     low_code, high_code = (np.clip(np.rint(exact + end), target.low, target.high) for end in (-1e-4, 1e-4))
     assert ((low_code <= found) & (found <= high_code)).all()
-    assert (low_code == high_code).mean() > 0.95
+    assert (low_code == high_code).mean() > 0.9
 
 
 def test_grids_that_start_elsewhere_are_not_suitable() -> None:
