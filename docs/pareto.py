@@ -1,11 +1,12 @@
 """Accuracy over cost: our searches, the paper's points, later work, and the other methods that were trained here."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bayesbits.recipes import load
 from bayesbits.report.paper_points import FLOAT, OTHERS, PAPER, POINTS
 from bayesbits.sweeps.estimate import Estimate
 from docs.drawing import Plot, Point, Style
@@ -71,12 +72,12 @@ def pareto(experiment: Experiment, folder: Path = EXPERIMENTS) -> tuple[Plot, li
     return plot, [point for point in points if point.y < low]
 
 
-def _ours(found: Iterable[Search]) -> list[Point]:
+def _ours(found: Sequence[Search]) -> list[Point]:
     """A point for each search; of those that held images back all are shown, as the test images must not choose."""
     points = []
     for search in found:
         style = REPEATED if search.recipe == search.base else OURS
-        if search.choosing or _is_shorter(search, found):
+        if search.choosing or _is_shorter(search):
             style = SHORTER if style is OURS else SHORTER_REPEATED
         points.append(
             Point(
@@ -87,9 +88,9 @@ def _ours(found: Iterable[Search]) -> list[Point]:
     return sorted(points, key=lambda point: (point.style != OURS, not point.style.filled))
 
 
-def _is_shorter(search: Search, found: Iterable[Search]) -> bool:
-    most = max(other.first["epochs"] for other in found if other.recipe == search.recipe)
-    return search.first["epochs"] < most
+def _is_shorter(search: Search) -> bool:
+    """Whether a search has fewer epochs than its recipe."""
+    return bool(search.first["epochs"] < load(search.recipe).search.epochs)
 
 
 def _label(search: Search, style: Style) -> str:
@@ -148,7 +149,7 @@ def caption(plot: Plot, below: Sequence[Point]) -> str:
     """What the plot cannot show, in words."""
     own = [point for point in plot.points if point.style in (OURS, SHORTER, REPEATED, SHORTER_REPEATED)]
     single = sum(point.y_error is None for point in own)
-    parts = [f"Error bars are standard errors over seeds; {single} of our {len(own)} circles have one seed, and none."]
+    parts = [f"Error bars are standard errors over seeds; {single} of our {len(own)} circles are of one seed, without."]
     if below:
         parts.append(f"Below the axis: {'; '.join(point.words for point in below)}.")
     if plot.unlabeled:

@@ -4,6 +4,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import isinf
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,11 @@ class Target:
 
     @property
     def words(self) -> str:
-        """The accuracy."""
+        """The accuracy that is wanted."""
         if self.accuracy is None:
-            return f"float - {self.below_float:g}"
+            return f"float - {self.below_float:g} points"
         error = f" ± {self.errors[0]:.2f}" if self.errors[0] else ""
-        return f"{self.accuracy:g}{error}%"
+        return f"{self.accuracy:.2f}{error}%"
 
     def missing(self, search: Search) -> tuple[float, float]:
         """By how much the accuracy is too low and the cost too high; zero where they are not."""
@@ -57,7 +58,8 @@ class Target:
         if search is None:
             return "not run"
         low, high = self.missing(search)
-        behind = [f"{low:.2f} points behind"] * (low > 0) + [f"{high:.3f}% of the bit operations too many"] * (high > 0)
+        behind = [] if low == 0 else ["no float network to compare with" if isinf(low) else f"{low:.2f} points behind"]
+        behind += [] if high == 0 else [f"{high:.3f}% of the bit operations too many"]
         close = "within the errors or better" if any(self.errors) else "reached"
         found = ", ".join(behind) or close
         return found if search.seeds >= SEEDS else f"{found}, with {seeds_text(search.seeds)} of {SEEDS}"

@@ -6,8 +6,9 @@ FOLDER holds folders of runs; those that are not finished are named and left out
 its recipe, the settings in which it differs from it, its mu or budget, and its seed, such as
 `cifar10-vgg7-distilled-60epochs-validation-budget0.35-seed0.json`. The file is the run's `result.json` with the command
 that repeats it, its last accuracy on images held back from training (`validation_accuracy`, null without such images),
-and of seed 0 the `history` of the gates. A file that is there with another command is not overwritten. `--classes`
-tests the networks of runs whose results lack the accuracies of single classes, as those of earlier versions do.
+and of seed 0 the `history` of the gates. Its name has of held-back images that there are some, and of fine-tuning the
+number of epochs. A file that is there with another command is not overwritten; one without a command, from before
+files had one, is. `--classes` tests the networks of runs whose results lack the accuracies of single classes.
 """
 
 import argparse
@@ -42,15 +43,19 @@ _LEFT_OUT = ("seed", "name", "description", "source", "data.folder", "data.worke
 _OF_SPEED = ("compile", "cuda_graph", "channels_last", "checkpoint_seconds", "log_steps", "evaluate_epochs")
 _OPTIONAL = {"float": "epochs", "search.gates": "lr", "search.ranges": "lr", "finetune": "epochs"}
 _COST = ("search.mu", "search.budget", "search.latency_table")
+ANY_BUDGET = "1% bops"
+"""With a budget a recipe has other defaults; which one does not matter."""
 
 
 def changes(recipe: Recipe) -> dict[str, Any]:
     """The settings in which a recipe differs from the one of the package that has its name, by key."""
-    budget = recipe.search.budget
-    base = to_table(load(recipe.name, budget=None if budget is None else str(budget))) if recipe.name in names() else {}
+    budget = None if recipe.search.budget is None else ANY_BUDGET
+    base = to_table(load(recipe.name, budget=budget)) if recipe.name in names() else {}
     before, after = ({one.key: one.value for one in leaves(table)} for table in (base, to_table(recipe)))
     before = {key: value for key, value in before.items() if value != {}}
-    after = {key: value for key, value in after.items() if value != {} and not key.endswith(".skip")}
+    after = {
+        key: value for key, value in after.items() if value != {} and not (key.endswith(".skip") and value is False)
+    }
     for part, always in _OPTIONAL.items():  # a part that is new differs from its defaults, and is named in any case
         if not any(key.startswith(f"{part}.") for key in before):
             own = {key: value for key, value in _defaults().items() if key.startswith(f"{part}.")}
@@ -101,7 +106,7 @@ def _words(changed: Mapping[str, Any]) -> list[str]:
 
 
 def _budget(budget: Budget) -> str:
-    if budget.relative_bops is not None:
+    if list(budget.limits) == ["relative_bops"]:
         return f"budget{budget.relative_bops:.2f}"
     return "budget-" + re.sub(r"[^\w.]+", "-", str(budget)).strip("-")
 
@@ -112,6 +117,7 @@ def command_of(recipe: Recipe) -> str:
     overrides = dict(changes(recipe))
     if recipe.search.budget is not None:
         words += ["--budget", str(recipe.search.budget)]
+        words += [] if recipe.search.budget.table is None else ["--latency-table", "FILE"]
     elif recipe.name not in names() or recipe.search.mu != load(recipe.name).search.mu:
         overrides["search.mu"] = recipe.search.mu
     if recipe.model.checkpoint is not None:
@@ -172,7 +178,7 @@ def class_accuracies(folder: Path, device: str | None = None) -> dict[str, tuple
 
 
 def keep(folder: Path, results: Path = RESULTS, *, classes: bool = False, device: str | None = None) -> list[Path]:
-    """Write the files of all finished runs in a folder, or of the folder itself; returns their paths."""
+    """Write the files of all finished runs in a folder, or of the folder itself; prints and returns their paths."""
     runs = [folder] if (folder / RECIPE).is_file() else sorted(path.parent for path in folder.glob(f"*/{RECIPE}"))
     if not runs:
         raise SystemExit(f"{folder} holds no runs: a run has a {RECIPE}")
@@ -189,6 +195,7 @@ def keep(folder: Path, results: Path = RESULTS, *, classes: bool = False, device
         if before is not None and before != content["command"]:
             raise SystemExit(f"{path} is of another run: `{before}`; {run} is of `{content['command']}`")
         write_atomically(path, text_of(content).encode())
+        print(path, flush=True)
         written.append(path)
     return written
 
@@ -209,8 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--classes", action="store_true", help="test what lacks the accuracies of single classes")
     parser.add_argument("--device", help="for --classes")
     options = parser.parse_args(arguments)
-    for path in keep(options.folder, options.results, classes=options.classes, device=options.device):
-        print(path)
+    keep(options.folder, options.results, classes=options.classes, device=options.device)
 
 
 if __name__ == "__main__":

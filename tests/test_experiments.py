@@ -27,7 +27,7 @@ from experiments.efficientnet_lite0 import between
 from experiments.foreign_networks import random_plan
 from experiments.front_picture import draw_fronts
 from experiments.fronts import compare
-from experiments.keep import RESULTS, history, keep, name_of, text_of
+from experiments.keep import RESULTS, command_of, history, keep, name_of, text_of
 from experiments.methods import FLOAT_ROW, Results, Row, chosen, recipe_of, rows, summary, table
 from experiments.methods import parse as parse_methods
 from experiments.posttrain import as_typed, parse, thinned, to_round
@@ -36,6 +36,7 @@ from experiments.transformer_configs import NETWORKS
 from experiments.transformer_networks import RESULTS as TRANSFORMERS
 from experiments.transformer_networks import run_stages
 from experiments.weight_ranges import paired_difference
+from tests.latency_tables import made_up_table
 from tests.recipes.made_data import SHORT_DIGITS
 from tests.zoo.data_files import Bytes, cifar_arrays, refused
 
@@ -302,6 +303,20 @@ def test_finished_runs_become_files_with_their_commands(tmp_path, capsys, writte
     assert "history" not in other  # of one seed
     assert {key: content[key] for key in json.loads(written)} == json.loads(written)
     assert keep(tmp_path / "runs" / "a", tmp_path) == [first]  # again, and a single run
+
+
+def test_runs_with_other_limits_tables_and_rules_have_names_and_commands_of_their_own(tmp_path):
+    made_up_table(bb.trace(nn.Linear(4, 2), torch.zeros(1, 4))).save(tmp_path / "table.json")
+    plain = recipes.load("digits-lenet5", budget="0.5% bops")
+    both = recipes.load("digits-lenet5", budget="0.5% bops, 500 kB")
+    quick = recipes.load("digits-lenet5", budget="2.5 ms", latency_table=tmp_path / "table.json")
+    skipped = recipes.load("digits-lenet5", ['spec.rules={"*.weight"={skip=true}}'], budget="0.5% bops")
+    found = [name_of(one) for one in (plain, both, quick, skipped)]
+    assert found[0] == "digits-lenet5-budget0.50"
+    assert len(set(found)) == 4
+    assert "--budget '2.5 ms' --latency-table FILE" in command_of(quick)
+    assert "skip" in command_of(skipped)
+    assert "skip" not in command_of(plain)
 
 
 def test_a_kept_file_of_another_run_is_not_overwritten_and_nothing_to_keep_is_an_error(tmp_path, written):

@@ -33,10 +33,10 @@ def test_a_target_is_reached_by_the_mean_of_three_seeds_within_its_cost(found, w
 
 def test_a_target_below_float_is_that_of_the_same_runs():
     target = Target("ResNet", "a", 0.35, below_float=0.3)
-    assert target.words == "float - 0.3"
+    assert target.words == "float - 0.3 points"
     assert target.verdict(search(92.8, 92.8, 92.8, float_accuracy=93.0)) == "reached"
     assert target.verdict(search(92.6, 92.6, 92.6, float_accuracy=93.0)) == "0.10 points behind"
-    assert "inf points behind" in target.verdict(search(99.0))  # nothing to compare with
+    assert "no float network to compare with" in target.verdict(search(99.0))
 
 
 def test_a_published_point_is_repeated_within_both_standard_errors():

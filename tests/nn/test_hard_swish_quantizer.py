@@ -20,6 +20,7 @@ def quantizer(beta: float, alpha: float | None = -3.0) -> HardSwishQuantizer:
 @given(st.floats(0.05, 90.0))
 @example(6.0)
 @example(3.0)
+@example(1e-6)
 def test_three_is_a_whole_number_of_steps_and_the_range_at_most_one_of_them_longer(beta: float) -> None:
     made = quantizer(beta)
     low, high = made.code_bounds()
@@ -63,6 +64,7 @@ def test_the_end_learns_as_that_of_any_range_and_the_start_does_not() -> None:
     [
         (1.0, -0.5, (-0.5, 1.0)),  # twice as long as needed
         (200.0, -3.0, (-3.0, 200.0)),  # three steps below zero
+        (200.0, -1.0, (-1.0, 200.0)),
         (20.0, -1.0, (-3.0, 20.182)),
         (2.0, None, (-0.002, 2.0)),  # nothing below zero
     ],

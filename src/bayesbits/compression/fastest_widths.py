@@ -35,7 +35,7 @@ def fastest_widths(attachment: Attachment, table: LatencyTable, plan: Plan) -> P
 
 
 def least_ms(attachment: Attachment, table: LatencyTable, plan: Plan, *, more_channels: bool = False) -> float:
-    """A number of milliseconds below which no widths lead with the channels of a plan, or with these or more."""
+    """A lower bound on the milliseconds of all widths with the channels of a plan, or with these or more."""
     parts = LatencyParts.of(attachment.cost_model, table, plan, more_channels=more_channels)
     return _fastest(attachment, plan, parts)[0]
 

@@ -2,12 +2,14 @@
 
     charge = the expected milliseconds at the fastest widths, with the channels that the gates leave
              + sum over tensors and kinds of widths of price(tensor, kind) P(the tensor is of this kind)
-    price(tensor, kind) = the milliseconds with this tensor of this kind, less those with all of them at the fastest
+    price(tensor, kind) = the milliseconds with this tensor of this kind, less those with all of them at the fastest,
+                          with all channels
 
 The expected milliseconds themselves have minima where gates stay: from a network in float, no single tensor can be made
 narrow with profit, as its layer then has a dequantizer in front and a quantizer behind it. Prices do not depend on what
-the other gates say; none is below zero, because the fastest widths are exactly that. Where all gates are 0 or 1, and at
-most one tensor has another kind than the fastest, the charge is the predicted latency.
+the other gates say; none is below zero: where the fastest widths are only nearly so, it is cut off there. Where all
+gates are 0 or 1, no channel is removed, and at most one tensor has another kind than the fastest, the charge is the
+predicted latency.
 """
 
 from dataclasses import replace
@@ -37,6 +39,7 @@ class LatencyPrices(nn.Module):
         smallest = smallest_plan(attachment)
         fixed = {name: kept for name, kept in smallest.kept.items() if attachment.channel_gates[name].fixed}
         self._fastest = fastest_widths(attachment, table, replace(smallest, kept=fixed))
+        self._fastest_ms = self._count(attachment, self._fastest)
         self._names = [name for name, quantizer in attachment.quantizers.items() if quantizer.mode == "learning"]
         prices = [[self._price(attachment, name, kind) for kind in KINDS] for name in self._names]
         device = attachment.cost_model.macs.device
@@ -47,11 +50,13 @@ class LatencyPrices(nn.Module):
         width = next((bits for bits in attachment.search_space.widths[name] if kind_of(bits) == kind), None)
         if width is None:
             return 0.0
-        changed = Plan({**self._fastest.bits, name: width}, self._fastest.kept)
-        slow, fast = (attachment.cost_model.count(plan, self.table).latency_ms for plan in (changed, self._fastest))
-        assert slow is not None
-        assert fast is not None
-        return max(0.0, slow - fast)
+        changed = replace(self._fastest, bits={**self._fastest.bits, name: width})
+        return max(0.0, self._count(attachment, changed) - self._fastest_ms)
+
+    def _count(self, attachment: Attachment, plan: Plan) -> float:
+        found = attachment.cost_model.count(plan, self.table).latency_ms
+        assert found is not None
+        return found
 
     def forward(self) -> Tensor:
         """The charge, differentiable in the gates' logits."""

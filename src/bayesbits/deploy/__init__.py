@@ -13,9 +13,12 @@ All code that runs after the passes reads the `IntegerNetwork` (records/integer_
 operations. To add a runtime that reads ONNX files of the form "qdq", add a file like onnx/openvino_runtime.py and name
 it in `RUNTIMES` (verification/verify.py): verification/compare_portable.py compares it. For another format write the
 file from these two in a folder beside onnx/, as onnx/export.py does, and compare it as verification/compare_runtime.py
-and compare_onnx_constants.py do. Name the runtime in `BACKENDS` (compression/spec.py), utils/optional_packages.py and
-the extras of pyproject.toml. If the runtime computes other layers in integers than onnxruntime does, or emits other
-codes, change rewrite/choose_arithmetic.py, rewrite/fuse_quantizers.py and the arithmetic in modules/.
+and compare_onnx_constants.py do. Name the runtime in `BACKENDS` (compression/spec.py; "tensorrt" is there alone, as it
+does not run here), utils/optional_packages.py and the extras of pyproject.toml. The commands `verify` and `bench` have
+their runtimes in cli/deploy.py and cli/commands/deployment.py, with the files that they write in recipes/run_folder.py
+and the times in records/bench.py and onnx/latency.py. If the runtime computes other layers in integers than onnxruntime
+does, or emits other codes, change rewrite/choose_arithmetic.py, rewrite/fuse_quantizers.py and the arithmetic in
+modules/.
 """
 
 from bayesbits.deploy.network import DeployedNetwork

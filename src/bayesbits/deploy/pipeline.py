@@ -40,7 +40,7 @@ PASSES: tuple[Callable[[RewrittenProgram], None], ...] = (
     expose_products,  # products of two activations become module calls, and attention two of them
     choose_arithmetic,  # which layers compute in integers, and why the others do not
     insert_quantizers,  # where they were in training
-    keep_codes,  # where numbers are only moved from one quantizer to others of the same grid
+    keep_codes,  # numbers that are only moved between quantizers of one grid stay codes
     fuse_quantizers,  # into the layers in front of them, which then emit codes
     write_record,  # the IntegerNetwork, which every runtime reads
 )

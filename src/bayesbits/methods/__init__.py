@@ -7,7 +7,7 @@ code. Every file has the equations of its paper, and says where it differs from 
 # To add a method:
 # 1. Write one file with its name: a subclass of `MethodQuantizer` for weights and one for activations, or one for both,
 #    with the equations of the paper in the docstring, and a `METHOD`. `lsq.py` is the shortest example.
-# 2. Add it to `METHODS` below and to the choices in `cli/options.py`.
+# 2. Add it to the import and to `_ALL` below, from which `METHODS` is made, and to the choices in `cli/options.py`.
 # 3. `tests/methods/test_quantizer.py` runs the conformance tests over all of `METHODS`; a test file of its own has the
 #    forward pass and the gradients computed by hand. Then run `python -m tests.tree`.
 

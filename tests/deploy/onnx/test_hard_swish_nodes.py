@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import bayesbits as bb
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
-from bayesbits.deploy.onnx.hard_swish_nodes import find_hard_swishes, steps_below_zero, write_hard_swish
+from bayesbits.deploy.onnx.hard_swish_nodes import find_integer_hard_swishes, steps_below_zero, write_hard_swish
 from bayesbits.deploy.onnx.node_writer import NodeWriter
 from bayesbits.deploy.onnx.runtime import Session, operation_counts
 from bayesbits.nn.hard_swish_quantizer import HardSwishQuantizer
@@ -198,6 +198,6 @@ def test_only_codes_between_quantizers_are_multiplied(changes: dict[str, Any], f
         "wide.input": Grid("wide.input", 16, False, 0.1, 0, 65535, 6553.5),
     }
     network: Any = SimpleNamespace(grid=grids.__getitem__)
-    swishes = find_hard_swishes(helper.make_graph(nodes, "graph", [], outputs), network)
+    swishes = find_integer_hard_swishes(helper.make_graph(nodes, "graph", [], outputs), network)
     assert swishes.codes == ({"h": ("codes", grids["x.output"])} if found else {})
     assert swishes.inside == ({"h", "numbers"} if found else set())

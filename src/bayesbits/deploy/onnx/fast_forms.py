@@ -28,11 +28,10 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
 from bayesbits.deploy.onnx.symbolic_dims import example_size
 from bayesbits.deploy.onnx.tensor_names import RUNTIME_DOMAIN
+from bayesbits.graph.hard_swish import HEIGHT, SHIFT
 
 Array = NDArray[Any]
 
-SHIFT, HEIGHT = 3.0, 6.0
-"""The numbers of the hard sigmoid."""
 RESHAPES = frozenset(("Flatten", "Reshape", "Squeeze"))
 FEW_CHANNELS, MANY_POSITIONS = 144, 784
 """Where a product with one number for each channel is slow."""

@@ -2,9 +2,9 @@
 
 The hard-swish of x is x * clip(x + 3, 0, 6) / 6. On a grid that starts at -3, 3 is n steps s (see
 `nn.hard_swish_quantizer`), and a uint8 code u stands for x = (u - n) s and x + 3 = u s. So the codes of the clipped sum
-are clip(u, 0, 2 n), on the same grid without a zero point. QLinearMul multiplies both as integers and rounds to the
-grid of the next layer. Both take half of the time of DequantizeLinear, HardSwish and QuantizeLinear, or less with
-several threads, as DequantizeLinear uses one.
+are clip(u, 0, 2 n), on the same grid without a zero point, exactly: the gate is not rounded. QLinearMul multiplies both
+as integers and rounds to the grid of the next layer. Clip and QLinearMul together take half of the time of
+DequantizeLinear, HardSwish and QuantizeLinear, or less with several threads, as DequantizeLinear uses one.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from onnx import GraphProto, NodeProto
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
 from bayesbits.deploy.onnx.node_writer import NodeWriter
 from bayesbits.deploy.onnx.tensor_names import RUNTIME_DOMAIN
+from bayesbits.graph.hard_swish import HEIGHT, SHIFT
 from bayesbits.records.integer_network import Grid, IntegerNetwork
 
-SHIFT, HEIGHT = 3.0, 6.0
-"""The numbers of the hard sigmoid."""
 LARGEST = 255
+"""The largest code of uint8."""
 ROUNDOFF = 2e-6
 """By how much, relative to 3, the steps below zero may be off: a few roundings in float32."""
 
@@ -38,8 +38,8 @@ class HardSwishes:
     """The tensors of numbers that are not needed then: these results, and the dequantized codes."""
 
 
-def find_hard_swishes(graph: GraphProto, network: IntegerNetwork) -> HardSwishes:
-    """The hard-swishes that read codes of a suitable grid, and that quantizers to 8 bits or fewer alone read."""
+def find_integer_hard_swishes(graph: GraphProto, network: IntegerNetwork) -> HardSwishes:
+    """The hard-swishes that read codes of a suitable grid, and are read only by quantizers to 8 bits or fewer."""
     readers: dict[str, list[NodeProto]] = {}
     for node in graph.node:
         for name in node.input:
@@ -60,7 +60,7 @@ def find_hard_swishes(graph: GraphProto, network: IntegerNetwork) -> HardSwishes
 
 
 def steps_below_zero(grid: Grid) -> int | None:
-    """How many steps the 3 below zero are that a grid of uint8 starts with; None where it starts elsewhere."""
+    """The number of steps from the start of a grid of uint8 to zero where it starts at -3; otherwise None."""
     steps = -grid.low
     starts = grid.carrier == "uint8" and grid.alpha is not None and grid.high - grid.low == LARGEST
     return steps if starts and abs(steps * grid.step / SHIFT - 1) <= ROUNDOFF else None

@@ -11,7 +11,7 @@ from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 from bayesbits.deploy.onnx.block_weights import FLOAT32
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN, remove_domain
 from bayesbits.deploy.onnx.fast_forms import write_fast_forms
-from bayesbits.deploy.onnx.hard_swish_nodes import find_hard_swishes, write_hard_swish
+from bayesbits.deploy.onnx.hard_swish_nodes import find_integer_hard_swishes, write_hard_swish
 from bayesbits.deploy.onnx.layer_nodes import LayerWriter
 from bayesbits.deploy.onnx.node_writer import Array
 from bayesbits.deploy.onnx.product_nodes import write_product
@@ -93,7 +93,7 @@ class _Replacement:
             if node.op_type == "Pad" and (amounts := self._padding_of_layer(node, constants))
         }
         """The results of Pad that a convolution computes itself: from which tensor, and how much on each side."""
-        self._hard_swishes = find_hard_swishes(graph, network)
+        self._hard_swishes = find_integer_hard_swishes(graph, network)
         self._names: dict[str, str] = {}
         self._codes: dict[tuple[str, Grid] | None, str] = {}
         """The codes of a tensor on a grid without its name, which all layers read whose inputs have an equal grid."""

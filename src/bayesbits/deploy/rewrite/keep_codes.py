@@ -4,7 +4,7 @@ A quantizer moves upstream through an operation with one reader (see `fuse_quant
 one half is rounded by the next layer while the other is concatenated with what that layer makes, no quantizer can pass.
 But if all of them have one grid, nothing is rounded anywhere: numbers are multiples of one step from the first
 quantizer to the last, and the codes take the whole way. A clipping function that changes no number of a grid, such as a
-ReLU behind an unsigned quantizer, goes.
+ReLU behind an unsigned quantizer, is removed.
 """
 
 from __future__ import annotations

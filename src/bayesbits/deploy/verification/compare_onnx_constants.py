@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from bayesbits.deploy.onnx.block_weights import OPERATION
-from bayesbits.deploy.onnx.hard_swish_nodes import HEIGHT, steps_below_zero
+from bayesbits.deploy.onnx.hard_swish_nodes import steps_below_zero
 from bayesbits.deploy.onnx.runtime import layer_of
 from bayesbits.deploy.onnx.tensor_names import MappedTensor, read_tensor_map
 from bayesbits.deploy.verification.block_weights import unpack_blocks
 from bayesbits.deploy.verification.differences import ArrayComparison
 from bayesbits.deploy.verification.result import ConstantCounts, VerificationError
+from bayesbits.graph.hard_swish import HEIGHT
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerProduct, IntegerTable
 
 Array = NDArray[Any]
