@@ -26,8 +26,9 @@ NEAR_ZERO = 1e-3
 class HardSwishQuantizer(GatedQuantizer):
     """A quantizer of 8 bits with the range [-3, beta], of which the part below zero is a whole number of steps.
 
-    For that the range ends a little above what it is given. The end learns: the gradient passes to the number in front of this rounding. The start does not. Where values stay
-    far above -3, or where there would be fewer than `FEWEST_STEPS` below zero, the range has the ends that were given.
+    For that the range ends a little above what it is given. The end learns: the gradient passes to the number in front
+    of this rounding. The start does not. Where values stay far above -3, or where there would be fewer than
+    `FEWEST_STEPS` below zero, the range has the ends that were given.
     """
 
     def __init__(self, *, gates: str = "hard_concrete", learn_range: bool = True) -> None:
