@@ -52,8 +52,8 @@ def test_steps_are_recorded_and_learn_what_launched_ones_do(monkeypatch, caplog)
     assert not [record for record in caplog.records if record.name == "bayesbits"]  # others log their compiling
     assert recorders
     assert all(recorder.has_recorded for recorder in recorders)
-    assert sum(layer.moved for layer in report.layers) > 0
-    assert all(layer.error <= layer.nearest_error for layer in report.layers)
+    assert sum(unit.moved for unit in report.units) > 0
+    assert all(unit.error <= unit.nearest_error for unit in report.units)
     monkeypatch.setattr(Recorder, "run", Recorder.launch)
     adaround(launched, [x[:40], x[40:]], AdaRoundConfig(steps=200))
     ours, theirs = (
