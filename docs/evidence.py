@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesbits.report.paper_points import OTHERS, PAPER, POINTS
+from bayesbits.sweeps.estimate import Estimate
 from docs.ablations import planned
 from docs.pareto import method_means
 from docs.searches import EXPERIMENTS, Search, accuracy_text, cost_text, searches, seeds_text
@@ -120,6 +121,27 @@ def methods(folder: Path = EXPERIMENTS) -> list[tuple[str, list[Row], str]]:
         rows.sort(key=lambda row: (row["setting"], row["method"]))
         found.append((path.stem.removeprefix("methods-"), rows, content["command"]))
     return found
+
+
+def budget_searches(folder: Path = EXPERIMENTS) -> list[Row]:
+    """Short searches within budgets: the part that is used of each, and points over float, both of all seeds."""
+    groups: dict[tuple[str, int, str], list[Row]] = {}
+    for row in json.loads((folder / "search-budgets.json").read_text()):
+        key = row["key"]
+        if "budget" in key:
+            groups.setdefault((key["network"], key["steps"], key["budget"]), []).append(row)
+    rows = []
+    for (network, steps, budget), found in sorted(groups.items(), key=lambda one: one[0][:2]):
+        points = Estimate.of(row["accuracy"] - row["float_accuracy"] for row in found)
+        error = "" if points.error is None else f" ± {points.error:.2f}"
+        rows.append({
+            "network": network, "steps": f"{steps:,}", "budget": budget, "seeds": seeds_text(len(found)),
+            "within it": f"{sum(row['within'] for row in found)} of {len(found)}",
+            "least that is used": f"{100 * min(row['used'] for row in found):.1f}%",
+            "points over float": f"{points.mean:+.2f}{error}",
+            "worst seed": f"{min(points.values):+.2f}",
+        })  # fmt: skip
+    return rows
 
 
 def within_budgets() -> list[Row]:

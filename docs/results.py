@@ -34,6 +34,7 @@ def tables() -> dict[str, str]:
         "pareto_mnist": pareto_figure(EXPERIMENTS_SHOWN[0]),
         "pareto_cifar10": pareto_figure(EXPERIMENTS_SHOWN[1]),
         "choices": with_commands(evidence.choices()),
+        "budget_searches": markdown(evidence.budget_searches()),
         "methods": "\n\n".join(method_tables()),
         "ablations": markdown(ablation_rows()),
         "layers": figure_of("layers", figures.layers),

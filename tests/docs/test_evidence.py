@@ -2,7 +2,7 @@
 
 import pytest
 
-from docs.evidence import choices, experiments, methods, minilm, within_budgets
+from docs.evidence import budget_searches, choices, experiments, methods, minilm, within_budgets
 from tests.docs.kept import result, write
 
 
@@ -42,6 +42,20 @@ def test_searches_that_choose_settings_have_a_table_of_their_own(folder):
     assert [(row["search"], row["held-back images"]) for row in table.rows] == [
         ("`cifar10-vgg7-distilled-validation-mu0.1`", "95.00%")
     ]
+
+
+def test_searches_within_budgets_tell_the_worst_of_their_seeds(tmp_path):
+    def row(seed, accuracy, used, **options):
+        key = {"network": "digits", "seed": seed, "steps": 3000} | (options or {"budget": "1% bops"})
+        return {"key": key, "float_accuracy": 98.0, "accuracy": accuracy, "within": used <= 1, "used": used}
+
+    rows = [row(0, 98.5, 0.99), row(1, 97.0, 0.925), row(2, 98.0, 1.25), row(0, 1.0, 0.5, mu=0.1)]
+    write(tmp_path, search_budgets=rows)
+    (found,) = budget_searches(tmp_path)
+    assert found == {
+        "network": "digits", "steps": "3,000", "budget": "1% bops", "seeds": "3 seeds", "within it": "2 of 3",
+        "least that is used": "92.5%", "points over float": "-0.17 ± 0.44", "worst seed": "-1.00",
+    }  # fmt: skip
 
 
 def test_methods_are_means_over_seeds_and_failures_are_left_out(tmp_path):
