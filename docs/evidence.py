@@ -159,6 +159,22 @@ def within_budgets() -> list[Row]:
     return found
 
 
+def within_milliseconds(folder: Path = EXPERIMENTS) -> list[Row]:
+    """The same within milliseconds: accuracy, and what was predicted and measured, of every plan."""
+    found = []
+    for path in sorted(folder.glob("budgets-resnet??-latency.json")):
+        result = json.loads(path.read_text())
+        for row in result["rows"]:
+            limit = row["latency_ms"] / row["used"] if row["used"] else None
+            found.append({
+                "network": result["model"], "plan": row["method"], "limit, ms": "" if limit is None else f"{limit:.3f}",
+                "predicted": f"{row['latency_ms']:.3f}", "measured": f"{row['measured_ms']:.3f}",
+                "float file": f"{result['float_ms']:.3f}", "accuracy": f"{row['accuracy']:.2f}%",
+                "float": f"{result['float_accuracy']:.2f}%", "images": f"{result['images']:,}",
+            })  # fmt: skip
+    return found
+
+
 def minilm() -> list[Row]:
     """all-MiniLM-L6-v2 without training: cosines between the embeddings of the ONNX files and those of float, and the
     milliseconds of one sentence."""

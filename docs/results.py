@@ -43,6 +43,7 @@ def tables() -> dict[str, str]:
         "fine_tuning": rows_or_words(class_figures.fine_tuning(), "No search with fine-tuning has been kept yet."),
         "classes": classes_figure(),
         "within_budgets": markdown(evidence.within_budgets()),
+        "within_milliseconds": markdown(evidence.within_milliseconds()),
         "front_plot": figure(front_plot().svg()),
         "minilm": markdown(evidence.minilm()),
         "whole_test_set": whole_test_set(),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from docs.evidence import budget_searches, choices, experiments, methods, minilm, within_budgets
+from docs.evidence import budget_searches, choices, experiments, methods, minilm, within_budgets, within_milliseconds
 from tests.docs.kept import result, write
 
 
@@ -56,6 +56,19 @@ def test_searches_within_budgets_tell_the_worst_of_their_seeds(tmp_path):
         "network": "digits", "steps": "3,000", "budget": "1% bops", "seeds": "3 seeds", "within it": "2 of 3",
         "least that is used": "92.5%", "points over float": "-0.17 ± 0.44", "worst seed": "-1.00",
     }  # fmt: skip
+
+
+def test_plans_within_milliseconds_have_their_limit_from_the_part_that_is_used(tmp_path):
+    eight = {"method": "8/8", "used": None, "latency_ms": 0.4, "measured_ms": 0.35, "accuracy": 91.0}
+    rows = [eight, eight | {"method": "learned", "used": 0.8}]
+    content = {"model": "resnet20", "float_ms": 0.75, "float_accuracy": 91.5, "images": 2000, "rows": rows}
+    write(tmp_path, budgets_resnet20_latency=content, budgets_resnet20={})
+    first, second = within_milliseconds(tmp_path)
+    assert (first["limit, ms"], second["limit, ms"]) == ("", "0.500")
+    assert (second["predicted"], second["measured"], second["float file"]) == ("0.400", "0.350", "0.750")
+    assert (second["plan"], second["accuracy"], second["float"], second["images"]) == (
+        "learned", "91.00%", "91.50%", "2,000",
+    )  # fmt: skip
 
 
 def test_methods_are_means_over_seeds_and_failures_are_left_out(tmp_path):
