@@ -107,6 +107,12 @@ def find_shared_ranges(
     return tuple(tuple(sorted(family)) for family in families if len(family) > 1 and family.intersection(emitted))
 
 
+def find_origins(program: Program, operands: Mapping[str, fx.Node], emitted: Mapping[str, fx.Node]) -> Origins:
+    """The quantized tensors, emitted or operands of additions, that others are made of."""
+    clipped = {clip.tensor for clip in find_clips(program, emitted)}
+    return Origins({node: name for name, node in (*operands.items(), *emitted.items())}, clipped)
+
+
 class Origins:
     """The quantized tensors that others hold the values of, moved and concatenated."""
 

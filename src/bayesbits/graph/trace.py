@@ -23,11 +23,11 @@ from bayesbits.graph.activation_products import (
 from bayesbits.graph.channel_rules import MOVES, PADS, SAME
 from bayesbits.graph.channels import Channels, follow_channels
 from bayesbits.graph.emitted import (
-    Origins,
     OutputSearch,
     find_clips,
     find_emitted,
     find_hard_swishes,
+    find_origins,
     find_shared_ranges,
 )
 from bayesbits.graph.exported_program import Program, export, is_float, operation
@@ -153,11 +153,14 @@ def read(program: Program, *, activation_products: bool = False) -> Reading:
     outputs = _output_layers(program, found, weighted)
     channels = follow_channels(program, found, not_layers, outputs)
     additions, missing, operands = find_additions(program, weighted, not_layers)
-    emitted = find_emitted(program, found, outputs, operands, _only_operands(multiplied))
+    only_operands = _only_operands(multiplied)
+    emitted = find_emitted(program, found, outputs, operands, only_operands)
+    images, sigmoids = find_squeeze_excitations(
+        program, OutputSearch(program, found, operands, only_operands), find_origins(program, operands, emitted)
+    )
+    if images:  # a part of an image that is quantized needs no quantizer of its own
+        emitted = find_emitted(program, found, outputs, operands | images, only_operands)
     clips, hard_swishes = find_clips(program, emitted), find_hard_swishes(emitted)
-    origins = Origins({node: name for name, node in (operands | emitted).items()}, {clip.tensor for clip in clips})
-    search = OutputSearch(program, found, operands, _only_operands(multiplied))
-    images, sigmoids = find_squeeze_excitations(program, search, origins)
     emitted |= images | sigmoids
     activations, reads = _activations(program, found)
     tensors = {
