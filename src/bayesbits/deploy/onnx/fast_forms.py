@@ -37,14 +37,16 @@ FEW_CHANNELS, MANY_POSITIONS = 144, 784
 """Where a product with one number for each channel is slow."""
 
 
-def write_fast_forms(model: ModelProto, symbols: Mapping[str, int] | None = None, kept: Collection[str] = ()) -> None:
+def write_fast_forms(
+    model: ModelProto, symbols: Mapping[str, int] | None = None, unchanged: Collection[str] = ()
+) -> None:
     """Write these operations in their form that is fastest for the example inputs, in place.
 
     `symbols` are the values for them of the symbols in sizes that may change. The operations that compute the tensors
-    in `kept` stay as they are.
+    in `unchanged` stay as they are.
     """
     graph = _Graph(model.graph, symbols or {})
-    for node in [node for node in model.graph.node if node.output[0] not in kept]:
+    for node in [node for node in model.graph.node if node.output[0] not in unchanged]:
         if node.op_type == "Sigmoid" and graph.is_dequantized(node.input[0]):
             graph.write_silu(node)
         elif node.op_type == "Clip":
