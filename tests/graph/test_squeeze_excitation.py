@@ -106,7 +106,7 @@ def test_other_products_stay_as_they_are(change: Callable[[Tensor, Tensor], Tens
     assert "body" not in found.emitted or any("body" in addition.operands for addition in found.additions)
 
 
-def test_a_sigmoid_that_is_no_module_and_one_that_is_read_twice_stay_in_float() -> None:
+def test_a_sigmoid_that_is_no_module_stays_in_float() -> None:
     class Functional(Squeezed):
         def forward(self, x: Tensor) -> Tensor:
             x = self.body(F.relu(self.stem(x)))
@@ -114,8 +114,19 @@ def test_a_sigmoid_that_is_no_module_and_one_that_is_read_twice_stay_in_float() 
             return self.head(self.last(x * factors).mean((2, 3)))
 
     assert trace(Functional("relu", "sigmoid").eval(), X).sigmoids == ()
-    twice = Squeezed("relu", "sigmoid", lambda x, s: x * s * s.mean())
-    assert trace(twice.eval(), X).sigmoids == ()
+
+
+@pytest.mark.parametrize("read", ["image", "sigmoid", None])
+def test_what_another_function_reads_stays_in_float(read: str | None) -> None:
+    class More(Squeezed):
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.body(F.relu(self.stem(x)))
+            factors = self.sigmoid(self.excite(F.relu(self.squeeze(x.mean((2, 3), keepdim=True)))))
+            more = {"image": x, "sigmoid": factors}.get(read or "", torch.ones(1, 1, 1, 1))
+            return self.head(self.last(x * factors).mean((2, 3))) * more.exp().mean((2, 3))[:, :1]
+
+    found = trace(More("hard-swish", "sigmoid").eval(), X)
+    assert ("body" in found.emitted, found.sigmoids) == ((True, ("sigmoid.output",)) if read is None else (False, ()))
 
 
 def test_the_quantizers_of_all_three_kinds() -> None:
