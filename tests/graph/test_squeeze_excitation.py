@@ -123,7 +123,7 @@ def test_what_another_function_reads_stays_in_float(read: str | None) -> None:
             x = self.body(F.relu(self.stem(x)))
             factors = self.sigmoid(self.excite(F.relu(self.squeeze(x.mean((2, 3), keepdim=True)))))
             more = {"image": x, "sigmoid": factors}.get(read or "", torch.ones(1, 1, 1, 1))
-            return self.head(self.last(x * factors).mean((2, 3))) * more.exp().mean((2, 3))[:, :1]
+            return self.head(self.last(x * factors).mean((2, 3)) * more.exp().mean((2, 3))[:, :4])
 
     found = trace(More("hard-swish", "sigmoid").eval(), X)
     assert ("body" in found.emitted, found.sigmoids) == ((True, ("sigmoid.output",)) if read is None else (False, ()))

@@ -48,6 +48,19 @@ def test_another_constant_is_found(
         verify(tmp_path / "changed.onnx", inputs)
 
 
+@pytest.mark.parametrize(("kind", "position", "owner"), [(MEAN, 1, "squeeze.input"), (PRODUCT, 4, "last.input")])
+def test_another_grid_is_found(written: Any, kind: str, position: int, owner: str, tmp_path: Any) -> None:
+    """Step and zero point of one grid, but not of the one whose codes are read."""
+    verify, inputs, model = written
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    node = next(node for node in changed.graph.node if node.op_type == kind)
+    node.input[position], node.input[position + 1] = "stem.input.step", "stem.input.zero_point"
+    onnx.save(changed, tmp_path / "changed.onnx")
+    with pytest.raises(bb.VerificationError, match=f"^{owner}: the ONNX file"):
+        verify(tmp_path / "changed.onnx", inputs)
+
+
 @pytest.mark.parametrize(("kind", "owner"), [(MEAN, "squeeze.input"), (PRODUCT, "last.input")])
 def test_other_codes_are_found(written: Any, kind: str, owner: str, tmp_path: Any) -> None:
     """Codes of another image are wrong even where their constants are right."""
