@@ -43,6 +43,8 @@ def _kind(topology: Topology, tensor: str) -> str:
         return "tables of embeddings"
     if tensor in topology.product_tensors:
         return "operands of products"
+    if tensor in topology.sigmoids:
+        return "sigmoids for channels"
     if tensor in topology.operand_tensors:
         return "outputs of convolutions" if tensor in topology.emitted_tensors else "operands of additions"
     return "inputs of the network" if topology.activation(tensor).network_input else "inputs of layers"

@@ -190,7 +190,7 @@ def _gated_quantizer(
     owners = topology.weight_tensors.get(tensor)
     layer = topology.layer(owners[0]) if owners else None
     computed = tensor not in topology.parameter_tensors and tensor not in topology.operand_tensors
-    known = topology.activation(tensor).known_range if computed else None
+    known = topology.activation(tensor).known_range if computed else 1.0 if tensor in topology.sigmoids else None
     gates = METHODS[spec.method].gates or spec.gates
     if tensor in topology.hard_swishes and widths == (INTEGER_BITS,) and spec.asymmetric_activations:
         return HardSwishQuantizer(gates=gates, learn_range=learn_range)

@@ -39,7 +39,7 @@ def find_emitted(
         operands: The operands of residual additions by name, which have quantizers already.
         multiplied: The operands of products of two activations, which have quantizers as well, with their readers.
     """
-    search = _Search(program, layers, operands, multiplied)
+    search = OutputSearch(program, layers, operands, multiplied)
     emitted = {}
     for layer in layers:
         if layer.kind == "conv" and layer.name not in outputs and len(layer.calls) == 1:
@@ -96,7 +96,7 @@ def find_shared_ranges(
     for name, nodes in (*activations.items(), *((name, (node,)) for name, node in operands.items())):
         for node in nodes:
             names.setdefault(node, set()).add(name)
-    origins = _Origins(name_of, {clip.tensor for clip in clips})
+    origins = Origins(name_of, {clip.tensor for clip in clips})
     families: list[set[str]] = []
     for node, found in names.items():
         parts = found | (origins.of_inputs(node) or set())
@@ -107,7 +107,13 @@ def find_shared_ranges(
     return tuple(tuple(sorted(family)) for family in families if len(family) > 1 and family.intersection(emitted))
 
 
-class _Origins:
+def find_origins(program: Program, operands: Mapping[str, fx.Node], emitted: Mapping[str, fx.Node]) -> Origins:
+    """The quantized tensors, emitted or operands of additions, that others are made of."""
+    clipped = {clip.tensor for clip in find_clips(program, emitted)}
+    return Origins({node: name for name, node in (*operands.items(), *emitted.items())}, clipped)
+
+
+class Origins:
     """The quantized tensors that others hold the values of, moved and concatenated."""
 
     def __init__(self, name_of: Mapping[fx.Node, str], clipped: Collection[str]) -> None:
@@ -135,7 +141,9 @@ class _Origins:
         return None if source is None else self.of(source)
 
 
-class _Search:
+class OutputSearch:
+    """The search for the places of output quantizers, among layers and the tensors that have quantizers."""
+
     def __init__(
         self,
         program: Program,
@@ -165,7 +173,7 @@ class _Search:
         None where the layer emits codes without it, or where there is no such module.
         """
         passed = [node]
-        while not self._is_quantized(node):
+        while not self.is_quantized(node):
             after = self._only_reader(node)
             if after is None or not _changes_places(after):
                 if after is not None and operation(after) == "cat" and self._joins_layers(after):
@@ -178,7 +186,7 @@ class _Search:
         places = (module_output(self.program, place) for place in reversed(passed) if place not in self.program.outputs)
         return next((place for place in places if place is not None and place[1] in passed), None)
 
-    def _is_quantized(self, node: fx.Node) -> bool:
+    def is_quantized(self, node: fx.Node) -> bool:
         """Whether every reader of a tensor reads it through one quantizer."""
         if node in self.quantized:
             return True
@@ -190,7 +198,7 @@ class _Search:
     def _joins_layers(self, cat: fx.Node) -> bool:
         """Whether the quantizer behind a concatenation moves in front of it, into a layer for each part."""
         node: fx.Node | None = cat
-        while node is not None and not self._is_quantized(node):
+        while node is not None and not self.is_quantized(node):
             node = self._only_reader(node)
             if node is not None and not _changes_places(node):
                 return False

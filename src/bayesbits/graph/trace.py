@@ -22,11 +22,19 @@ from bayesbits.graph.activation_products import (
 )
 from bayesbits.graph.channel_rules import MOVES, PADS, SAME
 from bayesbits.graph.channels import Channels, follow_channels
-from bayesbits.graph.emitted import find_clips, find_emitted, find_hard_swishes, find_shared_ranges
+from bayesbits.graph.emitted import (
+    OutputSearch,
+    find_clips,
+    find_emitted,
+    find_hard_swishes,
+    find_origins,
+    find_shared_ranges,
+)
 from bayesbits.graph.exported_program import Program, export, is_float, operation
 from bayesbits.graph.hook_trace import COMPUTED, trace_with_hooks
 from bayesbits.graph.layers import FoundLayer, find_layers, find_unsupported, layer_input, layer_kind, other_parameters
 from bayesbits.graph.residual import find_additions
+from bayesbits.graph.squeeze_excitation import find_squeeze_excitations
 from bayesbits.graph.tables import FoundTable, find_tables
 from bayesbits.records.topology import Activation, Layer, Product, Topology, Unsupported
 from bayesbits.utils.batches import split_inputs
@@ -145,8 +153,15 @@ def read(program: Program, *, activation_products: bool = False) -> Reading:
     outputs = _output_layers(program, found, weighted)
     channels = follow_channels(program, found, not_layers, outputs)
     additions, missing, operands = find_additions(program, weighted, not_layers)
-    emitted = find_emitted(program, found, outputs, operands, _only_operands(multiplied))
-    clips = find_clips(program, emitted)
+    only_operands = _only_operands(multiplied)
+    emitted = find_emitted(program, found, outputs, operands, only_operands)
+    images, sigmoids = find_squeeze_excitations(
+        program, OutputSearch(program, found, operands, only_operands), find_origins(program, operands, emitted)
+    )
+    if images:  # a part of an image that is quantized needs no quantizer of its own
+        emitted = find_emitted(program, found, outputs, operands | images, only_operands)
+    clips, hard_swishes = find_clips(program, emitted), find_hard_swishes(emitted)
+    emitted |= images | sigmoids
     activations, reads = _activations(program, found)
     tensors = {
         name: {layer_input(program, call) for layer in found if reads[layer.name] == name for call in layer.calls}
@@ -163,7 +178,8 @@ def read(program: Program, *, activation_products: bool = False) -> Reading:
         emitted=tuple(name.removesuffix(".output") for name in emitted),
         shared_ranges=find_shared_ranges(emitted, operands | emitted, tensors, clips),
         clips=clips,
-        hard_swishes=find_hard_swishes(emitted),
+        hard_swishes=hard_swishes,
+        sigmoids=tuple(sigmoids),
         groups=channels.groups,
         unsupported=(
             *(

@@ -223,7 +223,8 @@ class Topology(Record):
         activations: The tensors that they read, and behind those the operands of products. Each gets one quantizer,
             which its consumers share.
         additions: The residual additions, in running order.
-        emitted: The modules at whose outputs a quantizer lets a layer emit codes, although a float operation follows.
+        emitted: The modules at whose outputs a quantizer lets a layer emit codes, although a float operation follows,
+            and those of squeeze and excitation.
         shared_ranges: Families of tensors that calibration gives one range, because they hold the same values.
         groups: All channels of all layers, in groups that say which layers make and read them, and why they cannot be
             removed, if they cannot.
@@ -235,6 +236,7 @@ class Topology(Record):
         tables: The tables of embeddings that can be quantized.
         clips: The bounds of clipping functions behind emitted tensors: calibration looks at no values beyond.
         hard_swishes: The emitted tensors that only a hard-swish reads.
+        sigmoids: The emitted tensors that are sigmoids, which multiply the channels of an image.
         version: The version of the JSON form.
         products: The products of two computed tensors, where they were asked for; otherwise they are unsupported.
 
@@ -267,7 +269,8 @@ class Topology(Record):
     """The residual additions, in the order in which they run."""
     emitted: tuple[str, ...]
     """The modules at whose outputs a quantizer lets the layer in front emit codes, although a float operation follows:
-    a layer, its batch norm, or a clipping or pooling module behind them."""
+    a layer, its batch norm, or a clipping or pooling module behind them. And the modules that make the image and the
+    sigmoid of squeeze and excitation, whose mean and product are computed from codes then."""
     shared_ranges: tuple[tuple[str, ...], ...]
     """Families of tensors that hold the same values, moved or concatenated: calibration gives them one range."""
     groups: tuple[ChannelGroup, ...]
@@ -286,6 +289,8 @@ class Topology(Record):
     """The emitted tensors that only clipping functions read, with their bounds."""
     hard_swishes: tuple[str, ...] = ()
     """The emitted tensors that only a hard-swish reads; a quantizer with a range from -3 on suits it."""
+    sigmoids: tuple[str, ...] = ()
+    """The emitted tensors that are sigmoids, which multiply the channels of an image: their range is [0, 1]."""
     version: int = VERSION
     """The version of the JSON form."""
     products: tuple[Product, ...] = ()

@@ -17,7 +17,7 @@ two dequantizations, and is not recognized by the fusions that come later.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -37,13 +37,16 @@ FEW_CHANNELS, MANY_POSITIONS = 144, 784
 """Where a product with one number for each channel is slow."""
 
 
-def write_fast_forms(model: ModelProto, symbols: Mapping[str, int] | None = None) -> None:
+def write_fast_forms(
+    model: ModelProto, symbols: Mapping[str, int] | None = None, unchanged: Collection[str] = ()
+) -> None:
     """Write these operations in their form that is fastest for the example inputs, in place.
 
-    `symbols` are the values for them of the symbols in sizes that may change.
+    `symbols` are the values for them of the symbols in sizes that may change. The operations that compute the tensors
+    in `unchanged` stay as they are.
     """
     graph = _Graph(model.graph, symbols or {})
-    for node in list(model.graph.node):
+    for node in [node for node in model.graph.node if node.output[0] not in unchanged]:
         if node.op_type == "Sigmoid" and graph.is_dequantized(node.input[0]):
             graph.write_silu(node)
         elif node.op_type == "Clip":
@@ -72,10 +75,9 @@ class _Graph:
                 self.readers.setdefault(name, []).append(node)
         self.producers = {name: node for node in graph.node for name in node.output}
         self.outputs = {value.name for value in graph.output}
-        self.arrays = dict(_constants(graph))
+        self.arrays = dict(constants_of(graph))
         self.constants = {name: float(array.reshape(())) for name, array in self.arrays.items() if array.size == 1}
-        values = (*graph.input, *graph.value_info, *graph.output)
-        self.sizes = {value.name: value.type.tensor_type.shape.dim for value in values}
+        self.sizes = sizes_of(graph)
         self.added: dict[str, TensorProto] = {}
         """New constants, by name."""
         self.replaced: dict[str, list[NodeProto]] = {}
@@ -166,7 +168,7 @@ class _Graph:
         x, sizes = mean.input[0], self.sizes.get(mean.input[0], ())
         if not sizes:
             return
-        axes, keeps = self._averaged_axes(mean, len(sizes))
+        axes, keeps = averaged_axes(mean, self.sizes, self.arrays)
         if len(axes) < 2:
             return
         if not self._between_convolutions(mean, keeps):
@@ -219,31 +221,6 @@ class _Graph:
                     waiting += reader.output
         return False
 
-    def _averaged_axes(self, mean: NodeProto, rank: int) -> tuple[list[int], bool]:
-        """The axes that a mean is taken over, and whether they stay as axes of size 1."""
-        if mean.op_type == "GlobalAveragePool" or self._averages_whole_image(mean):
-            return list(range(2, rank)), True
-        if mean.op_type == "AveragePool":
-            return [], True
-        keeps = next((attribute.i for attribute in mean.attribute if attribute.name == "keepdims"), 1)
-        given = self.arrays.get(mean.input[1]) if len(mean.input) > 1 else None
-        return ([] if given is None else [int(axis) % rank for axis in given.reshape(-1)]), bool(keeps)
-
-    def _averages_whole_image(self, pool: NodeProto) -> bool:
-        """Whether an average pooling has a single window, without padding, that holds the whole image."""
-        if pool.op_type != "AveragePool":
-            return False
-        attributes = {attribute.name: attribute for attribute in pool.attribute}
-        image = [size.dim_value for size in list(self.sizes.get(pool.input[0], ()))[2:]]
-        window, pads = (list(attributes[name].ints) if name in attributes else [] for name in ("kernel_shape", "pads"))
-        dilated = "dilations" in attributes and any(number != 1 for number in attributes["dilations"].ints)
-        return (
-            len(window) == len(image)
-            and all(0 < size <= width for size, width in zip(image, window, strict=True))
-            and not any(pads)
-            and not dilated
-        )
-
     def _add(self, name: str, value: Array | np.generic) -> str:
         self.added[name] = numpy_helper.from_array(np.asarray(value), name)
         return name
@@ -260,7 +237,41 @@ class _Graph:
         self.gone.update(chain.from_iterable(gone.output for gone in unread))
 
 
-def _constants(graph: GraphProto) -> Iterator[tuple[str, Array]]:
+def sizes_of(graph: GraphProto) -> dict[str, Any]:
+    """The sizes of the tensors of a graph, by name."""
+    values = (*graph.input, *graph.value_info, *graph.output)
+    return {value.name: value.type.tensor_type.shape.dim for value in values}
+
+
+def averaged_axes(mean: NodeProto, sizes: Mapping[str, Any], arrays: Mapping[str, Array]) -> tuple[list[int], bool]:
+    """The axes that a mean is taken over, and whether they stay as axes of size 1."""
+    image = sizes.get(mean.input[0], ())
+    if mean.op_type == "GlobalAveragePool" or _averages_whole_image(mean, image):
+        return list(range(2, len(image))), True
+    if mean.op_type != "ReduceMean":
+        return [], True
+    keeps = next((attribute.i for attribute in mean.attribute if attribute.name == "keepdims"), 1)
+    given = arrays.get(mean.input[1]) if len(mean.input) > 1 else None
+    return ([] if given is None else [int(axis) % len(image) for axis in given.reshape(-1)]), bool(keeps)
+
+
+def _averages_whole_image(pool: NodeProto, image: Sequence[Any]) -> bool:
+    """Whether an average pooling has a single window, without padding, that holds the whole image."""
+    if pool.op_type != "AveragePool":
+        return False
+    attributes = {attribute.name: attribute for attribute in pool.attribute}
+    sizes = [size.dim_value for size in list(image)[2:]]
+    window, pads = (list(attributes[name].ints) if name in attributes else [] for name in ("kernel_shape", "pads"))
+    dilated = "dilations" in attributes and any(number != 1 for number in attributes["dilations"].ints)
+    return (
+        len(window) == len(sizes)
+        and all(0 < size <= width for size, width in zip(sizes, window, strict=True))
+        and not any(pads)
+        and not dilated
+    )
+
+
+def constants_of(graph: GraphProto) -> Iterator[tuple[str, Array]]:
     """The constants of a graph, by name."""
     for tensor in graph.initializer:
         yield tensor.name, numpy_helper.to_array(tensor)

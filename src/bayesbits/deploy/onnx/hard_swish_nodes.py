@@ -51,9 +51,9 @@ def find_integer_hard_swishes(graph: GraphProto, network: IntegerNetwork) -> Har
         source, result = producers.get(node.input[0]), node.output[0]
         if source is None or source.op_type != "Dequantize" or source.domain != DOMAIN:
             continue
-        grid, behind = network.grid(_grid_of(source)), readers.get(result, [])
+        grid, behind = network.grid(owner_of(source)), readers.get(result, [])
         alone = len(readers[node.input[0]]) == 1 and not returned.intersection((result, node.input[0]))
-        if alone and steps_below_zero(grid) and behind and all(_rounds_to_bytes(one, network) for one in behind):
+        if alone and steps_below_zero(grid) and behind and all(rounds_to_bytes(one, network) for one in behind):
             codes[result] = source.input[0], grid
             inside |= {result, node.input[0]}
     return HardSwishes(codes, frozenset(inside))
@@ -81,12 +81,13 @@ def write_hard_swish(writer: NodeWriter, source: Grid, target: Grid, codes: str,
     writer.clip_codes(node, target, output, target.low, target.high, target.name)
 
 
-def _rounds_to_bytes(node: NodeProto, network: IntegerNetwork) -> bool:
+def rounds_to_bytes(node: NodeProto, network: IntegerNetwork) -> bool:
     """Whether a node is a quantizer whose codes are uint8."""
     is_quantizer = node.op_type == "Quantize" and node.domain == DOMAIN
-    return is_quantizer and network.grid(_grid_of(node)).carrier == "uint8"
+    return is_quantizer and network.grid(owner_of(node)).carrier == "uint8"
 
 
-def _grid_of(node: NodeProto) -> str:
+def owner_of(node: NodeProto) -> str:
+    """The name of the grid or layer that a custom node is of."""
     value: Any = next(attribute.s for attribute in node.attribute if attribute.name == "of")
     return str(value.decode())

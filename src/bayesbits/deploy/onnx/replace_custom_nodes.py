@@ -15,6 +15,12 @@ from bayesbits.deploy.onnx.hard_swish_nodes import find_integer_hard_swishes, wr
 from bayesbits.deploy.onnx.layer_nodes import LayerWriter
 from bayesbits.deploy.onnx.node_writer import Array
 from bayesbits.deploy.onnx.product_nodes import write_product
+from bayesbits.deploy.onnx.squeeze_excitation_nodes import (
+    SqueezeExcitations,
+    find_squeeze_excitations,
+    write_gated,
+    write_mean,
+)
 from bayesbits.deploy.onnx.symbolic_dims import example_size, example_symbols, name_sizes
 from bayesbits.deploy.onnx.tensor_names import (
     RUNTIME_DOMAIN,
@@ -44,9 +50,10 @@ SUFFIX = {
 def replace_custom_nodes(model: ModelProto, network: IntegerNetwork, *, compact: bool, accuracy: int = FLOAT32) -> None:
     """Replace the custom nodes in place, name inputs and outputs, and store the map of tensors in the model."""
     symbols = example_symbols(model.graph, network.structure.input_shapes)
-    write_fast_forms(model, symbols)
+    squeezes = find_squeeze_excitations(model.graph, network, symbols)
+    write_fast_forms(model, symbols, squeezes.inside)
     keep_zero_padding(model)
-    replacement = _Replacement(model.graph, network, compact, accuracy, symbols)
+    replacement = _Replacement(model.graph, network, compact, accuracy, symbols, squeezes)
     for node in model.graph.node:
         replacement.visit(node)
     graph, writer = model.graph, replacement.writer
@@ -66,9 +73,10 @@ def replace_custom_nodes(model: ModelProto, network: IntegerNetwork, *, compact:
 
 class _Replacement:
     def __init__(
-        self, graph: GraphProto, network: IntegerNetwork, compact: bool, accuracy: int, symbols: Mapping[str, int]
-    ) -> None:
-        self.network = network
+        self, graph: GraphProto, network: IntegerNetwork, compact: bool, accuracy: int, symbols: Mapping[str, int],
+        squeezes: SqueezeExcitations,
+    ) -> None:  # fmt: skip
+        self.network, self._squeezes = network, squeezes
         self.writer = LayerWriter(network, compact, accuracy)
         self.mapped: list[MappedTensor] = []
         self._outputs = {value.name for value in graph.output}
@@ -94,6 +102,8 @@ class _Replacement:
         }
         """The results of Pad that a convolution computes itself: from which tensor, and how much on each side."""
         self._hard_swishes = find_integer_hard_swishes(graph, network)
+        self._unwritten = self._paddings.keys() | self._hard_swishes.inside | squeezes.inside
+        """What no node computes, as the nodes behind read something else."""
         self._names: dict[str, str] = {}
         self._codes: dict[tuple[str, Grid] | None, str] = {}
         """The codes of a tensor on a grid without its name, which all layers read whose inputs have an equal grid."""
@@ -104,7 +114,7 @@ class _Replacement:
 
     def visit(self, node: NodeProto) -> None:
         """Copy a standard node, or write the nodes that replace a custom one."""
-        if node.output[0] in self._paddings or node.output[0] in self._hard_swishes.inside:
+        if node.output[0] in self._unwritten:
             return
         inputs = [self._names.get(name, name) for name in node.input]
         if node.domain != DOMAIN:
@@ -178,6 +188,11 @@ class _Replacement:
         if node.op_type == "Quantize" and node.input[0] in self._hard_swishes.codes:
             codes, source = self._hard_swishes.codes[node.input[0]]
             write_hard_swish(writer, source, grid, self._names.get(codes, codes), output)
+        elif node.op_type == "Quantize" and (image := self._squeezes.means.get(node.input[0])) is not None:
+            write_mean(writer, image, grid, self._names.get(image.name, image.name), output)
+        elif node.op_type == "Quantize" and (gated := self._squeezes.products.get(node.input[0])) is not None:
+            image_codes, factors = (self._names.get(one.name, one.name) for one in (gated.image, gated.factors))
+            write_gated(writer, gated, grid, (image_codes, factors), output)
         elif node.op_type == "Quantize":
             writer.quantize(grid, x, output)
         elif node.op_type == "Dequantize":
@@ -221,6 +236,7 @@ class _Replacement:
         inputs = node.input[1:] if node.op_type == "Where" else node.input
         return (
             node.op_type in FUSED
+            and node.output[0] not in self._unwritten
             and self._dequantized.issuperset(inputs)
             and any(reader.op_type == "Quantize" for reader in self._readers.get(node.output[0], []))
         )

@@ -19,6 +19,12 @@ from bayesbits.deploy.onnx.hard_swish_nodes import steps_below_zero
 from bayesbits.deploy.onnx.runtime import layer_of
 from bayesbits.deploy.onnx.tensor_names import MappedTensor, read_tensor_map
 from bayesbits.deploy.verification.block_weights import unpack_blocks
+from bayesbits.deploy.verification.code_operations import (
+    ON_CODES,
+    clip_of_hard_swish,
+    constants_in_front,
+    operation_on_codes,
+)
 from bayesbits.deploy.verification.differences import ArrayComparison
 from bayesbits.deploy.verification.result import ConstantCounts, VerificationError
 from bayesbits.graph.hard_swish import HEIGHT
@@ -161,8 +167,8 @@ def _check_constants_read(model: ModelProto, network: IntegerNetwork) -> None:
         elif tensor.kind == "Quantize" and tensor.of in grids:
             read = set(_read_by_quantizer(tensor.value, producers))
             expected = _constants_of_quantizer(grids[tensor.of])
-            if (product := _product_of(tensor.value, producers)) is not None:
-                expected |= _constants_of_hard_swish(product, tensors, network)
+            if (operation := operation_on_codes(tensor.value, producers)) is not None:
+                expected |= constants_in_front(operation, producers, tensors, network)
             _check_same_constants(tensor, read, expected)
 
 
@@ -226,31 +232,9 @@ def _read_by_quantizer(value: str, producers: Mapping[str, NodeProto]) -> Iterat
     node = producers.get(value)
     while node is not None:
         yield from (name for name in node.input[1:] if name and name not in producers)
-        if node.op_type == "QLinearMul" and (clip := producers.get(node.input[3])) is not None:
-            yield from clip.input[2:] if clip.input[0] == node.input[0] else ()
-        node = None if node.op_type in ("QuantizeLinear", "Div", "QLinearMul") else producers.get(node.input[0])
-
-
-def _product_of(value: str, producers: Mapping[str, NodeProto]) -> NodeProto | None:
-    """The product of integers whose codes a quantizer gives; None where it rounds numbers."""
-    node = producers.get(value)
-    while node is not None and node.op_type == "Clip":
-        node = producers.get(node.input[0])
-    return node if node is not None and node.op_type == "QLinearMul" else None
-
-
-def _constants_of_hard_swish(
-    product: NodeProto, tensors: Collection[MappedTensor], network: IntegerNetwork
-) -> set[str]:
-    """The constants between the codes that a hard-swish reads and its own codes, without those of its grid."""
-    emitted = {part.name: part.output for part in network.parts}
-    read = [one for one in tensors if one.value == product.input[0]]
-    name = next((one.of if one.kind == "Quantize" else emitted.get(one.of) for one in read), None)
-    steps = None if name is None else steps_below_zero(network.grid(name))
-    if name is None or steps is None:
-        raise VerificationError(f"{product.output[0]}: the ONNX file multiplies codes that no hard-swish reads")
-    parts = ["step", "zero_point", "hard_swish.step", *(["hard_swish.high"] if 2 * steps < _UINT8_BOUNDS[1] else [])]
-    return {"no zero point", *(f"{name}.{part}" for part in parts)}
+        if (clip := clip_of_hard_swish(node, producers)) is not None:
+            yield from clip.input[2:]
+        node = None if node.op_type in {"QuantizeLinear", "Div"} | ON_CODES else producers.get(node.input[0])
 
 
 def _constants_of_layer(layer: IntegerLayer, network: IntegerNetwork) -> set[str]:

@@ -172,8 +172,8 @@ class RuntimeComparison:
         if subgraph.rounds_numbers and tensor is not None:
             source, grid = self._source[tensor.node], self.small.integer.grid(tensor.of)
             deployed, exact = batch.in_program[source], batch.exact[source]
-            if subgraph.unquantized is None:  # a product of integers, which is rounded at once
-                allowed = tolerance(exact, deployed, LAYER_ROUNDOFF)
+            if subgraph.unquantized is None:  # of integers, and rounded at once, with the zero point added in float32
+                allowed = tolerance(exact, deployed, LAYER_ROUNDOFF) + UNIT_ROUNDOFF * LARGEST_CODE * grid.step
             else:
                 numbers = torch.from_numpy(results[subgraph.unquantized])
                 allowed = _check_numbers(subgraph, counts, numbers, deployed, exact, terms)

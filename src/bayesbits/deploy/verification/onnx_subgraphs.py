@@ -18,6 +18,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.onnx.runtime import layer_of
 from bayesbits.deploy.onnx.tensor_names import MappedTensor
+from bayesbits.deploy.verification.code_operations import ON_CODES
 
 # fmt: off
 MOVES = frozenset((
@@ -100,10 +101,10 @@ class Subgraph:
     def rounds_numbers(self) -> bool:
         """Whether its codes are those of numbers that it computes, returned beside them or not.
 
-        A hard-swish as a product of integers gives codes at once.
+        A hard-swish as a product of integers gives codes at once, and so do the operations of squeeze and excitation.
         """
-        multiplies = self.kind == "quantizer" and any(node.op_type == "QLinearMul" for node in self.nodes)
-        return multiplies or (self.unquantized is not None and self.unquantized not in self.inputs)
+        at_once = self.kind == "quantizer" and any(node.op_type in ON_CODES for node in self.nodes)
+        return at_once or (self.unquantized is not None and self.unquantized not in self.inputs)
 
 
 class SubgraphExtractor:
