@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from bayesbits.compression.attachment import Attachment
 from bayesbits.compression.budget import Budget, counted, least_limit_text, limit_text
@@ -71,11 +72,10 @@ def _found(attachment: Attachment, budget: Budget, plans: Sequence[Plan]) -> Pla
 
 def _least_limit(attachment: Attachment, budget: Budget, name: str, plans: Sequence[Plan]) -> float | None:
     """The least that a limit has to be if the others stay; None where they contradict each other without it."""
-    others = {other: limit for other, limit in budget.limits.items() if other != name}
-    if not others:
+    if len(budget.limits) == 1:
         return None
-    table = budget.table if "latency_ms" in others else None
-    found = _found(attachment, Budget(**others, table=table), plans)
+    others: dict[str, Any] = {name: None} | ({"table": None} if name == "latency_ms" else {})
+    found = _found(attachment, replace(budget, **others), plans)
     if found is None:
         return None
     low, high = budget.limits[name], counted(budget, attachment.cost_model, found)[name]

@@ -75,7 +75,7 @@ class LimitTerms:
         """[limits]: the costs with the chosen widths, given by their place in `choices`."""
         costs = self.rest.copy()
         for term in self.terms:
-            costs += term.table[(slice(None), *(chosen[name] for name in term.names))]
+            costs += np.moveaxis(term.table, 0, -1)[tuple(chosen[name] for name in term.names)]
         return costs
 
 
@@ -123,9 +123,12 @@ def _operations(attachment: Attachment, plan: Plan, choices: Mapping[str, tuple[
     ]
     tables: list[tuple[tuple[str, ...], Table]] = []
     for left, right, bops, widths in multiplied:
-        pairs = np.outer(choices[left], choices[right]) * (bops / widths if widths else 0.0)
-        same = left == right  # a matrix times itself
-        tables.append(((left,), np.diagonal(pairs)) if same else ((left, right), pairs))
+        each = bops / widths if widths else 0.0
+        pairs = np.array([[each * a * b for b in choices[right]] for a in choices[left]])
+        if left == right:  # a matrix times itself
+            tables.append(((left,), np.diagonal(pairs)))
+        else:
+            tables.append(((left, right), pairs))
     return _Sum(limit, tables, cost.bops - sum(bops for _, _, bops, _ in multiplied))
 
 

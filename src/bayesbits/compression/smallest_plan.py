@@ -71,7 +71,8 @@ def reachable_plan(attachment: Attachment, budget: Budget) -> Plan:
 
     It names the smallest cost and what holds it up, or the limits that contradict each other.
     """
-    check_table(attachment, budget)
+    if budget.table is not None:
+        check_table(attachment, budget.table)
     smallest = smallest_plan(attachment)
     if budget.allows(attachment.cost_model.count(smallest, budget.table)):
         return smallest
@@ -141,12 +142,10 @@ def _refuse(attachment: Attachment, budget: Budget, plan: Plan, broken: str, wha
     )
 
 
-def check_table(attachment: Attachment, budget: Budget) -> None:
-    """Raise a ValueError where the budget's latency table is of another network, or lacks widths of the spec."""
-    if budget.table is None:
-        return
-    attachment.cost_model.latency_model(budget.table)  # checks that it is this network's
-    lacks = lacking(budget.table, attachment.search_space.widths, attachment.topology)
+def check_table(attachment: Attachment, table: LatencyTable) -> None:
+    """Raise a ValueError where a latency table is of another network, or lacks widths of the spec."""
+    attachment.cost_model.latency_model(table)  # checks that it is this network's
+    lacks = lacking(table, attachment.search_space.widths, attachment.topology)
     if lacks is not None:
         raise ValueError(
             f"the latency table does not have all widths of the spec: it has {lacks}. Measure with the same spec, or "

@@ -130,4 +130,5 @@ def _onto_simplex(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     ordered = np.sort(weights)[::-1]
     excess = (np.cumsum(ordered) - 1) / np.arange(1, len(weights) + 1)
     last = int(np.nonzero(ordered > excess)[0][-1])
-    return np.maximum(weights - excess[last], 0.0)
+    nearest: NDArray[np.float64] = np.maximum(weights - excess[last], 0.0)
+    return nearest
