@@ -68,9 +68,14 @@ def every_plan(attachment, kept=None):
 
 
 def random_limits(choose, costs):
-    """Two or three limits: costs of plans, which are met exactly, or a little more or less."""
-    names = choose.sample(LIMITS, choose.choice([2, 2, 3]))
-    if "latency_ms" not in names:
-        names[0] = "latency_ms"
-    factors = [choose.choice([1.0, 1.0, 0.98, 1.05]) for _ in names]
-    return {name: getattr(choose.choice(costs), name) * f for name, f in zip(names, factors, strict=True)}
+    """Two or three limits: the costs of one plan that is the best in some way, of which one may be a little less, or
+    those of several plans."""
+    names = ["latency_ms", *choose.sample(LIMITS[1:], choose.choice([1, 1, 2]))]
+    if choose.random() < 0.3:
+        return {name: getattr(choose.choice(costs), name) * choose.choice([1.0, 0.98, 1.05]) for name in names}
+    weights = {name: choose.random() / max(getattr(cost, name) for cost in costs) for name in names}
+    best = min(costs, key=lambda cost: sum(weight * getattr(cost, name) for name, weight in weights.items()))
+    limits = {name: getattr(best, name) for name in names}
+    if choose.random() < 0.4:
+        limits[choose.choice(names)] *= 0.999
+    return limits
