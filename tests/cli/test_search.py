@@ -139,6 +139,7 @@ def test_a_search_within_milliseconds_says_what_was_predicted_and_measured(here,
     assert result.latency_threads == 1
     assert result.verdict.startswith(f"within the budget of {limit} ms: {result.latency_ms:.4g} ms predicted, ")
     assert "; measured: 125 ms on " in result.verdict
+    assert result.verdict.endswith(", which is not the processor of the latency table, a made-up processor")
     assert result.verdict in shown
     (here / "table.json").unlink()  # the folder of the run has its own
     assert recipes.load(here / "run/recipe.toml").search.budget.table == table

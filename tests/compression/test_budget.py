@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bayesbits as bb
-from bayesbits.compression.budget import as_budget, counted
+from bayesbits.compression.budget import as_budget, counted, least_limit_text
 from tests.latency_tables import made_up_table
 
 NUMBERS = st.floats(1e-6, 1e15, allow_nan=False)
@@ -145,3 +145,19 @@ def test_a_cost_is_within_a_budget_if_it_is_within_all_limits():
     for less in ({"relative_bops": 3.12}, {"bops": 255}, {"weight_bytes": 11}):
         assert not bb.Budget(**exact.limits | less).allows(cost)
     assert bb.Budget(bops=128, weight_bytes=120).used(cost) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("relative_bops", 0.204100001, "0.2042% bops"),
+        ("relative_bops", 0.2041, "0.2041% bops"),
+        ("weight_bytes", 123_441, "123.5 kB"),
+        ("weight_bytes", 999_999, "1000 kB"),
+        ("latency_ms", 2.0004, "2.001 ms"),
+        ("bops", 12_340_001, "12.35 MBOPs"),
+    ],
+)
+def test_the_least_limit_is_rounded_up(name, value, text):
+    assert least_limit_text(name, value) == text
+    assert bb.Budget.parse(text, TABLE if name == "latency_ms" else None).limits[name] >= value

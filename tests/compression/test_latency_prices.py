@@ -41,6 +41,7 @@ def test_the_charge_is_the_predicted_latency_with_one_tensor_apart(prune):
             apart = {**whole.bits, name: bits}
             adopt(attachment, replace(fastest, bits=apart if not prune else whole.bits), certain=True)
             wanted = compressor.cost(table=table).latency_ms
+            assert prices.charge().item() == pytest.approx(wanted, rel=1e-3)
             assert prices().item() == pytest.approx(wanted, rel=1e-3)
 
 
@@ -75,3 +76,46 @@ def test_every_gate_is_led_to_the_fastest_widths_from_float():
     budget = bb.Budget(latency_ms=1.5 * fast, table=table)
     front = bb.posttrain(compressor, torch.randn(64, 4).split(32), config=config, budget=budget)
     assert compressor.cost(front.points[0].plan, table).latency_ms == pytest.approx(fast)
+
+
+def test_the_value_is_the_expected_latency_and_the_gradient_that_of_the_charge():
+    compressor = network()
+    attachment, table = compressor.attachment, conversions_that_cost(compressor.topology)
+    set_logits(compressor, 1.0, 0)
+    prices, expected = LatencyPrices(attachment, table), attachment.expected_latency(table)
+    logits = attachment.quantizers["2.weight"].gates.logits
+    assert prices().item() == pytest.approx(expected().item())
+    assert prices.charge().item() != pytest.approx(expected().item(), rel=1e-2)
+    slopes = [torch.autograd.grad(value, [logits])[0] for value in (prices(), prices.charge(), expected())]
+    assert torch.equal(slopes[0], slopes[1])
+    assert not torch.allclose(slopes[0], slopes[2])
+    assert prices(decided=True).item() == pytest.approx(compressor.cost(table=table).latency_ms, rel=1e-5)
+
+
+def test_the_penalty_of_a_spec_leads_out_of_float():
+    table = conversions_that_cost(network().topology)
+    compressor = network(penalty="expected_latency", latency_table=table, input_bits=8)
+    adopt(compressor.attachment, bb.Plan.uniform(compressor.topology, 32, 32), certain=False)
+    expected = compressor.attachment.expected_latency(table)
+    assert compressor.penalty().item() == pytest.approx(expected().item())
+    logits = compressor.attachment.quantizers["2.input"].gates.logits
+    assert torch.autograd.grad(compressor.penalty(), [logits])[0][1] > 0
+
+
+def test_with_widths_up_to_8_bits_the_gradient_is_that_of_the_expected_latency():
+    compressor = network(bits=(4, 8), prune=True, input_bits=8)
+    attachment, table = compressor.attachment, made_up_table(compressor.topology)
+    set_logits(compressor, 1.0, 0)
+    logits = attachment.channel_gates["2"].gates.logits
+    slopes = [
+        torch.autograd.grad(penalty(), [logits])[0]
+        for penalty in (attachment.expected_latency(table), LatencyPrices(attachment, table))
+    ]
+    assert torch.allclose(*slopes)
+    assert (slopes[0] > 0).all()
+
+
+def test_a_table_without_the_widths_of_a_spec_is_refused_when_attaching():
+    table = made_up_table(network().topology, forms=("codes", "numbers"))
+    with pytest.raises(ValueError, match="no time of '0' in float"):
+        network(penalty="expected_latency", latency_table=table)

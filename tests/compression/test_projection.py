@@ -280,4 +280,4 @@ def test_a_budget_removes_whole_heads_those_with_the_smallest_logits_first():
     assert compressor.cost(plan).relative_bops <= half
     adopt(compressor.attachment, plan)
     assert compressor.plan() == plan
-    assert smallest_plan(compressor.attachment).kept == {"value": (0, 1, 2, 3)}
+    assert smallest_plan(compressor.attachment).kept == {"value": (4, 5, 6, 7)}  # the head with the largest logit

@@ -109,3 +109,10 @@ def test_tables_of_embeddings_have_a_row_with_bits_and_bytes():
     assert all(row.keys() == rows[0].keys() for row in rows)
     assert [(row["weight_bits"], row["activation_bits"]) for row in rows] == [(8, 8), (4, None), (4, None)]
     assert sum(row["weight_bytes"] for row in rows) == sum(entry.weight_bytes for entry in (*cost.layers, *cost.tables))
+
+
+def test_a_latency_that_was_measured_on_another_processor_is_called_so(result):
+    assert result.with_measured_latency(2.0, "this CPU", "this CPU").verdict.endswith("; measured: 2 ms on this CPU")
+    other = result.with_measured_latency(2.0, "this CPU", "that CPU")
+    assert other.verdict.endswith("2 ms on this CPU, which is not the processor of the latency table, that CPU")
+    assert other.with_measured_latency(3.0, "that CPU", "that CPU").verdict.endswith("; measured: 3 ms on that CPU")

@@ -123,3 +123,11 @@ def test_a_budget_that_cannot_be_reached_is_refused_before_training(make):
     stages.check_budget(stages.new_model(), None)
     with pytest.raises(bb.BudgetError, match="cannot be reached"):
         stages.check_budget(stages.new_model(), bb.Budget(weight_bytes=5))
+
+
+def test_a_budget_that_limits_nothing_is_said_before_training(make):
+    stages = make()
+    stages.check_budget(stages.new_model(), bb.Budget(weight_bytes=10**6))
+    assert stages.said == [
+        "budget of 1 MB: this budget limits nothing, as the widest widths and all channels cost 60 B: lower it"
+    ]

@@ -6,7 +6,7 @@ from torch import nn
 
 import bayesbits as bb
 from bayesbits.recipes.metrics import Score
-from bayesbits.recipes.verdict import no_gate_closed, verdict_of
+from bayesbits.recipes.verdict import limits_nothing, no_gate_closed, verdict_of
 
 
 def handle(**options):
@@ -30,6 +30,14 @@ def test_within_a_budget():
     assert text == "within the budget of 1.5% bops: 1.302% bops, accuracy -0.30 points"
     text = verdict(compressor, plan, score(0.5, None, ""), bb.Budget(weight_bytes=60))
     assert text == "not within the budget of 60 B: 128 B, accuracy 0.5"
+
+
+def test_a_budget_that_limits_nothing_is_called_so():
+    compressor = handle()
+    open_bops, plan = compressor.cost().relative_bops, bb.Plan.uniform(compressor.topology, 8, 8)
+    text = verdict(compressor, plan, (), bb.Budget(relative_bops=open_bops, weight_bytes=10**6))
+    assert "; this budget limits nothing, as the widest widths and all channels cost 50% bops, 848 B: lower it" in text
+    assert limits_nothing(compressor, bb.Budget(relative_bops=0.99 * open_bops, weight_bytes=10**6)) == ""
 
 
 def test_without_a_budget():

@@ -1,6 +1,7 @@
 """The weight of the penalty under a budget: it follows the target, and a search ends within the budget."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -238,3 +239,22 @@ def test_multiples_hold_and_every_kind_of_gate_arrives():
 
 def test_the_config_that_this_file_uses_has_no_rate_of_its_own():
     assert config(gates=None, budget=BUDGET).gates is None
+
+
+def test_milliseconds_are_expected_ones_and_lead_out_of_float():
+    """Quantizers between layers take so long that no single narrow tensor of a float network saves time."""
+    handle = compressor(bb.Spec(prune=False))
+    table = made_up_table(handle.topology)
+    rows = {name: 1.0 if name.startswith(("quantize", "dequantize")) else ms for name, ms in table.rows.items()}
+    table = replace(table, rows=rows)
+    whole = handle.cost(bb.Plan.uniform(handle.topology, 32, 32), table).latency_ms
+    control = BudgetControl(handle, bb.Budget(latency_ms=0.9 * whole, table=table), steps=100)
+    measured = control.measure()
+    assert measured[0].exp().item() == pytest.approx(handle.attachment.expected_latency(table)().item(), rel=1e-5)
+    logits = handle.attachment.quantizers["hidden.input"].gates.logits
+    alone = torch.autograd.grad(handle.attachment.expected_latency(table)(), logits)[0]
+    gate = handle.attachment.quantizers["hidden.input"].bits.index(16) - len(
+        handle.attachment.quantizers["hidden.input"].bits
+    )
+    assert alone[gate] < 0
+    assert torch.autograd.grad(control.penalty(measured), logits)[0][gate] > 0

@@ -28,7 +28,7 @@ from bayesbits.baselines.sensitivity_scores import Measurement, ScoreFunction, W
 from bayesbits.compression.budget import Budget, as_budget
 from bayesbits.compression.compressor import Compressor, check_compressor, check_gated
 from bayesbits.compression.planning import read_widths
-from bayesbits.compression.smallest_plan import check_widths_reachable
+from bayesbits.compression.smallest_plan import reachable_widths
 from bayesbits.posttraining.examples import take_batches
 from bayesbits.posttraining.front_points import read_point
 from bayesbits.posttraining.losses import COMPARISONS, float_outputs, over_tensors
@@ -184,7 +184,7 @@ def sensitivity(
     changes = _changes(compressor, widths)
     if limit is not None:
         lowest = dict(sorted(changes, key=lambda change: -change[1]))
-        check_widths_reachable(attachment, limit, _plan(compressor, lowest))
+        reachable_widths(attachment, limit, _plan(compressor, lowest))
     inputs, labels = take_batches(batches, labeled=loss == "labels", without="loss='output'")
     targets = labels if loss == "labels" else float_outputs(compressor, inputs)
     score_fns = (score_fn,) if score_fn else (accuracy, likelihood) if loss == "labels" else (_agreement,)

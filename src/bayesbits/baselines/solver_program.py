@@ -29,9 +29,8 @@ import numpy as np
 
 from bayesbits.compression.attachment import Attachment
 from bayesbits.compression.budget import Budget
-from bayesbits.compression.fastest_widths import fastest_widths
 from bayesbits.compression.planning import make_plan, read_widths
-from bayesbits.compression.smallest_plan import BudgetError, check_widths_reachable
+from bayesbits.compression.smallest_plan import reachable_widths
 from bayesbits.cost.cost import Cost
 from bayesbits.cost.latency import MOST_SAVED
 from bayesbits.cost.latency_parts import LatencyParts
@@ -53,7 +52,7 @@ class WidthProgram:
     """The program for one network and one budget."""
 
     def __init__(self, attachment: Attachment, budget: Budget) -> None:
-        """Raises a `BudgetError` where the budget is below the smallest cost with all channels that are left."""
+        """Raises a `BudgetError` where no widths are within the budget with all channels that are left."""
         require_packages("the solver", "scipy")
         self.attachment, self.budget = attachment, budget
         self._kept = {
@@ -62,11 +61,10 @@ class WidthProgram:
             if gate.fixed and not bool(gate.kept().all())
         }
         self.widths = allowed_widths(attachment)
-        check_widths_reachable(attachment, budget, self._narrowest())
+        self._reachable = reachable_widths(attachment, budget, self._narrowest())
 
     def solve(self, scores: Scores) -> Plan:
-        """The plan with the least sum of scores; its counted cost is within the budget. A `BudgetError` where no widths
-        are within all of its limits at once."""
+        """The plan with the least sum of scores; its counted cost is within the budget."""
         lowered = 0.0
         for _ in range(_ROUNDS):
             chosen = self._choose(scores, lowered)
@@ -77,20 +75,7 @@ class WidthProgram:
             if self.budget.allows(cost):
                 return plan
             lowered = max(_TIGHTER, 2 * lowered, lowered + self.budget.used(cost) - 1)
-        return self._smallest()
-
-    def _smallest(self) -> Plan:
-        """The narrowest widths, or the fastest ones; for a program that rounding leaves without a solution."""
-        plans = [self._narrowest()]
-        if self.budget.table is not None:
-            plans.append(fastest_widths(self.attachment, self.budget.table, plans[0]))
-        for plan in plans:
-            if self.budget.allows(self.attachment.cost_model.count(plan, self.budget.table)):
-                return plan
-        raise BudgetError(
-            f"no widths are within the budget of {self.budget}, with all channels: each of its limits can be reached, "
-            "but not all of them at once. Raise one of them"
-        )
+        return self._reachable  # rounding leaves the program without a solution
 
     def _narrowest(self) -> Plan:
         return self._plan({name: own[0] for name, own in self.widths.items()})

@@ -22,9 +22,10 @@ from bayesbits.recipes.data import first_examples
 from bayesbits.recipes.process import is_first_process
 from bayesbits.recipes.result import Result
 from bayesbits.recipes.run import FinishedRun, restore
-from bayesbits.recipes.run_folder import BENCH, OPENVINO_VERIFICATION, RESULT, STATISTICS, VERIFICATION
+from bayesbits.recipes.run_folder import BENCH, LATENCY_TABLE, OPENVINO_VERIFICATION, RESULT, STATISTICS, VERIFICATION
 from bayesbits.recipes.statistics import EXAMPLES, write_statistics
 from bayesbits.records.bench import Bench, FileTime, KernelTime
+from bayesbits.records.latency_table import LatencyTable
 from bayesbits.records.tensor_statistics import TensorStatistics
 from bayesbits.utils.batches import to_device
 from bayesbits.utils.optional_packages import has_extras, require_extras
@@ -170,7 +171,9 @@ def _write(folder: Path, forms: Sequence[str]) -> tuple[FinishedRun, DeployedNet
     if threads is not None and "fast" in forms:
         file, example = _onnx_file(folder, "fast"), to_device(run.loaders.example, torch.device("cpu"))
         measured = network_ms(file, network, example, threads=threads)
-        run.result.with_measured_latency(measured, machine().cpu).save(folder / RESULT)
+        table = folder / LATENCY_TABLE
+        table_cpu = LatencyTable.load(table).cpu if table.exists() else None
+        run.result.with_measured_latency(measured, machine().cpu, table_cpu).save(folder / RESULT)
     return run, network
 
 

@@ -15,7 +15,10 @@ from bayesbits.compression.attachment import Attachment, detach_from, find_attac
 from bayesbits.compression.calibration import calibrate_weights, calibrated_quantizers
 from bayesbits.compression.compressor import Compressor
 from bayesbits.compression.float_parts import warn_of_float
+from bayesbits.compression.latency_prices import LatencyPrices
+from bayesbits.compression.penalties import ExpectedLatencyPenalty
 from bayesbits.compression.product_check import check_products_run
+from bayesbits.compression.smallest_plan import check_table
 from bayesbits.compression.spec import Spec
 from bayesbits.graph.activation_products import FoundProduct
 from bayesbits.graph.layers import FoundLayer
@@ -71,6 +74,9 @@ def attach(model: nn.Module, example_inputs: Any, spec: Spec | None = None) -> C
     topology, found, products = trace_layers(model, example_inputs, activation_products=spec.activation_products)
     warn_of_float(topology, spec)
     attachment = Attachment(topology, spec, example_inputs)
+    if isinstance(attachment.penalty, ExpectedLatencyPenalty):
+        check_table(attachment, attachment.penalty.table)
+        attachment.penalty = LatencyPrices(attachment, attachment.penalty.table)
     try:
         _attach_to_modules(model, attachment, {layer.name: layer for layer in found})
         _attach_to_products(model, attachment, products)

@@ -63,7 +63,7 @@ class Attachment(NetworkQuantizers):
         """What other parts of the library remember with the live network, under keys of their own. Copies of the
         network have it too, and no state_dict has it."""
         self.cost_model = CostModel(topology, _step_bytes(topology, spec))
-        self.penalty = self._penalty(spec.penalty, as_table(spec.latency_table, "Spec.latency_table"))
+        self.penalty: nn.Module = self._penalty(spec.penalty, as_table(spec.latency_table, "Spec.latency_table"))
         self.expected_bops = self._penalty("expected_bops")
         self.expected_bytes = self._penalty("expected_bytes")
 

@@ -6,6 +6,7 @@ one: a field here, a field in `Cost`, and in `compression.expected_costs` the ex
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from bayesbits.records.serialization import Record
 from bayesbits.utils.checks import is_number
 
 _WORDS = {"relative_bops": "% bops", "bops": " BOPs", "weight_bytes": " bytes", "latency_ms": " ms"}
+_PREDICTED = {"latency_ms": " predicted"}
 _BOPS = {"bops": 1e0, "kbops": 1e3, "mbops": 1e6, "gbops": 1e9, "tbops": 1e12, "pbops": 1e15}
 _BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _MILLISECONDS = {"us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3}
@@ -145,11 +147,29 @@ class Budget(Record):
         Args:
             cost: What `Compressor.cost` returns; for a limit in milliseconds with this budget's table.
         """
-        words = {name: " predicted" if name == "latency_ms" else "" for name in self.limits}
-        return ", ".join(_say(name, _of(cost, name), exact=False) + word for name, word in words.items())
+        return ", ".join(_say(name, _of(cost, name), exact=False) + _PREDICTED.get(name, "") for name in self.limits)
+
+    def least(self, cost: Cost) -> str:
+        """The smallest budget with these limits that allows a cost, in four digits.
+
+        Args:
+            cost: What `Compressor.cost` returns; for a limit in milliseconds with this budget's table.
+        """
+        return ", ".join(least_limit_text(name, _of(cost, name)) + _PREDICTED.get(name, "") for name in self.limits)
 
     def __str__(self) -> str:
-        return ", ".join(_say(name, limit) for name, limit in self.limits.items())
+        return ", ".join(limit_text(name, limit) for name, limit in self.limits.items())
+
+
+def limit_text(name: str, limit: float) -> str:
+    """A limit with its unit, which `Budget.parse` reads as the same number."""
+    return _say(name, limit)
+
+
+def least_limit_text(name: str, cost: float) -> str:
+    """The smallest limit of four digits that allows a cost, with its unit."""
+    digit = 10.0 ** (math.floor(math.log10(cost)) - 3) if cost > 0 else 1.0
+    return _say(name, cost if float(f"{cost:.4g}") >= cost else cost + digit / 2, exact=False)
 
 
 def counted(budget: Budget, cost_model: CostModel, plan: Plan) -> dict[str, float]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from bayesbits.compression.attachment import Attachment
 from bayesbits.compression.budget import Budget
+from bayesbits.compression.latency_prices import LatencyPrices
 from bayesbits.compression.penalty_base import Penalty
 from bayesbits.compression.width_penalty import WidthPenalty
 
@@ -21,7 +22,7 @@ class ExpectedCosts(nn.Module):
         super().__init__()
         self.limits = limits_of(attachment, budget)
         """The limits whose expectation is known, by the name of the field of `Cost` that each bounds."""
-        self.latency = None if budget.table is None else attachment.expected_latency(budget.table)
+        self.latency = None if budget.table is None else LatencyPrices(attachment, budget.table)
         # A plain container: these modules are owned by the network.
         self._owned = {"relative_bops": attachment.expected_bops, "weight_bytes": attachment.expected_bytes}
 
@@ -29,7 +30,7 @@ class ExpectedCosts(nn.Module):
         """[limits]: the costs; `decided`: those of the gates' test-time decision, which have no gradient."""
         return torch.stack([self.penalty(name)(decided=decided).float() for name in self.limits])
 
-    def penalty(self, name: str) -> Penalty | WidthPenalty:
+    def penalty(self, name: str) -> Penalty | WidthPenalty | LatencyPrices:
         """What has the expected cost under one of the limits."""
         if name == "latency_ms":
             assert self.latency is not None

@@ -1,15 +1,19 @@
-"""What every tensor is charged in milliseconds: by itself, beside the fastest widths of all others.
+"""The expected milliseconds with a gradient that leads to the fastest widths from everywhere.
+
+The gradient of the expected milliseconds themselves vanishes or points away where gates stay: from a network in float,
+no single tensor can be made narrow with profit, as its layer then has a dequantizer in front and a quantizer behind it,
+and computes in float as before. So the gradient is that of a charge, in which every tensor stands by itself, beside the
+fastest widths of all others:
 
     charge = the expected milliseconds at the fastest widths, with the channels that the gates leave
              + sum over tensors and kinds of widths of price(tensor, kind) P(the tensor is of this kind)
     price(tensor, kind) = the milliseconds with this tensor of this kind, less those with all of them at the fastest,
                           with all channels
 
-The expected milliseconds themselves have minima where gates stay: from a network in float, no single tensor can be made
-narrow with profit, as its layer then has a dequantizer in front and a quantizer behind it. Prices do not depend on what
-the other gates say; none is below zero: where the fastest widths are only nearly so, it is cut off there. Where all
-gates are 0 or 1, no channel is removed, and at most one tensor has another kind than the fastest, the charge is the
-predicted latency.
+Prices do not depend on what the other gates say; none is below zero: where the fastest widths are only nearly so, it is
+cut off there. Where all gates are 0 or 1, no channel is removed, and at most one tensor has another kind than the
+fastest, the charge is the predicted latency. Where no tensor has a choice of kinds, as with widths up to 8 bits, the
+charge is the expected milliseconds, and nothing changes.
 """
 
 from dataclasses import replace
@@ -26,7 +30,7 @@ from bayesbits.records.plan import Plan
 
 
 class LatencyPrices(nn.Module):
-    """The charge in milliseconds of the present gates; it has no parameters and nothing in a state_dict."""
+    """The milliseconds of the present gates; it has no parameters and nothing in a state_dict."""
 
     prices: Tensor
     """[tensors, kinds]: milliseconds."""
@@ -58,7 +62,16 @@ class LatencyPrices(nn.Module):
         assert found is not None
         return found
 
-    def forward(self) -> Tensor:
+    def forward(self, decided: bool = False) -> Tensor:
+        """The expected milliseconds, with the gradient of the charge; `decided`: those of the gates' test-time
+        decision, which have none."""
+        expected: Tensor = self.expected(decided)
+        if decided:
+            return expected
+        charge = self.charge()
+        return charge + (expected - charge).detach()
+
+    def charge(self) -> Tensor:
         """The charge, differentiable in the gates' logits."""
         over, wide, on = self.expected.above()
         zero = torch.zeros_like(next(iter(over.values())))

@@ -7,7 +7,8 @@
                    sum_j (b_j - b_(j-1)) prod_(i<=j) q_ik,  b_0 = 0
     expected_bytes the expected bytes of weights and biases, with the same expected widths
     expected_latency  the expected milliseconds by a latency table, from the probabilities that a tensor has more than
-                   8 and more than 24 bits, prod_(i<=j) q_ik with the first width b_j above that
+                   8 and more than 24 bits, prod_(i<=j) q_ik with the first width b_j above that; `attach` puts the
+                   same number with another gradient in its place, see `compression.latency_prices`
 
 `paper` is the paper's objective, `variational` its bound. q_jk = P(z_jk > 0) is the probability that the gate of width
 b_j of tensor k is on; `compression.penalty_base` says which gates and MACs those are. To add a penalty: write a

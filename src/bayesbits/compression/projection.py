@@ -30,7 +30,7 @@ from bayesbits.compression.planning import (
     decided_groups,
     make_plan,
 )
-from bayesbits.compression.smallest_plan import BudgetError, check_reachable, fastest_plan
+from bayesbits.compression.smallest_plan import reachable_plan
 from bayesbits.functional.gates import HALF_LOGIT, THRESHOLD
 from bayesbits.nn import Quantizer
 from bayesbits.records.plan import Plan
@@ -46,18 +46,14 @@ def project(attachment: Attachment, budget: Budget, *, most_bits: int | None = N
     With `most_bits` no width that learns is above it, where its tensor has another; and tensors that the budget does
     not limit have the widest of the others, whatever their gates say. A `BudgetError` where there is no plan.
     """
-    check_reachable(attachment, budget)
+    reachable = reachable_plan(attachment, budget)
     order = _GateOrder(attachment, budget, most_bits)
     fits = _largest(len(order), lambda count: order.allows(order.plan(order.decision(count))))
     if fits is not None:
         return order.fill(order.decision(fits))
-    if most_bits is not None and budget.table is not None:
+    if most_bits is not None:
         return project(attachment, budget)  # wider tensors can be faster
-    if budget.table is not None:
-        fastest = order.decision_of(fastest_plan(attachment, budget.table))
-        if order.allows(order.plan(fastest)):
-            return order.fill(fastest)
-    raise BudgetError(f"no plan within the budget of {budget} was found, though its smallest cost is within it")
+    return order.fill(order.decision_of(reachable))
 
 
 @torch.no_grad()

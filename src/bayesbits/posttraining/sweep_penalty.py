@@ -2,8 +2,6 @@
 
     sum over the limits of expected cost / limit
 
-For milliseconds the cost is the charge of `compression.latency_prices`, whose gradient leads to the fastest widths from
-everywhere.
 A limit on bytes asks for no narrow activation, and one on milliseconds for no width below 8 bits: gates that were
 charged for bit operations would close for nothing. Where the budget limits only bit operations, and where there is
 none, the penalty is that of the spec.
@@ -17,7 +15,6 @@ from torch import Tensor
 from bayesbits.compression.budget import Budget
 from bayesbits.compression.compressor import Compressor
 from bayesbits.compression.expected_costs import ExpectedCosts
-from bayesbits.compression.latency_prices import LatencyPrices
 
 OF_BIT_OPERATIONS = ("paper", "variational", "expected_bops")
 """The penalties of a spec that a limit on bit operations is met with."""
@@ -30,12 +27,9 @@ def sweep_penalty(compressor: Compressor, budget: Budget | None) -> Callable[[],
     costs = ExpectedCosts(compressor.attachment, budget)
     if list(costs.limits) == ["relative_bops"] and compressor.spec.penalty in OF_BIT_OPERATIONS:
         return compressor.penalty
-    prices = None if budget.table is None else LatencyPrices(compressor.attachment, budget.table)
-    charges: dict[str, Callable[[], Tensor]] = {
-        name: costs.penalty(name) if prices is None or name != "latency_ms" else prices for name in costs.limits
-    }
 
     def penalty() -> Tensor:
-        return torch.stack([charge().float() / costs.limits[name] for name, charge in charges.items()]).sum()
+        limits = costs.limits
+        return torch.stack([costs.penalty(name)().float() / limit for name, limit in limits.items()]).sum()
 
     return penalty

@@ -121,10 +121,15 @@ class Result:
     latency_threads: int | None = None
     """The number of threads of both."""
 
-    def with_measured_latency(self, milliseconds: float, machine: str) -> Result:
-        """The result with the latency that was measured, also in its verdict; an earlier one is replaced."""
+    def with_measured_latency(self, milliseconds: float, cpu: str, table_cpu: str | None = None) -> Result:
+        """The result with the latency that was measured, also in its verdict; an earlier one is replaced.
+
+        `cpu` is the processor of the measurement, and `table_cpu` that of the latency table which predicts it.
+        """
         start = self.verdict.partition(_MEASURED)[0]
-        verdict = f"{start}{_MEASURED}{milliseconds:.4g} ms on {machine}"
+        verdict = f"{start}{_MEASURED}{milliseconds:.4g} ms on {cpu}"
+        if table_cpu is not None and table_cpu != cpu:
+            verdict += f", which is not the processor of the latency table, {table_cpu}"
         return replace(self, measured_latency_ms=milliseconds, verdict=verdict)
 
     @property

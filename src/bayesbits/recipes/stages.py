@@ -26,6 +26,7 @@ from bayesbits.recipes.recipe import FloatConfig, Recipe
 from bayesbits.recipes.result import Result, result_of_run
 from bayesbits.recipes.statistics import write_statistics
 from bayesbits.recipes.tasks import learning_task
+from bayesbits.recipes.verdict import limits_nothing
 from bayesbits.records.plan import Plan
 from bayesbits.training import finetune, search
 from bayesbits.training.batches import Batches
@@ -67,6 +68,8 @@ class Stages:
             compressor = attach(copy.deepcopy(model), self.loaders.example, self.recipe.spec)
             check_gated(compressor, "a budget")
             check_reachable(compressor.attachment, budget)
+            if needless := limits_nothing(compressor, budget):
+                self.say(f"budget of {budget}: {needless}")
 
     def float_network(self, model: nn.Module) -> dict[str, float] | None:
         """Train the float network if the recipe says so; returns its metrics, or None for a search from scratch."""

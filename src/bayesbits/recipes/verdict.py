@@ -6,6 +6,7 @@ from collections import Counter
 
 from bayesbits.compression.budget import Budget
 from bayesbits.compression.compressor import Compressor
+from bayesbits.compression.planning import make_plan
 from bayesbits.cost import Cost
 from bayesbits.cost.bops import FLOAT_BOPS
 from bayesbits.recipes.metrics import Score
@@ -27,8 +28,19 @@ def verdict_of(
         first = f"no gate closed: {cost.relative_bops:.3g}% of the bit operations are left"
     else:
         first = f"{cost.relative_bops:.3g}% of the bit operations are left"
-    parts = [f"{first}{_change(scores)}", _lost(scores), _in_float(compressor.topology, cost)]
+    needless = "" if budget is None else limits_nothing(compressor, budget)
+    parts = [f"{first}{_change(scores)}", needless, _lost(scores), _in_float(compressor.topology, cost)]
     return "; ".join(part for part in parts if part)
+
+
+def limits_nothing(compressor: Compressor, budget: Budget) -> str:
+    """A sentence where even the widest widths and all channels are within a budget; otherwise nothing."""
+    attachment = compressor.attachment
+    widest = {name: widths[-1] for name, widths in attachment.search_space.widths.items()}
+    cost = attachment.cost_model.count(make_plan(attachment, widest, {}), budget.table)
+    if not budget.allows(cost):
+        return ""
+    return f"this budget limits nothing, as the widest widths and all channels cost {budget.describe(cost)}: lower it"
 
 
 def no_gate_closed(compressor: Compressor, plan: Plan) -> bool:
