@@ -231,8 +231,11 @@ def _export(
 def translate(exported: ExportedProgram, opset: int) -> ModelProto:
     """An exported network as torch translates it, without the traces of source files that torch stores with its nodes.
 
-    They would show paths of this machine to everyone who gets the file, and make equal networks unequal files.
+    They would show paths of this machine to everyone who gets the file, and make equal networks unequal files. Masks of
+    attention hide what they should.
     """
+    from bayesbits.deploy.onnx.masked_attention import hide_by_infinity  # imports onnx, which is optional
+
     translated = torch.onnx.export(exported, dynamo=True, opset_version=opset, verbose=False)
     assert translated is not None
     model: ModelProto = translated.model_proto  # torch builds a new one at every access
@@ -240,6 +243,7 @@ def translate(exported: ExportedProgram, opset: int) -> ModelProto:
         kept = [entry for entry in node.metadata_props if entry.key != STACK_TRACE]
         del node.metadata_props[:]
         node.metadata_props.extend(kept)
+    hide_by_infinity(model)
     return model
 
 

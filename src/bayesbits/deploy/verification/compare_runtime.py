@@ -293,8 +293,21 @@ def _as_in_file(tensor: MappedTensor, value: Tensor) -> Array:
     """A value of the deployed program as the file holds it."""
     if tensor.more_channels:
         value = functional.pad(value, (0, 0) * (value.dim() - 2) + (0, tensor.more_channels))
-    array: Array = value.numpy() if tensor.zero_point is None else (value + tensor.zero_point).numpy().astype(np.uint8)
-    return array
+    if tensor.zero_point is None:
+        return value.numpy()
+    _check_codes(tensor.of, value)
+    return (value + tensor.zero_point).numpy().astype(np.uint8)
+
+
+def _check_codes(name: str, codes: Tensor) -> None:
+    missing = codes.isnan()
+    if bool(missing.any()):
+        raise VerificationError(
+            f"{name}: {count_true(missing)} of {missing.numel()} numbers that are quantized are NaN in the deployed "
+            "network, and NaN has no code, so that every runtime has another one. A softmax over nothing but -inf is "
+            "NaN, as for an example whose mask hides everything: leave such examples out, or mask by a finite number, "
+            "such as torch.finfo(torch.float32).min"
+        )
 
 
 def _value_of(subgraph: Subgraph) -> str:
