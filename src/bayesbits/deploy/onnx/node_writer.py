@@ -68,7 +68,7 @@ class NodeWriter:
         return [self.constant(f"{owner}.{end}", value) for end, value in (("low", low), ("high", high))]
 
     def numbered(self, name: str, suffix: str = "") -> str:
-        """A readable name of a node or tensor; from its second call on it has a number, and another mark than layers."""
+        """A readable name of a node or tensor; from its second call on with a number, marked otherwise than layers."""
         self._calls[name, suffix] += 1
         count = self._calls[name, suffix]
         return f"{name}{suffix}" if count == 1 else f"{name}{suffix}@{count}"

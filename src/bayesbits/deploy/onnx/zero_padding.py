@@ -3,7 +3,7 @@
 onnxruntime makes padding by the constant zero a part of the pooling behind it. A max-pooling ignores its padding, so
 that a border of zeros beside negative numbers would be lost; unsigned codes need no care, as none is below zero. And
 the runtime refuses a pooling that is padded by as much as its kernel or more, also where it made it so itself. The
-padding stays where the pooling has `auto_pad`, which is "VALID" for one without padding of its own; in front of others a
+padding stays where the pooling has `auto_pad`, which is "VALID" for one without padding of its own; before others a
 maximum with the lowest number, which changes nothing, keeps the two apart.
 """
 
