@@ -190,5 +190,5 @@ def test_numbers_that_are_chosen_by_their_order_are_refused_with_the_way_out(tmp
     compressor.fix(bb.Plan.uniform(compressor.topology, 8, 8))
     small = bb.deploy(compressor)
     bb.export_onnx(small, x, tmp_path / "small.onnx")
-    with pytest.raises(bb.VerificationError, match="output: .* computed by TopK, .* without this last step"):
+    with pytest.raises(bb.VerificationError, match=r"output: .* computed by TopK, .* without this last step"):
         bb.verify(compressor, small, tmp_path / "small.onnx", x)
