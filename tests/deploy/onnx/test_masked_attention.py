@@ -32,23 +32,25 @@ class Attention(nn.Module):
         return self.out((scores.softmax(-1) @ value)[:, 0])
 
 
-def verified(model: nn.Module, path: Path) -> tuple[Tensor, np.ndarray]:
+def verified(model: nn.Module, path: Path, bits: int = 8, form: str = "fast") -> tuple[Tensor, np.ndarray]:
     """The outputs of the deployed network and of its file, once they are proven equal."""
     torch.manual_seed(0)
     x = torch.randn(2, 3, 8)
-    compressor = bb.attach(model, (x, MASK), bb.Spec(bits=(8,)))
+    compressor = bb.attach(model, (x, MASK), bb.Spec(bits=(2, 8)))
     compressor.calibrate([(x[:1], MASK[:1])])
-    compressor.fix(bb.Plan.uniform(compressor.topology, 8, 8))
+    compressor.fix(bb.Plan.uniform(compressor.topology, bits, 8))
     small = bb.deploy(compressor)
-    bb.export_onnx(small, (x, MASK), path)
+    bb.export_onnx(small, (x, MASK), path, form=form)
     bb.verify(compressor, small, path, (x, MASK))
     return small(x, MASK), Session(path).run({"x": x.numpy(), "mask": MASK.numpy()})["output"]
 
 
 @pytest.mark.filterwarnings("ignore:.*of the MACs stay in float")
-def test_a_row_without_anything_to_see_is_zero(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("bits", "form"), [(8, "fast"), (2, "compact")])
+def test_a_row_without_anything_to_see_is_zero(tmp_path: Path, bits: int, form: str) -> None:
+    torch.manual_seed(0)
     model = Attention().eval()
-    deployed, found = verified(model, tmp_path / "small.onnx")
+    deployed, found = verified(model, tmp_path / "small.onnx", bits, form)
     np.testing.assert_allclose(found, deployed.detach().numpy(), atol=1e-6)
     np.testing.assert_allclose(found[1], model.out.bias.detach().expand(3, 8).numpy(), atol=1e-2)
     assert float(np.abs(found[0] - found[1]).max()) > 0.1
