@@ -51,6 +51,8 @@ PARTIAL_SUMS = 16
 """How many partial sums a runtime forms at least: instructions add eight numbers at once, and loops are unrolled."""
 CHOICES = frozenset(("TopK", "ArgMax", "ArgMin", "NonMaxSuppression"))
 """Operations whose result jumps where the order of two numbers changes."""
+SIGMOIDS = frozenset(("Sigmoid", "QuickGelu"))
+"""Operations of the runtime that compute a sigmoid; QuickGelu multiplies it with its input, as SiLU."""
 SIGMOID_ROUNDINGS = 4
 """By how many roundings of 1 the runtime's sigmoid may be off: by 2.8 of those from -18 to 18."""
 
@@ -297,7 +299,7 @@ def _sigmoid_error(subgraph: Subgraph, exact: Tensor) -> float:
 
     It multiplies numbers that are as large as the largest one here, at which it is nearly 1.
     """
-    if not any(node.op_type == "Sigmoid" for node in subgraph.nodes):
+    if not any(node.op_type in SIGMOIDS for node in subgraph.nodes):
         return 0.0
     return SIGMOID_ROUNDINGS * UNIT_ROUNDOFF * largest(exact)
 
