@@ -250,7 +250,9 @@ TRANSFORMERS = {
         {"vocab_size": 100, "d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 64},
     ),
     "LayoutLM": Network("LayoutLMForSequenceClassification", TOKENS, TEXT | SMALL),
-    "GPT-NeoX": Network("GPTNeoXForSequenceClassification", TOKENS | {"use_cache": False}, DECODER | {"pad_token_id": 0}),
+    "GPT-NeoX": Network(
+        "GPTNeoXForSequenceClassification", TOKENS | {"use_cache": False}, DECODER | {"pad_token_id": 0}
+    ),
     "BART": Network("BartModel", TOKENS | {"use_cache": False}, TEXT | SEQUENCE),
     "RWKV": Network(
         "RwkvModel",
