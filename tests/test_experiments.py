@@ -22,7 +22,7 @@ from bayesbits.recipes.run import run
 from bayesbits.records.front import Front, Point
 from bayesbits.records.plan import Plan
 from bayesbits.zoo import data
-from experiments import cifar10_mosaics
+from experiments import cifar10_mosaics, foreign_files
 from experiments.efficientnet_lite0 import between
 from experiments.foreign_networks import random_plan
 from experiments.front_picture import draw_fronts
@@ -252,6 +252,20 @@ def test_plans_for_foreign_networks_lose_three_of_ten_removable_channels():
     assert {name: len(kept) for name, kept in plan.kept.items()} == {"0": 14, "2": 7}
     assert set(plan.bits.values()) <= {2, 4, 8}
     assert plan == random_plan(topology)
+
+
+def test_rows_of_foreign_networks_replace_those_of_the_same_network_and_plan(tmp_path):
+    path = tmp_path / "rows.json"
+    for name, plan, ties in (("menet108_8x1_g3", "8/8", 1), ("cbam_resnet18", "8/8", 2), ("menet108_8x1_g3", "8/8", 3)):
+        foreign_files.keep({"network": name, "plan": plan, "ties": ties}, path)
+    foreign_files.keep({"network": "menet108_8x1_g3", "plan": "random", "ties": 4}, path)
+    rows = json.loads(path.read_text())
+    assert [(row["network"], row["ties"]) for row in rows] == [
+        ("cbam_resnet18", 2), ("menet108_8x1_g3", 3), ("menet108_8x1_g3", 4),
+    ]  # fmt: skip
+    one = {"logits": torch.tensor([3.0, 4.0]), "classes": torch.tensor([1])}
+    assert foreign_files.distance(one, [torch.tensor([3.0, 0.0])]) == pytest.approx(4 / 3)
+    assert foreign_files.first_examples((torch.zeros(4, 2), {"x": torch.zeros(4), "flag": True}), 1)[1]["flag"] is True
 
 
 def gates(step: int, bits: int) -> dict:

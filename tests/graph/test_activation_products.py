@@ -121,6 +121,25 @@ def test_a_layer_of_parameters_alone_computes_an_operand():
     assert (product.name, product.macs) == ("matmul", 2 * 3 * 4 * 5)
 
 
+class TwoTowers(nn.Module):
+    """The scores of users and items, both of which are looked up."""
+
+    def __init__(self):
+        super().__init__()
+        self.users, self.items, self.head = nn.Embedding(5, 4), nn.Embedding(6, 4), nn.Linear(3, 2)
+
+    def forward(self, user, item):
+        return self.head(self.users(user) @ self.items(item).transpose(1, 2))
+
+
+def test_a_product_of_two_lookups_is_one():
+    topology = read(TwoTowers(), (torch.tensor([[0, 1]]), torch.tensor([[2, 3, 4]])))
+    assert [(product.name, product.sources, product.macs) for product in topology.products] == [
+        ("matmul", ("items", "users"), 2 * 3 * 4)
+    ]
+    assert topology.unsupported == ()
+
+
 def test_an_operand_that_is_the_networks_input_is_one():
     topology = read(Square(), torch.randn(2, 4, 4))
     given = {activation.name: activation.network_input for activation in topology.activations}

@@ -51,10 +51,14 @@ class FoundProduct:
 
 
 def find_activation_products(
-    program: Program, layers: Sequence[FoundLayer], unsupported: Mapping[fx.Node, Unsupported]
+    program: Program,
+    layers: Sequence[FoundLayer],
+    tables: Sequence[FoundTable],
+    unsupported: Mapping[fx.Node, Unsupported],
 ) -> tuple[FoundProduct, ...]:
     """The products of two activations, in running order."""
-    computed = _computed(program, {call for layer in layers for call in layer.calls}, set(unsupported))
+    lookups = {call for entry in tables for call in entry.calls}
+    computed = _computed(program, {call for layer in layers for call in layer.calls}, lookups | set(unsupported))
     found = [node for node in program.nodes if node in unsupported and _is_product(node, computed)]
     numbers = _numbered(program, set(found))
     calls: dict[tuple[str, ActivationProductCall], list[fx.Node]] = {}

@@ -145,7 +145,7 @@ def read(program: Program, *, activation_products: bool = False) -> Reading:
     found = find_layers(program)
     not_layers = find_unsupported(program, found)
     tables, unsupported = find_tables(program, not_layers)
-    products = find_activation_products(program, found, unsupported) if activation_products else ()
+    products = find_activation_products(program, found, tables, unsupported) if activation_products else ()
     multiplied = {node for product in products for node in product.nodes}
     weighted = {call for layer in found for call in layer.calls} | {
         node for node, entry in unsupported.items() if entry.macs

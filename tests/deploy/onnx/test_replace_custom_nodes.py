@@ -99,7 +99,7 @@ def test_a_second_call_has_a_number_behind_its_name():
         custom("Quantize", "a", "2", "3"),
         custom("ToFloat", "a", "3", "out"),
     )
-    assert [tensor.value for tensor in read_tensor_map(model)] == ["a.quantized", "a.quantized#2"]
+    assert [tensor.value for tensor in read_tensor_map(model)] == ["a.quantized", "a.quantized@2"]
     assert [value.name for value in model.graph.output] == ["y"]
     assert Session(model).run({"x": np.array([1.3, 0, 500, -1], np.float32)})["y"].tolist() == [3, 0, 255, 0]
 

@@ -26,7 +26,7 @@ def layer(name: str, kind: str = "linear", arithmetic: str = "integer", reason: 
     return SimpleNamespace(name=name, kind=kind, arithmetic=arithmetic, reason=reason)
 
 
-PRODUCT = model(helper.make_node("MatMul", ["x", "w"], ["y"], name="head#2"))
+PRODUCT = model(helper.make_node("MatMul", ["x", "w"], ["y"], name="head@2"))
 
 
 def test_a_session_takes_and_returns_arrays_by_name(tmp_path):
@@ -46,13 +46,13 @@ def test_content_that_cannot_be_loaded_is_refused():
 
 
 def test_the_layer_of_a_node():
-    assert [layer_of(name) for name in ("a.b", "a.b#2", "a.b_token_12", "a.b#3_token_4", "a#b")] == [
-        "a.b", "a.b", "a.b", "a.b", "a#b",
+    assert [layer_of(name) for name in ("a.b", "a.b@2", "a.b_token_12", "a.b@3_token_4", "a.b#2", "a.b#2@3")] == [
+        "a.b", "a.b", "a.b", "a.b", "a.b#2", "a.b#2",
     ]  # fmt: skip
 
 
 def test_the_kernel_of_every_layer(monkeypatch):
-    nodes = [("QGemm", "first"), ("QLinearConv", "twice"), ("Conv", "twice#2_token_1"), ("MatMul", "free"), ("X", "up")]
+    nodes = [("QGemm", "first"), ("QLinearConv", "twice"), ("Conv", "twice@2_token_1"), ("MatMul", "free"), ("X", "up")]
     graph = SimpleNamespace(node=[SimpleNamespace(op_type=kind, name=name) for kind, name in nodes])
     monkeypatch.setattr(runtime, "_optimized", lambda model: SimpleNamespace(graph=graph))
     free = layer("free", arithmetic="float", reason="the plan leaves it in float")

@@ -10,6 +10,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 import bayesbits as bb
+from bayesbits.deploy.onnx.custom_nodes import quiet_exporter, translate
 from bayesbits.deploy.onnx.export import export_float_onnx
 from bayesbits.deploy.onnx.runtime import Session, operation_counts
 from bayesbits.deploy.onnx.zero_padding import keep_zero_padding
@@ -47,6 +48,37 @@ def test_a_border_of_zeros_is_above_negative_numbers(padding: int, ceil_mode: bo
 
 def test_codes_are_padded_by_the_pooling() -> None:
     assert operation_counts(model_of(0, False, TensorProto.UINT8)) == {"MaxPool": 1}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "padding", "own", "counts"),
+    [
+        (1, 1, 0, {"Pad": 1, "AveragePool": 1}),
+        (2, 1, 0, {"AveragePool": 1}),
+        (2, 2, 0, {"Pad": 1, "AveragePool": 1}),
+        (2, 1, 1, {"Pad": 1, "Max": 1, "AveragePool": 1}),
+    ],
+)
+def test_padding_that_reaches_as_far_as_the_kernel_stays_apart(kernel, padding, own, counts) -> None:
+    class Averages(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.avg_pool2d(F.pad(x, (padding, 0, padding, 0)), kernel, 2, own)
+
+    with quiet_exporter():
+        model = translate(torch.export.export(Averages(), (X,)), 20)
+    keep_zero_padding(model)
+    assert operation_counts(model) == counts
+    (found,) = Session(model).run({"x": X.numpy()}).values()
+    np.testing.assert_allclose(found, Averages()(X).numpy(), rtol=1e-6)
+
+
+def test_codes_stay_apart_from_a_padding_that_reaches_as_far_as_the_kernel() -> None:
+    model = model_of(0, False, TensorProto.UINT8)
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.array([0, 0, 3, 0, 0, 0, 0, 0]), "amounts"))
+    keep_zero_padding(model)
+    x = (-X).to(torch.uint8)
+    expected = F.max_pool2d(F.pad(x.float(), (0, 0, 3, 0)), 3, 2)
+    np.testing.assert_array_equal(Session(model).run({"x": x.numpy()})["out"], expected.numpy())
 
 
 class PaddedPool(nn.Module):

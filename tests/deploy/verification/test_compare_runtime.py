@@ -145,3 +145,53 @@ def test_outputs_may_be_truth_values(tmp_path: Path) -> None:
     onnx.save(model, str(tmp_path / "wrong.onnx"))
     with pytest.raises(bb.VerificationError, match=r"^output: 256 of 256 values of the output differ"):
         case.verify(tmp_path / "wrong.onnx")
+
+
+class Gated(nn.Module):
+    """Numbers times a sigmoid that is 1 to the last bit for some channels, and nearly 0 for the others."""
+
+    def __init__(self, silu: bool) -> None:
+        super().__init__()
+        self.numbers, self.gates, self.head = nn.Conv2d(4, 8, 1), nn.Conv2d(4, 8, 1), nn.Conv2d(8, 2, 1)
+        self.silu = silu
+        nn.init.constant_(self.gates.weight, 1e-6)
+        self.gates.bias.data = torch.tensor([-17.0, 20, 20, 20, -16, -15, 20, 20])
+
+    def forward(self, x: Tensor) -> Tensor:
+        gates = self.gates(x)
+        return self.head(nn.functional.silu(gates) if self.silu else self.numbers(x).relu() * gates.sigmoid())
+
+
+@pytest.mark.parametrize("silu", [False, True])
+def test_a_sigmoid_that_is_nearly_zero_may_be_off_by_roundings_of_one(tmp_path: Path, silu: bool) -> None:
+    torch.manual_seed(1)
+    network, x = Gated(silu).eval(), torch.randn(4, 4, 8, 8)
+    compressor = bb.attach(network, x, bb.Spec.for_backend("onnxruntime"))
+    compressor.calibrate([x])
+    compressor.fix(bb.Plan.uniform(compressor.topology, 8, 8))
+    small = bb.deploy(compressor)
+    bb.export_onnx(small, x, tmp_path / "small.onnx")
+    bb.verify(compressor, small, tmp_path / "small.onnx", x)
+
+
+class Best(nn.Module):
+    """Numbers that are chosen by scores, many of which are equal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores, self.numbers = nn.Linear(4, 40), nn.Linear(4, 40)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.numbers(x).gather(-1, self.scores(x).round().sigmoid().topk(5, -1).indices)
+
+
+def test_numbers_that_are_chosen_by_their_order_are_refused_with_the_way_out(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network, x = Best().eval(), torch.randn(16, 4)
+    compressor = bb.attach(network, x)
+    compressor.calibrate([x])
+    compressor.fix(bb.Plan.uniform(compressor.topology, 8, 8))
+    small = bb.deploy(compressor)
+    bb.export_onnx(small, x, tmp_path / "small.onnx")
+    with pytest.raises(bb.VerificationError, match=r"output: .* computed by TopK, .* without this last step"):
+        bb.verify(compressor, small, tmp_path / "small.onnx", x)

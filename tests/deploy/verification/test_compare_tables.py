@@ -8,7 +8,7 @@ import onnx
 import pytest
 import torch
 from onnx import ModelProto, numpy_helper
-from torch import nn
+from torch import Tensor, nn
 
 import bayesbits as bb
 from bayesbits.deploy.modules import TABLES, target_of
@@ -24,6 +24,27 @@ def test_the_derived_tables_are_those_of_simulation_and_deployment(bits: int) ->
     tables = derive_tables(fixed, compressor.plan())
     check_simulated_tables(fixed, tables)
     assert check_deployed_tables(bb.deploy(compressor), tables) == 11 * 4 + 3 * 4
+
+
+class Shifted(nn.Module):
+    """Kinds of tokens that are added to what a layer computes, without a normalization behind, as in MobileBERT."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.kinds, self.head = nn.Linear(4, 4), nn.Embedding(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, kinds: Tensor) -> Tensor:
+        return self.head(self.mix(x) + self.kinds(kinds))
+
+
+def test_rows_are_compared_before_an_operand_of_an_addition_is_quantized() -> None:
+    torch.manual_seed(0)
+    inputs = (torch.randn(2, 3, 4), torch.tensor([[0, 1, 2], [2, 1, 0]]))
+    compressor = bb.attach(Shifted().eval(), inputs, bb.Spec(residual_bits=2))
+    compressor.calibrate([inputs])
+    compressor.fix(bb.Plan.uniform(compressor.topology, 8, 8))
+    assert "kinds.output" in compressor.attachment.quantizers
+    check_simulated_tables(compressor, derive_tables(compressor, compressor.plan()))
 
 
 def test_a_code_a_step_and_a_width_that_differ_are_named() -> None:

@@ -10,6 +10,7 @@ import bayesbits as bb
 from bayesbits.deploy.verification.deployed_codes import (
     DeployedCodes,
     LayerInput,
+    _find_kept_channels,
     _smallest_increasing,
     describe_heads,
     match_calls,
@@ -111,3 +112,21 @@ def test_operands_of_products_lose_heads_for_every_example_of_a_batch() -> None:
     x = torch.arange(24.0).reshape(1, 12, 2)  # six examples of two heads
     assert torch.equal(codes.kept(call, node, x), x[:, ::2])
     assert codes.removed(call, node, x) is None  # keys need not be zero
+
+
+@pytest.mark.parametrize("kept", [[True, False, True], [False, True, True]])
+def test_the_kept_channels_of_an_operand_are_those_without_which_nothing_is_lost(kept: list[bool]) -> None:
+    masks = {(True, False, True), (False, True, True), (True, True, False)}
+    x = torch.full((1, 3, 2), 0.2) * torch.tensor(kept).reshape(1, 3, 1)  # below half a step: all codes are zero
+    axis, found = _find_kept_channels(GRID, x, torch.zeros(1, 2, 2), masks)
+    assert (axis, found.tolist()) == (1, [channel for channel, stays in enumerate(kept) if stays])
+    x[0, found[0], 0] = 0.26  # a tie that was rounded down: the codes of another mask differ less
+    assert _find_kept_channels(GRID, x, torch.zeros(1, 2, 2), masks)[1].tolist() == found.tolist()
+
+
+def test_equal_numbers_are_told_apart_by_their_codes() -> None:
+    x = torch.tensor([0.0, 0.5, 0.0]).reshape(1, 3, 1)
+    found = _find_kept_channels(
+        GRID, x, torch.tensor([1.0, 0.0]).reshape(1, 2, 1), {(True, True, False), (False, True, True)}
+    )
+    assert found[1].tolist() == [1, 2]

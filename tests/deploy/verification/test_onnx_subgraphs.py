@@ -29,7 +29,7 @@ CONSTANTS = {
 NODES = [
     ("QuantizeLinear", ["x", "q.step", "q.zero_point"], "q.quantized", "node/q"),
     ("DequantizeLinear", ["q.quantized", "q.step", "q.zero_point"], "numbers", "node/d"),
-    ("MatMul", ["numbers", "held"], "product", "fc#2"),
+    ("MatMul", ["numbers", "held"], "product", "fc@2"),
     ("Softmax", ["product"], "softmax", "node/s"),
     ("QuantizeLinear", ["softmax", "q.step", "q.zero_point"], "r.quantized", "node/r"),
     ("Mul", ["numbers", "cosines"], "turned", "node/m"),

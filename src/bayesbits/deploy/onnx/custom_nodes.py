@@ -231,8 +231,12 @@ def _export(
 def translate(exported: ExportedProgram, opset: int) -> ModelProto:
     """An exported network as torch translates it, without the traces of source files that torch stores with its nodes.
 
-    They would show paths of this machine to everyone who gets the file, and make equal networks unequal files.
+    They would show paths of this machine to everyone who gets the file, and make equal networks unequal files. Masks of
+    attention hide what they should.
     """
+    from bayesbits.deploy.onnx.masked_attention import hide_by_infinity  # imports onnx, which is optional
+
+    _subtract_in_float(exported.graph)
     translated = torch.onnx.export(exported, dynamo=True, opset_version=opset, verbose=False)
     assert translated is not None
     model: ModelProto = translated.model_proto  # torch builds a new one at every access
@@ -240,7 +244,21 @@ def translate(exported: ExportedProgram, opset: int) -> ModelProto:
         kept = [entry for entry in node.metadata_props if entry.key != STACK_TRACE]
         del node.metadata_props[:]
         node.metadata_props.extend(kept)
+    hide_by_infinity(model)
     return model
+
+
+def _subtract_in_float(graph: fx.Graph) -> None:
+    """Convert integers that are subtracted from a float number, as in 1.0 - mask, first, in place: torch's exporter
+    cannot write the two together."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.rsub.Scalar):
+        integers, number = node.args[0].meta["val"], node.args[1]
+        if isinstance(number, float) and not integers.is_floating_point():
+            dtype = torch.result_type(integers, number)
+            with graph.inserting_before(node):
+                converted = graph.call_function(torch.ops.aten.to.dtype, (node.args[0], dtype))
+            converted.meta["val"] = integers.to(dtype)
+            node.replace_input_with(node.args[0], converted)
 
 
 @contextmanager

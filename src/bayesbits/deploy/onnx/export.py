@@ -106,9 +106,13 @@ def to_onnx(small: DeployedNetwork, example_inputs: Any, form: str, accuracy_lev
     inputs = tuple(small.bind(*split_inputs(example_inputs)))
     if form == "qdq":
         return to_qdq_onnx(small, inputs)
-    opset, ir_version = _versions(small.integer, form)
-    model = export_with_custom_nodes(small.program, small.integer, inputs, opset)
-    model.ir_version = ir_version
+    # All forms have the operations of one opset, which later ones only give further types: for those torch translates
+    # attention as a single node, of which onnxruntime refuses masks that are the same for all queries.
+    model = export_with_custom_nodes(small.program, small.integer, inputs, OPSET)
+    opset, model.ir_version = _versions(small.integer, form)
+    for entry in model.opset_import:
+        if not entry.domain:
+            entry.version = opset
     replace_custom_nodes(model, small.integer, compact=form == "compact", accuracy=accuracy_level)
     return model
 

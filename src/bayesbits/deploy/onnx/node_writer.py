@@ -68,10 +68,10 @@ class NodeWriter:
         return [self.constant(f"{owner}.{end}", value) for end, value in (("low", low), ("high", high))]
 
     def numbered(self, name: str, suffix: str = "") -> str:
-        """A readable name of a node or tensor; from its second call on it has a number."""
+        """A readable name of a node or tensor; from its second call on with a number, marked otherwise than layers."""
         self._calls[name, suffix] += 1
         count = self._calls[name, suffix]
-        return f"{name}{suffix}" if count == 1 else f"{name}{suffix}#{count}"
+        return f"{name}{suffix}" if count == 1 else f"{name}{suffix}@{count}"
 
     def grid_constants(self, grid: Grid) -> list[str]:
         """The constants of a grid: its step and its zero point."""

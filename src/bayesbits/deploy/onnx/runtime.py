@@ -36,7 +36,7 @@ INTEGER_KERNELS = frozenset(
 _INSTRUCTIONS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "amx_int8", "asimddp", "i8mm")
 _KERNEL_TIME = "_kernel_time"
 _ERRORS_ONLY, _FATAL_ONLY = 3, 4
-_MARKS = re.compile(r"(#\d+)?(_token_\d+)?$")
+_MARKS = re.compile(r"(@\d+)?(_token_\d+)?$")
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,12 @@ LONGEST_ROW = 2**12
 """Matrix products, softmax and normalization over features sum rows, which are no longer than this."""
 PARTIAL_SUMS = 16
 """How many partial sums a runtime forms at least: instructions add eight numbers at once, and loops are unrolled."""
+CHOICES = frozenset(("TopK", "ArgMax", "ArgMin", "NonMaxSuppression"))
+"""Operations whose result jumps where the order of two numbers changes."""
+SIGMOIDS = frozenset(("Sigmoid", "QuickGelu"))
+"""Operations of the runtime that compute a sigmoid; QuickGelu multiplies it with its input, as SiLU."""
+SIGMOID_ROUNDINGS = 4
+"""By how many roundings of 1 the runtime's sigmoid may be off: by 2.8 of those from -18 to 18."""
 
 _ARRAYS = ArrayComparison(f"in {NAME}, fed the same values,", "in the deployed network")
 _END_TO_END = ArrayComparison(f"in {NAME}", "in the deployed network")
@@ -176,13 +182,15 @@ class RuntimeComparison:
                 allowed = tolerance(exact, deployed, LAYER_ROUNDOFF) + UNIT_ROUNDOFF * LARGEST_CODE * grid.step
             else:
                 numbers = torch.from_numpy(results[subgraph.unquantized])
-                allowed = _check_numbers(subgraph, counts, numbers, deployed, exact, terms)
+                allowed = _check_numbers(
+                    subgraph, counts, numbers, deployed, exact, terms, _sigmoid_error(subgraph, exact)
+                )
             low, high = (quantize(grid, number) for number in (exact - allowed, exact + allowed))
             codes = found.double() - (tensor.zero_point or 0)
             wrong = ~((low <= codes) & (codes <= high))
         elif found.is_floating_point():
             exact = batch.exact[subgraph.value if tensor is None else tensor.node]
-            more = self._rounded_activations(subgraph, batch)
+            more = self._rounded_activations(subgraph, batch) + _sigmoid_error(subgraph, exact)
             _check_numbers(subgraph, counts, found, expected, exact, terms, more)
             return
         elif tensor is not None and tensor.zero_point is not None:
@@ -270,9 +278,30 @@ def _check_numbers(
     if not bool((apart <= allowed).all()):
         raise VerificationError(
             f"{subgraph.name}: numbers of the {subgraph.kind} are {describe_excess(apart, allowed, exact)}, in {NAME}, "
-            "fed the same values"
+            f"fed the same values{_choices(subgraph)}"
         )
     return allowed
+
+
+def _choices(subgraph: Subgraph) -> str:
+    """What a user can do about a tensor that is chosen by the order of others."""
+    chosen = sorted({node.op_type for node in subgraph.nodes} & CHOICES)
+    if not chosen:
+        return ""
+    return (
+        f". It is computed by {', '.join(chosen)}, and equal or nearly equal numbers have no order that two "
+        "implementations share: deploy the network without this last step, and take it yourself"
+    )
+
+
+def _sigmoid_error(subgraph: Subgraph, exact: Tensor) -> float:
+    """How far numbers may be off because the runtime's sigmoid is: by roundings of 1, also where it is nearly 0.
+
+    It multiplies numbers that are as large as the largest one here, at which it is nearly 1.
+    """
+    if not any(node.op_type in SIGMOIDS for node in subgraph.nodes):
+        return 0.0
+    return SIGMOID_ROUNDINGS * UNIT_ROUNDOFF * largest(exact)
 
 
 def _terms(subgraph: Subgraph, in_file: Mapping[str, Array], count: int) -> int:
@@ -293,8 +322,21 @@ def _as_in_file(tensor: MappedTensor, value: Tensor) -> Array:
     """A value of the deployed program as the file holds it."""
     if tensor.more_channels:
         value = functional.pad(value, (0, 0) * (value.dim() - 2) + (0, tensor.more_channels))
-    array: Array = value.numpy() if tensor.zero_point is None else (value + tensor.zero_point).numpy().astype(np.uint8)
-    return array
+    if tensor.zero_point is None:
+        return value.numpy()
+    _check_codes(tensor.of, value)
+    return (value + tensor.zero_point).numpy().astype(np.uint8)
+
+
+def _check_codes(name: str, codes: Tensor) -> None:
+    missing = codes.isnan()
+    if bool(missing.any()):
+        raise VerificationError(
+            f"{name}: {count_true(missing)} of {missing.numel()} numbers that are quantized are NaN in the deployed "
+            "network, and NaN has no code, so that every runtime has another one. A softmax over nothing but -inf is "
+            "NaN, as for an example whose mask hides everything: leave such examples out, or mask by a finite number, "
+            "such as torch.finfo(torch.float32).min"
+        )
 
 
 def _value_of(subgraph: Subgraph) -> str:

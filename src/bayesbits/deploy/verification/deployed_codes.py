@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bayesbits.compression.compressor import Compressor
 from bayesbits.deploy.verification.deployed_program import CodesNode
+from bayesbits.deploy.verification.differences import count_true
 from bayesbits.deploy.verification.dynamic_inputs import DynamicInput, quantize_dynamically
 from bayesbits.deploy.verification.result import VerificationError
 from bayesbits.deploy.verification.simulation import QuantizerCall
@@ -251,20 +252,22 @@ def _kept_heads(heads: tuple[bool, ...], before: Sequence[int], behind: Sequence
 def _find_kept_channels(
     grid: Grid, x: Tensor, codes: Tensor, masks: Collection[tuple[bool, ...]]
 ) -> tuple[int, Tensor]:
-    """The kept channels of an operand of additions: those of some layer, with the fewest codes that differ."""
+    """The kept channels of an operand of additions: those of some layer, without which the fewest numbers are lost, and
+    with the fewest codes that differ. Codes alone do not tell them: all may be zero."""
     axes = [axis for axis in range(x.dim()) if x.shape[axis] != codes.shape[axis]]
-    found: list[tuple[float, Tensor]] = []
+    found: list[tuple[int, float, Tensor]] = []
     for mask in masks if len(axes) == 1 else ():
         if len(mask) == x.shape[axes[0]] and sum(mask) == codes.shape[axes[0]]:
-            kept = torch.tensor(mask).nonzero().flatten()
+            kept, removed = (torch.tensor(mask).eq(which).nonzero().flatten() for which in (True, False))
             differing = quantize(grid, x.index_select(axes[0], kept)) != codes
-            found.append((float(differing.double().mean()), kept))
+            lost = count_true(x.index_select(axes[0], removed))
+            found.append((lost, float(differing.double().mean()), kept))
     if not found:
         raise VerificationError(
             f"{grid.name}: shape {tuple(x.shape)} in the simulation, {tuple(codes.shape)} deployed, and no layer has "
             "lost as many channels"
         )
-    return axes[0], min(found, key=lambda one: one[0])[1]
+    return axes[0], min(found, key=lambda one: one[:2])[2]
 
 
 def quantize(grid: Grid, x: Tensor) -> Tensor:
