@@ -25,11 +25,17 @@ def described(made: GraphProto) -> list[tuple[str, str, str]]:
 
 
 def test_inputs_and_outputs_are_renamed_everywhere_and_others_make_room() -> None:
+    made = graph(("x",))
+    names = name_inputs_and_outputs(made, ["b"], ["logits"])
+    assert names == {"a": "b", "b": "b/inner", "x": "logits"}
+    assert [value.name for value in (*made.input, *made.output)] == ["b", "logits"]
+    assert described(made) == [("Neg", "b", "b/inner"), ("Abs", "b/inner", "logits")]
+
+
+def test_an_output_that_another_node_reads_is_copied() -> None:
     made = graph(("b",))
-    names = name_inputs_and_outputs(made, ["x"], ["logits"])
-    assert names == {"a": "x", "b": "logits", "x": "x/inner"}
-    assert [value.name for value in (*made.input, *made.output)] == ["x", "logits"]
-    assert described(made) == [("Neg", "x", "logits"), ("Abs", "logits", "x/inner")]
+    assert name_inputs_and_outputs(made, ["image"], ["b"]) == {"a": "image", "b": "b/inner"}
+    assert described(made) == [("Neg", "image", "b/inner"), ("Abs", "b/inner", "x"), ("Identity", "b/inner", "b")]
 
 
 def test_an_output_that_is_an_input_a_constant_or_another_output_is_copied() -> None:

@@ -1,8 +1,9 @@
 """The file in onnxruntime: names, integers, float arithmetic, and errors that rounding does not explain."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -11,6 +12,7 @@ from onnx import ModelProto, helper
 from torch import Tensor, nn
 
 import bayesbits as bb
+from bayesbits.deploy.onnx.runtime import Session
 from tests.deploy.exported import Exported, Function, Several, exported
 
 FEATURES = torch.zeros(1, 6)
@@ -68,6 +70,21 @@ def test_inputs_and_outputs_of_the_file_have_their_names(change, message, severa
     onnx.save(model, str(tmp_path / "wrong.onnx"))
     with pytest.raises(bb.VerificationError, match=f"^{message}"):
         several.verify(tmp_path / "wrong.onnx")
+
+
+def test_numbers_that_only_the_whole_file_returns_wrong_are_found(tmp_path: Path, monkeypatch) -> None:
+    case = linear(lambda self, x: self.b(self.a(x).relu()).tanh(), bits=(4,))
+    file = case.write(tmp_path / "right.onnx")
+    assert case.verify(file).failure is None
+    run = Session.run
+
+    def rounded(self: Session, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        found = run(self, feeds)
+        return found | ({"output": found["output"].round(4)} if {"x"} == set(feeds) and "output" in found else {})
+
+    monkeypatch.setattr(Session, "run", rounded)
+    with pytest.raises(bb.VerificationError, match=r"^output: numbers .* when the whole file runs, though all that"):
+        case.verify(file)
 
 
 def test_a_decision_of_the_file_is_not_off_by_one(tmp_path: Path) -> None:

@@ -68,7 +68,8 @@ def name_inputs_and_outputs(graph: GraphProto, inputs: Sequence[str], outputs: S
     """Rename the inputs and outputs of a graph, in their order; returns the new name of every renamed tensor.
 
     Other tensors that have one of these names are renamed as well. An output that is at the same time an input, a
-    constant, or another output becomes a tensor of its own, computed by an Identity node.
+    constant, or another output becomes a tensor of its own, computed by an Identity node. So does one that other nodes
+    read: onnxruntime moves a quantizer in front of the transposition behind such an output, and returns rounded numbers.
     """
     if len(graph.input) != len(inputs) or len(graph.output) != len(outputs):
         raise ValueError(
@@ -81,8 +82,9 @@ def name_inputs_and_outputs(graph: GraphProto, inputs: Sequence[str], outputs: S
     names = {name: _unused(name, present | wanted) for name in sorted(present & wanted)}
     names |= {value.name: name for value, name in zip(graph.input, inputs, strict=True)}
     identities = []
+    read = {name for node in graph.node for name in node.input}
     for value, name in zip(graph.output, outputs, strict=True):
-        if value.name in computed and names.get(value.name) not in wanted:
+        if value.name in computed - read and names.get(value.name) not in wanted:
             names[value.name] = name
         else:
             identities.append((value.name, name))

@@ -3,6 +3,7 @@
 Tensor by tensor, the runtime runs one subgraph on the deployed network's own values. Its result has to be equal bit by
 bit where it is defined so, and elsewhere as close to the exact value as rounding in float32 explains. End to end, the
 whole file runs from the network's inputs; differences are counted, and there may be none where every tensor is exact.
+An output of numbers has to be close there, too, where all codes that it is computed from are equal.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ class RuntimeComparison:
         for subgraph, is_exact, session, counts in rows:
             self._compare_subgraph(subgraph, is_exact, session, counts, batch)
         self._dynamic.compare(values)
-        self._compare_end_to_end(in_file)
+        self._compare_end_to_end(batch)
 
     def _compare_subgraph(
         self, subgraph: Subgraph, is_exact: bool, session: Session, counts: _Counts, batch: _BatchValues
@@ -189,9 +190,7 @@ class RuntimeComparison:
             codes = found.double() - (tensor.zero_point or 0)
             wrong = ~((low <= codes) & (codes <= high))
         elif found.is_floating_point():
-            exact = batch.exact[subgraph.value if tensor is None else tensor.node]
-            more = self._rounded_activations(subgraph, batch) + _sigmoid_error(subgraph, exact)
-            _check_numbers(subgraph, counts, found, expected, exact, terms, more)
+            self._compare_numbers(subgraph, counts, found, batch)
             return
         elif tensor is not None and tensor.zero_point is not None:
             wrong = (found.long() - expected.long()).abs() > 1
@@ -204,6 +203,16 @@ class RuntimeComparison:
                 f"{NAME}, fed the same values, and no tie is near"
             )
 
+    def _compare_numbers(
+        self, subgraph: Subgraph, counts: _Counts, found: Tensor, batch: _BatchValues, how: str = "fed the same values"
+    ) -> None:
+        """Compare the numbers that a subgraph computes; `how` says in an error which ones they are."""
+        tensor, expected = subgraph.mapped, torch.from_numpy(batch.in_file[subgraph.value])
+        exact = batch.exact[subgraph.value if tensor is None else tensor.node]
+        more = self._rounded_activations(subgraph, batch) + _sigmoid_error(subgraph, exact)
+        terms = _terms(subgraph, batch.in_file, batch.count)
+        _check_numbers(subgraph, counts, found, expected, exact, terms, more, how)
+
     def _rounded_activations(self, subgraph: Subgraph, batch: _BatchValues) -> Tensor | float:
         """How far a layer may be off because its kernel rounds activations to 8 bits; 0 for all others."""
         tensor = subgraph.mapped
@@ -212,7 +221,8 @@ class RuntimeComparison:
         network, x = self.small.integer, batch.in_program[self._source[tensor.node]]
         return activation_error(network.layer(tensor.of), network.codes(tensor.of), network.steps(tensor.of), x)
 
-    def _compare_end_to_end(self, in_file: Mapping[str, Array]) -> None:
+    def _compare_end_to_end(self, batch: _BatchValues) -> None:
+        in_file = batch.in_file
         feeds = {name: in_file[name] for name in self._inputs}
         plain, with_inner = self._whole.run(feeds), self._with_inner.run(feeds)
         exact_from_inputs = self._exact_from_inputs()
@@ -227,6 +237,7 @@ class RuntimeComparison:
                 same_shape = plain[name].shape == in_file[name].shape
                 if not same_shape or not np.array_equal(plain[name], in_file[name], equal_nan=True):
                     raise VerificationError(f"{name}: {NAME} returns something else than the deployed network")
+        self._check_outputs(with_inner, batch)
         for subgraph, counts in zip(self.subgraphs, self._counts, strict=True):
             found, expected = (with_inner | plain)[subgraph.value], in_file[subgraph.value]
             _END_TO_END.check_shape(subgraph.name, _value_of(subgraph), found, expected)
@@ -242,6 +253,17 @@ class RuntimeComparison:
                     f"{subgraph.name}: {differing} of {expected.size} values of the {subgraph.kind} differ between the "
                     f"deployed network and {NAME} when the whole file runs, but not by themselves"
                 )
+
+    def _check_outputs(self, found: dict[str, Array], batch: _BatchValues) -> None:
+        """Outputs of numbers have to be close when the whole file runs, where all that they are computed from is equal:
+        a runtime that changes the graph can change what it returns alone."""
+        values = {name: batch.in_file[name] for name in self._inputs} | found
+        for subgraph, is_exact in zip(self.subgraphs, self._exact, strict=True):
+            if is_exact or subgraph.value not in self._outputs or found[subgraph.value].dtype != np.float32:
+                continue
+            if all(np.array_equal(values[name], batch.in_file[name]) for name in subgraph.inputs):
+                how = "when the whole file runs, though all that they are computed from is equal"
+                self._compare_numbers(subgraph, _Counts(), torch.from_numpy(found[subgraph.value]), batch, how)
 
     def _judged_by_exact_values(self) -> set[str]:
         """The nodes of the program that subgraphs with float operations compute, and those that they quantize."""
@@ -265,7 +287,7 @@ class RuntimeComparison:
 
 def _check_numbers(
     subgraph: Subgraph, counts: _Counts, found: Tensor, deployed: Tensor, exact: Tensor, terms: int,
-    more: Tensor | float = 0.0,
+    more: Tensor | float = 0.0, how: str = "fed the same values",
 ) -> Tensor:  # fmt: skip
     """Raise where numbers are farther from the exact ones than allowed; returns the tolerance.
 
@@ -278,7 +300,7 @@ def _check_numbers(
     if not bool((apart <= allowed).all()):
         raise VerificationError(
             f"{subgraph.name}: numbers of the {subgraph.kind} are {describe_excess(apart, allowed, exact)}, in {NAME}, "
-            f"fed the same values{_choices(subgraph)}"
+            f"{how}{_choices(subgraph)}"
         )
     return allowed
 
