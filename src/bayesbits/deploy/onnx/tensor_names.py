@@ -69,7 +69,7 @@ def name_inputs_and_outputs(graph: GraphProto, inputs: Sequence[str], outputs: S
 
     Other tensors that have one of these names are renamed as well. An output that is at the same time an input, a
     constant, or another output becomes a tensor of its own, computed by an Identity node. So does one that other nodes
-    read: onnxruntime moves a quantizer in front of the transposition behind such an output, and returns rounded numbers.
+    read: onnxruntime moves a quantizer in front of the transposition behind such an output, which it rounds then.
     """
     if len(graph.input) != len(inputs) or len(graph.output) != len(outputs):
         raise ValueError(
