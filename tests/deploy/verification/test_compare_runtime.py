@@ -191,6 +191,30 @@ def test_a_sigmoid_that_is_nearly_zero_may_be_off_by_roundings_of_one(tmp_path: 
     bb.verify(compressor, small, tmp_path / "small.onnx", x)
 
 
+class Scores(nn.Module):
+    """Scores that are all nearly 0, by a sigmoid or SiLU."""
+
+    def __init__(self, function: nn.Module) -> None:
+        super().__init__()
+        self.first, self.scores, self.function = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 1), function
+        nn.init.constant_(self.scores.bias, -10.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.scores(self.first(x).relu()))
+
+
+@pytest.mark.parametrize("function", [nn.Sigmoid(), nn.SiLU()])
+def test_sigmoids_that_are_all_nearly_zero_are_allowed_roundings_of_one(tmp_path: Path, function: nn.Module) -> None:
+    torch.manual_seed(0)
+    network, x = Scores(function).eval(), torch.randn(4, 3, 12, 12)
+    compressor = bb.attach(network, x, bb.Spec.for_backend("onnxruntime"))
+    compressor.calibrate([x])
+    compressor.fix(bb.Plan.uniform(compressor.topology, 8, 8))
+    small = bb.deploy(compressor)
+    bb.export_onnx(small, x, tmp_path / "small.onnx")
+    bb.verify(compressor, small, tmp_path / "small.onnx", x)
+
+
 class Best(nn.Module):
     """Numbers that are chosen by scores, many of which are equal."""
 

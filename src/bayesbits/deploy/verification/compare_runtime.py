@@ -54,6 +54,8 @@ CHOICES = frozenset(("TopK", "ArgMax", "ArgMin", "NonMaxSuppression"))
 """Operations whose result jumps where the order of two numbers changes."""
 SIGMOIDS = frozenset(("Sigmoid", "QuickGelu"))
 """Operations of the runtime that compute a sigmoid; QuickGelu multiplies it with its input, as SiLU."""
+LAST_SIGMOID = 18.0
+"""The runtime's sigmoid is constant below minus this number, where it is nearly 0."""
 SIGMOID_ROUNDINGS = 4
 """By how many roundings of 1 the runtime's sigmoid may be off: by 2.8 of those from -18 to 18."""
 
@@ -319,11 +321,14 @@ def _choices(subgraph: Subgraph) -> str:
 def _sigmoid_error(subgraph: Subgraph, exact: Tensor) -> float:
     """How far numbers may be off because the runtime's sigmoid is: by roundings of 1, also where it is nearly 0.
 
-    It multiplies numbers that are as large as the largest one here, at which it is nearly 1.
+    It multiplies numbers that are as large as the largest one here, at which it is nearly 1. All of them may be small,
+    such as the scores of a detector that finds nothing: then it is off by roundings of 1, and SiLU by 18 times as much.
     """
-    if not any(node.op_type in SIGMOIDS for node in subgraph.nodes):
+    kinds = {node.op_type for node in subgraph.nodes}
+    if not kinds & SIGMOIDS:
         return 0.0
-    return SIGMOID_ROUNDINGS * UNIT_ROUNDOFF * largest(exact)
+    least = LAST_SIGMOID if kinds & {"Mul", "QuickGelu"} else 1.0
+    return SIGMOID_ROUNDINGS * UNIT_ROUNDOFF * max(least, largest(exact))
 
 
 def _terms(subgraph: Subgraph, in_file: Mapping[str, Array], count: int) -> int:
