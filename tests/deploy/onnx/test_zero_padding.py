@@ -72,12 +72,13 @@ def test_padding_that_reaches_as_far_as_the_kernel_stays_apart(kernel, padding, 
     np.testing.assert_allclose(found, Averages()(X).numpy(), rtol=1e-6)
 
 
-def test_codes_stay_apart_from_a_padding_that_reaches_as_far_as_the_kernel() -> None:
-    model = model_of(0, False, TensorProto.UINT8)
+@pytest.mark.parametrize("own", [0, 1])
+def test_codes_stay_apart_from_a_padding_that_reaches_as_far_as_the_kernel(own: int) -> None:
+    model = model_of(own, False, TensorProto.UINT8)
     model.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.array([0, 0, 3, 0, 0, 0, 0, 0]), "amounts"))
     keep_zero_padding(model)
     x = (-X).to(torch.uint8)
-    expected = F.max_pool2d(F.pad(x.float(), (0, 0, 3, 0)), 3, 2)
+    expected = F.max_pool2d(F.pad(x.float(), (0, 0, 3, 0)), 3, 2, own)
     np.testing.assert_array_equal(Session(model).run({"x": x.numpy()})["out"], expected.numpy())
 
 

@@ -4,7 +4,7 @@ onnxruntime makes padding by the constant zero a part of the pooling behind it. 
 that a border of zeros beside negative numbers would be lost; unsigned codes need no care, as none is below zero. And
 the runtime refuses a pooling that is padded by as much as its kernel or more, also where it made it so itself. The
 padding stays where the pooling has `auto_pad`, which is "VALID" for one without padding of its own; before others a
-maximum with the lowest number, which changes nothing, keeps the two apart.
+maximum with the lowest number, or a clip of codes at zero, which change nothing, keep the two apart.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-LOWEST = "lowest number"
+LOWEST, LOWEST_CODE = "lowest number", "lowest code"
 
 
 def keep_zero_padding(model: ModelProto) -> None:
@@ -24,8 +24,9 @@ def keep_zero_padding(model: ModelProto) -> None:
     stored = {entry.name: entry for entry in graph.initializer}
     padded = {node.output[0]: _amounts(node, stored) for node in graph.node if node.op_type == "Pad"}
     written = [new for node in graph.node for new in _kept_apart(node, padded, codes)]
-    if any(LOWEST in node.input for node in written):
-        graph.initializer.append(numpy_helper.from_array(np.asarray(np.finfo(np.float32).min), LOWEST))
+    for name, value in ((LOWEST, np.finfo(np.float32).min), (LOWEST_CODE, np.uint8(0))):
+        if any(name in node.input for node in written):
+            graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
     del graph.node[:]
     graph.node.extend(written)
 
@@ -38,11 +39,12 @@ def _kept_apart(node: NodeProto, padded: Mapping[str, list[int] | None], codes: 
         loses_zeros = node.op_type == "MaxPool" and source not in codes
         automatic = "auto_pad" in attributes and attributes["auto_pad"].s != b"NOTSET"
         if not automatic and (loses_zeros or _exceeds_kernel(padded[source], attributes)):
-            if "pads" in attributes and any(attributes["pads"].ints) and source not in codes:
+            if "pads" in attributes and any(attributes["pads"].ints):
                 apart = f"{node.output[0]}/padded"
-                yield helper.make_node("Max", [source, LOWEST], [apart], name=apart)
+                kind, lowest = ("Clip", LOWEST_CODE) if source in codes else ("Max", LOWEST)
+                yield helper.make_node(kind, [source, lowest], [apart], name=apart)
                 node.input[0] = apart
-            elif "pads" not in attributes or not any(attributes["pads"].ints):
+            else:
                 kept = [attribute for name, attribute in attributes.items() if name not in ("auto_pad", "pads")]
                 kept.append(helper.make_attribute("auto_pad", "VALID"))
                 del node.attribute[:]
