@@ -11,22 +11,26 @@ from typing import Any
 
 from bayesbits.compression.attachment import Attachment
 from bayesbits.compression.budget import Budget, counted, least_limit_text, limit_text
-from bayesbits.compression.widths_within import UndecidedError, widths_within
+from bayesbits.compression.widths_within import MOST_NODES, UndecidedError, widths_within
 from bayesbits.records.plan import Plan
 
 _NEAR = 1.002  # how near to the least limit the one in an error is
 _HALVINGS = 20
+_FEW_NODES = 30  # where an answer that is not the best one will do
 
 
-def plan_within(attachment: Attachment, budget: Budget, plans: Sequence[Plan]) -> Plan | None:
+def plan_within(
+    attachment: Attachment, budget: Budget, plans: Sequence[Plan], most_nodes: int = MOST_NODES
+) -> Plan | None:
     """A plan within all limits, with the channels of one of the given plans and any widths that the spec allows.
 
-    None where there is none, and an `UndecidedError` where that is not known.
+    None where there is none, and an `UndecidedError` where that is not known. The first plan may take the most work;
+    the others are tried in a short time.
     """
     undecided = None
-    for plan in plans:
+    for number, plan in enumerate(plans):
         try:
-            found = widths_within(attachment, budget, plan)
+            found = widths_within(attachment, budget, plan, min(most_nodes, _FEW_NODES) if number else most_nodes)
         except UndecidedError as error:
             undecided = error
         else:
@@ -65,13 +69,14 @@ def _raised(attachment: Attachment, budget: Budget, plans: Sequence[Plan]) -> st
 
 def _found(attachment: Attachment, budget: Budget, plans: Sequence[Plan]) -> Plan | None:
     try:
-        return plan_within(attachment, budget, plans)
+        return plan_within(attachment, budget, plans, _FEW_NODES)
     except UndecidedError:
         return None
 
 
 def _least_limit(attachment: Attachment, budget: Budget, name: str, plans: Sequence[Plan]) -> float | None:
-    """The least that a limit has to be if the others stay; None where they contradict each other without it."""
+    """The least that a limit has to be if the others stay, or somewhat more where that takes long to find; None where
+    they contradict each other without it."""
     if len(budget.limits) == 1:
         return None
     others: dict[str, Any] = {name: None} | ({"table": None} if name == "latency_ms" else {})

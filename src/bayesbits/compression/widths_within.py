@@ -28,19 +28,20 @@ from bayesbits.records.plan import Plan
 _FIRST_STEPS, _STEPS = 24, 6  # of the weights, before the first tensor is fixed and before each other one
 _AIM = 1e-3  # by how much above 1 the steps aim, so that a proof is reached and not only approached
 _ROUNDING = 1e-9  # sums in another order differ by less
-_MOST_NODES = 1000  # sets of fixed tensors that are looked at
+MOST_NODES = 1000  # sets of fixed tensors that are looked at
 
 
 class UndecidedError(Exception):
     """Neither widths nor the proof that there are none were found, with as much work as is allowed."""
 
 
-def widths_within(attachment: Attachment, budget: Budget, plan: Plan) -> Plan | None:
+def widths_within(attachment: Attachment, budget: Budget, plan: Plan, most_nodes: int = MOST_NODES) -> Plan | None:
     """The plan with the channels of another one, and widths within all limits; None where there are none.
 
-    Raises `UndecidedError` where the limits are too near to what can just be reached for either to be found.
+    Raises `UndecidedError` where the limits are too near to what can just be reached for either to be found with so
+    many nodes.
     """
-    return _Search(attachment, budget, plan).find()
+    return _Search(attachment, budget, plan).find(most_nodes)
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,10 @@ class _Search:
         self._flat = [(table.reshape(len(table), -1), table.shape[1:]) for table in tables]
         self._nothing = {name: np.zeros(size) for name, size in sizes.items()}  # no choice is excluded
 
-    def find(self) -> Plan | None:
+    def find(self, most_nodes: int) -> Plan | None:
         number = len(self._terms.rest)
         waiting = [_Node({}, np.full(number, 1.0 / number))]
-        for _ in range(_MOST_NODES):
+        for _ in range(most_nodes):
             if not waiting:
                 return None
             found, children = self._explore(waiting.pop())
