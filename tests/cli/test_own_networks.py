@@ -87,6 +87,7 @@ def own(model, data):
     return ["--model", f"users_networks:{model}", "--data", f"users_networks:{data}"]
 
 
+@pytest.mark.check
 def test_every_command_takes_a_dict_of_inputs(here):
     bayesbits("search", *own("two", "dicts"), *SEARCH, "--output", "run")
     assert "head" in bayesbits("plan", "run").stdout

@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 import torch
 
 import bayesbits as bb
@@ -88,6 +89,7 @@ def test_a_planner_needs_a_budget():
     assert "--planner" in bayesbits("posttrain", *RUN, "--planner", "solver", code=2).output
 
 
+@pytest.mark.check
 def test_points_learned_in_another_way_are_not_overwritten(here):
     torch.save(models.create("lenet5").state_dict(), here / "trained.pth")
     run = ["posttrain", *RUN, "--checkpoint", "trained.pth", "--mus", "0.001", "--steps", "1"]
@@ -145,6 +147,7 @@ def test_what_is_missing_is_asked_for():
     assert "--checkpoint FILE" in without.output
 
 
+@pytest.mark.check
 def test_activations_and_groups_are_settings_of_the_spec(here):
     torch.manual_seed(0)
     torch.save(models.create("lenet5").state_dict(), here / "trained.pth")

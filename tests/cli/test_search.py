@@ -75,6 +75,7 @@ def test_a_search_that_could_not_start_leaves_nothing_behind(here):
     bayesbits(*search, "--set", "model.checkpoint=trained.pth")
 
 
+@pytest.mark.check
 def test_a_demo_that_was_interrupted_goes_on_and_one_that_was_finished_starts_anew(here, monkeypatch):
     monkeypatch.setattr(implementation, "load", lambda name: recipes.load(name, SHORT_DIGITS))
     with monkeypatch.context() as patch:

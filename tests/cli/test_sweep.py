@@ -74,6 +74,7 @@ def process_of(folder: Path) -> int:
     return int(lines[-1].split()[-1])
 
 
+@pytest.mark.check
 def test_a_sweep_survives_a_killed_run_and_ctrl_c_and_goes_on(here):
     """Real processes: one run is killed and goes on by itself, Ctrl-C keeps checkpoints, the same command finishes."""
     (here / "users_own.py").write_text(USERS)

@@ -122,6 +122,7 @@ def test_an_observer_sees_what_a_module_computes_before_it_is_quantized():
     assert len(seen) == 3
 
 
+@pytest.mark.check
 def test_a_compiled_network_is_one_graph_with_hooks_and_operands_too():
     model, x = Captured(), torch.randn(4, 3, 6, 6)
     bb.attach(model, x, bb.Spec(bits=(2, 8))).calibrate([x])

@@ -76,6 +76,7 @@ def test_gradients_reach_weights_gates_and_ranges():
     assert {"stem.weight", "bayesbits.tensors./stem/weight.log_beta"} <= set(learning)
 
 
+@pytest.mark.check
 def test_a_compiled_network_with_products_of_every_kind_computes_the_same():
     torch._dynamo.reset()
     compressor = attached(Products(ALL), bits=(2, 8))  # few widths are traced in half the time

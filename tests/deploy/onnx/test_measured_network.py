@@ -27,6 +27,7 @@ def test_whole_networks_that_were_measured_are_predicted_exactly(clock):
     assert {plans[0][2].bits[a.name] for a in compressor.topology.activations[1:]} == {2, 8}
 
 
+@pytest.mark.check
 def test_a_real_clock_gives_times_of_every_row():
     model = nn.Sequential(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6, 3)).eval()
     example = torch.randn(1, 2, 8)
