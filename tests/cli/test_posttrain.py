@@ -31,6 +31,7 @@ def test_a_front_is_shown_and_every_point_of_it_can_be_restored(here):
     assert compressor.cost().relative_bops == front.points[0].relative_bops
 
 
+@pytest.mark.check
 def test_a_point_within_a_cost_becomes_the_result_that_every_command_takes(here):
     shown = bayesbits("posttrain", *RUN, "--steps", "30", "--mus", "0.001,0.01")
     assert "with --budget LIMIT, such as" in shown.stderr
@@ -66,6 +67,7 @@ def test_a_point_within_a_cost_becomes_the_result_that_every_command_takes(here)
     )
 
 
+@pytest.mark.check
 def test_the_learned_plan_and_that_of_the_solver_are_shown_and_the_better_one_is_final(here):
     budget = ["--steps", "30", "--mus", "0.001,0.01", "--budget", "300 kB, 3% bops"]
     shown = bayesbits("posttrain", *RUN, *budget)

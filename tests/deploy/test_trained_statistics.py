@@ -103,6 +103,7 @@ def fixed(
     widths=st.sampled_from([(8, 8), (4, 8), (2, 4)]),
     form=st.sampled_from(["fast", "compact"]),
 )
+@pytest.mark.check
 def test_trained_statistics(seed, smallest_gamma, spread, per_channel, widths, form, tmp_path_factory):
     model, inputs = Trained(seed, smallest_gamma, spread), torch.rand(8, 3, 9, 9) * 2 - 1
     compressor = fixed(model, inputs, per_channel, *widths)
