@@ -69,10 +69,7 @@ def write_fast_forms(
 class _Graph:
     def __init__(self, graph: GraphProto, symbols: Mapping[str, int]) -> None:
         self.symbols = symbols
-        self.readers: dict[str, list[NodeProto]] = {}
-        for node in graph.node:
-            for name in node.input:
-                self.readers.setdefault(name, []).append(node)
+        self.readers = readers_of(graph)
         self.producers = {name: node for node in graph.node for name in node.output}
         self.outputs = {value.name for value in graph.output}
         self.arrays = dict(constants_of(graph))
@@ -235,6 +232,15 @@ class _Graph:
         new = helper.make_node(operation, list(inputs), list(node.output), name=node.name, **attributes)
         self.replaced[node.output[0]] = [new]
         self.gone.update(chain.from_iterable(gone.output for gone in unread))
+
+
+def readers_of(graph: GraphProto) -> dict[str, list[NodeProto]]:
+    """The nodes that read each tensor of a graph, by its name."""
+    readers: dict[str, list[NodeProto]] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    return readers
 
 
 def sizes_of(graph: GraphProto) -> dict[str, Any]:

@@ -15,7 +15,14 @@ import numpy as np
 from onnx import GraphProto, NodeProto
 
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN
-from bayesbits.deploy.onnx.fast_forms import FEW_CHANNELS, MANY_POSITIONS, averaged_axes, constants_of, sizes_of
+from bayesbits.deploy.onnx.fast_forms import (
+    FEW_CHANNELS,
+    MANY_POSITIONS,
+    averaged_axes,
+    constants_of,
+    readers_of,
+    sizes_of,
+)
 from bayesbits.deploy.onnx.hard_swish_nodes import owner_of, rounds_to_bytes
 from bayesbits.deploy.onnx.node_writer import NodeWriter
 from bayesbits.deploy.onnx.symbolic_dims import example_size
@@ -100,10 +107,7 @@ def write_gated(writer: NodeWriter, gated: Gated, target: Grid, codes: tuple[str
 class _Search:
     def __init__(self, graph: GraphProto, network: IntegerNetwork, symbols: Mapping[str, int]) -> None:
         self.graph, self.network, self.symbols = graph, network, symbols
-        self.readers: dict[str, list[NodeProto]] = {}
-        for node in graph.node:
-            for name in node.input:
-                self.readers.setdefault(name, []).append(node)
+        self.readers = readers_of(graph)
         self.producers = {name: node for node in graph.node for name in node.output}
         self.outputs = {value.name for value in graph.output}
         self.arrays, self.sizes = dict(constants_of(graph)), sizes_of(graph)
