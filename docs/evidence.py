@@ -52,7 +52,7 @@ def experiments(folder: Path = EXPERIMENTS) -> list[Table]:
 
 def _table(base: str, found: Sequence[Search], folder: Path) -> Table:
     reached = verdicts(folder)
-    rows = [search_row(one) | {"ONNX file": onnx_accuracy(one.name, folder), "seconds": one.seconds} for one in found]
+    rows = [search_row(one) | {"ONNX file": onnx_accuracy(one, folder), "seconds": one.seconds} for one in found]
     notes = [f"`{one.name}`: {reached[one.name]}" for one in found if one.name in reached]
     return Table(TITLES.get(base, base), [*rows, *published(base)], notes, [one.command for one in found])
 
@@ -79,13 +79,14 @@ def search_row(search: Search) -> Row:
     }
 
 
-def onnx_accuracy(name: str, folder: Path = EXPERIMENTS) -> str:
-    """The accuracy of the ONNX file of one seed in onnxruntime on the whole test set; empty where it was not tested."""
-    path = folder / f"whole-test-set-{name}.json"
-    if not path.exists():
+def onnx_accuracy(search: Search, folder: Path = EXPERIMENTS) -> str:
+    """The mean accuracy of the ONNX files in onnxruntime on the whole test set; empty where none was tested."""
+    paths = (folder / f"whole-test-set-{search.name}-seed{result['seed']}.json" for result in search.results)
+    found = [json.loads(path.read_text())["accuracy"]["fast"] for path in paths if path.exists()]
+    if not found:
         return ""
-    found = json.loads(path.read_text())
-    return f"{found['accuracy']['fast']:.2f}% (seed {found['seed']})"
+    tested = "" if len(found) == search.seeds else f" ({len(found)} of {seeds_text(search.seeds)})"
+    return accuracy_text(Estimate.of(found)) + tested
 
 
 def published(base: str) -> list[Row]:

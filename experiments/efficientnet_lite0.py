@@ -33,7 +33,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bayesbits as bb
-from bayesbits.baselines import AdaRoundConfig, ReconstructionConfig, adaround, reconstruct, sensitivity, uniform
+from bayesbits.baselines import (
+    AdaRoundConfig,
+    ReconstructionConfig,
+    adaround,
+    correct_biases,
+    reconstruct,
+    sensitivity,
+    uniform,
+)
 from bayesbits.deploy.onnx.export import export_float_onnx
 from bayesbits.deploy.onnx.latency import measure_latencies
 from bayesbits.deploy.onnx.runtime import Session, machine
@@ -206,6 +214,12 @@ def agreement(reference: nn.Module, batches: Batches) -> Callable[[nn.Module], f
     return score
 
 
+def adaround_and_biases(compressor: bb.Compressor, batches: Batches) -> None:
+    """Learned rounding, and then the means of every layer's output as in the float network."""
+    adaround(compressor, batches, progress=show)
+    correct_biases(compressor, batches, reference=network().to(batches[0].device), progress=show)
+
+
 MUS = (0.0006, 0.001, 0.0015, 0.0025, 0.004, 0.006, 0.009)
 STEPS = 64
 COSTS = (5.0, 4.0, 3.2, 2.2, 2.0)
@@ -213,6 +227,7 @@ IMPROVEMENTS: dict[str, Callable[[bb.Compressor, Batches], object]] = {
     "adaround": partial(adaround, progress=show),
     "fast adaround": partial(adaround, config=AdaRoundConfig(lr=3e-2), progress=show),
     "long adaround": partial(adaround, config=AdaRoundConfig(steps=8000), progress=show),
+    "corrected adaround": adaround_and_biases,
     "short adaround": partial(adaround, config=AdaRoundConfig(steps=300), progress=show),
     "layers": partial(reconstruct, config=ReconstructionConfig(blocks=False, steps=500), progress=show),
     "reconstruct": partial(reconstruct, progress=show),
@@ -244,6 +259,7 @@ def learn(options: argparse.Namespace) -> None:
     images = views_of(images, options.views)
     batches = list(inputs_of(images).to(options.device).split(BATCH))
     options.runs.mkdir(parents=True, exist_ok=True)
+    first: Tensor | None = None
     for name in options.networks or NETWORKS:
         path = options.runs / f"{file_name(name)}.pt"
         if path.exists():
@@ -260,14 +276,23 @@ def learn(options: argparse.Namespace) -> None:
         path.with_suffix(".tmp").rename(path)
         print(f"{name}: {point.relative_bops:.2f}% of the bit operations, {seconds:.0f} s", flush=True)
         if options.judge:
-            print(f"    {judged(compressor.model, others, options.device)}", flush=True)
+            equal, apart = judged(compressor.model, others, options.device)
+            print(f"    {len(others)} other images: {mean(100 * equal, 1)}% of the decisions as float's, ", end="")
+            print(f"divergence {mean(apart, 4)}", end="" if first is not None else "\n", flush=True)
+            if first is not None:
+                print(f", over the first network {mean(apart - first, 4)}", flush=True)
+            first = apart if first is None else first
         if options.quick_test:
             print(f"    {_accuracy(compressor.model, options):.2f}% as simulated", flush=True)
 
 
 @torch.no_grad()
-def judged(model: nn.Module, images: Tensor, device: str) -> str:
-    """How a network compares with the float one on images of `learn` that it has not seen; by these one can choose."""
+def judged(model: nn.Module, images: Tensor, device: str) -> tuple[Tensor, Tensor]:
+    """How a network compares with the float one on images of `learn` that it has not seen; by these one can choose.
+
+    Returns:
+        Of every image whether the decision is the same, and the divergence.
+    """
     if not len(images):
         raise ValueError("no image is left to judge by: give --examples, fewer than there are")
     reference, equal, apart = network().to(device), [], []
@@ -275,12 +300,12 @@ def judged(model: nn.Module, images: Tensor, device: str) -> str:
         output, wanted = (one(inputs_of(part).to(device)) for one in (model, reference))
         equal.append((output.argmax(1) == wanted.argmax(1)).float())
         apart.append((wanted.softmax(1) * (wanted.log_softmax(1) - output.log_softmax(1))).sum(1))
-    same, distance = 100 * torch.cat(equal), torch.cat(apart)
-    errors = [(one.std() / len(one) ** 0.5).item() for one in (same, distance)]
-    return (
-        f"{len(same)} other images: {same.mean():.1f} +- {errors[0]:.1f}% of the decisions as float's, "
-        f"divergence {distance.mean():.4f} +- {errors[1]:.4f}"
-    )
+    return torch.cat(equal), torch.cat(apart)
+
+
+def mean(values: Tensor, digits: int) -> str:
+    """A mean with its standard error."""
+    return f"{values.mean():.{digits}f} +- {values.std() / len(values) ** 0.5:.{digits}f}"
 
 
 def _accuracy(model: nn.Module, options: argparse.Namespace) -> float:

@@ -1,11 +1,16 @@
-"""The network of a run on its whole test set: as trained, as deployed, and as both ONNX files, image by image.
+"""Networks of runs on their whole test set: as trained, as deployed, and as both ONNX files, image by image.
 
-python -m experiments.whole_test_set RUN_FOLDER RESULT.json
+    python -m experiments.whole_test_set RUN_FOLDER [RUN_FOLDER ...] [--results experiments/results]
+
+Each becomes a file that is called after its recipe, its settings and its seed, as those of `experiments.keep` are, such
+as `whole-test-set-cifar10-vgg7-mu0.01-seed0.json`. The ONNX files are written into the folder of the run.
 """
 
+import argparse
 import json
-import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import onnxruntime
 import torch
@@ -13,9 +18,12 @@ import torch
 import bayesbits as bb
 from bayesbits.deploy.onnx.runtime import machine
 from bayesbits.recipes import restore
+from bayesbits.utils.files import write_atomically
+from experiments.keep import RESULTS, name_of
 
 
-def main(folder: Path, target: Path) -> None:
+def compare(folder: Path) -> tuple[str, dict[str, Any]]:
+    """The name of a finished run, and what its network decides in all its forms."""
     run = restore(folder, "cpu")
     small = bb.deploy(run.compressor)
     sessions = {}
@@ -37,7 +45,7 @@ def main(folder: Path, target: Path) -> None:
                 differing[form] += int((logits != deployed).any(1).sum())
                 decisions[form].append(logits.argmax(1))
     found = {name: torch.cat(parts) for name, parts in decisions.items()}
-    record = {
+    return f"{name_of(run.recipe)}-seed{run.recipe.seed}", {
         "recipe": run.result.recipe,
         "mu": run.result.mu,
         "seed": run.result.seed,
@@ -51,9 +59,20 @@ def main(folder: Path, target: Path) -> None:
         "images_with_logits_unlike_deployed": differing,
         "machine": str(machine()),
     }
-    print(json.dumps(record, indent=1))
-    target.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Compare the networks of the folders that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="RUN_FOLDER")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args(arguments)
+    for folder in options.folders:
+        name, record = compare(folder)
+        path = options.results / f"whole-test-set-{name}.json"
+        write_atomically(path, (json.dumps(record, indent=1) + "\n").encode())
+        print(path, json.dumps(record, indent=1), flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main()

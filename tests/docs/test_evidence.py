@@ -11,11 +11,15 @@ def folder(tmp_path):
     return write(
         tmp_path,
         cifar10_vgg7_mu0__1_seed0=result("cifar10-vgg7", 92.0, relative_bops=0.3, epochs=300),
+        cifar10_vgg7_mu0__1_seed1=result("cifar10-vgg7", 92.0, relative_bops=0.3, epochs=300, seed=1),
         cifar10_vgg7_mu0__01_seed0=result("cifar10-vgg7", 93.0, mu=0.01, epochs=300),
         cifar10_vgg7_distilled_prune_false_budget0__45_seed0=result("cifar10-vgg7-distilled", 90.0),
         cifar10_vgg7_distilled_validation_mu0__1_seed0=result("cifar10-vgg7-distilled", 91.0, validation_accuracy=95.0),
         mine_mu0__1_seed0=result("mine", 50.0),
-        whole_test_set_cifar10_vgg7_mu0__1={"seed": 0, "accuracy": {"fast": 91.987, "deployed": 0.0}},
+        mine_mu0__1_seed1=result("mine", 51.0, seed=1),
+        whole_test_set_cifar10_vgg7_mu0__1_seed1={"accuracy": {"fast": 91.987, "deployed": 0.0}},
+        whole_test_set_mine_mu0__1_seed0={"accuracy": {"fast": 50.0, "deployed": 0.0}},
+        whole_test_set_mine_mu0__1_seed1={"accuracy": {"fast": 52.0, "deployed": 0.0}},
     )
 
 
@@ -28,7 +32,8 @@ def test_every_network_has_a_table_with_published_points_verdicts_and_commands(f
     assert "GETA (2025) (other work)" in names
     assert vgg.rows[2]["accuracy"] == "91.96 ± 0.04%"
     assert [row.keys() for row in vgg.rows] == [vgg.rows[0].keys()] * len(names)
-    assert [row["ONNX file"] for row in vgg.rows[:2]] == ["", "91.99% (seed 0)"]
+    assert [row["ONNX file"] for row in vgg.rows[:2]] == ["", "91.99% (1 of 2 seeds)"]
+    assert mine.rows[0]["ONNX file"] == "51.00 ± 1.00%"
     assert (vgg.rows[0]["seeds"], vgg.rows[0]["accuracy"], vgg.rows[0]["seconds"]) == ("1 seed", "93.00%", "10")
     assert vgg.notes[0] == (
         "`cifar10-vgg7-mu0.01`: 0.13 points behind, with 1 seed of 3; wanted are 93.23 ± 0.10% at 0.51%"
