@@ -3,7 +3,7 @@
 Every operation of torch is a pass over memory and takes microseconds even for a few numbers, and the definition
 (`functional.reference`) has more than a hundred of them. Here they run over blocks that fit into a cache. In backward
 the codes of all widths are one tensor [widths, rows, columns], so that the number of operations does not grow with the
-widths, and one product with the gradient gives all sums. Forward leaves out a width whose weight is exactly 0: in
+widths. Forward leaves out a width whose weight is exactly 0: in
 training most gates are exactly 0 or 1, and one width is left. Values are those of the definition, and gradients are the
 same sums in another order.
 
@@ -83,20 +83,20 @@ def backward(
     """
     wide, values = grid.arithmetic_dtype(x.dtype), tuple(gates.tolist())
     ranges = _ranges(beta.to(wide), signed, bits, None if alpha is None else alpha.to(wide))
-    if sums_needed:
+    if not sums_needed:
+        dx = _straight_through(grad.to(wide), x.to(wide), ranges, values[0])
+        control = dx.sum() + ranges.span.sum()
+    else:
         dx, sums = _gradients(grad.to(wide), x.to(wide), ranges, values[0])
         of_gates, of_beta, of_alpha = _coefficients(values, bits, wide, signed, alpha is not None)
-        # Products of a matrix and a vector: others torch may compute in a lower precision, if it is asked to.
-        dgates = torch.mv(of_gates, torch.mv(sums, ranges.span.reshape(-1)))
-        control = dgates
-    else:
-        control = dx = _straight_through(grad.to(wide), x.to(wide), ranges, values[0])
-    if not math.isfinite(control.sum().item()):
+        dgates = (of_gates * (sums * ranges.span.reshape(-1)).sum(dim=1)).sum(dim=1)
+        control = dgates.sum()
+    if not math.isfinite(control.item()):
         return reference.backward(grad, x, beta, gates, signed, bits, sums_needed, alpha)
     if not sums_needed:
         return dx.to(x.dtype), None, None, None
-    dbeta = torch.mv(sums.t(), of_beta).to(beta.dtype).reshape(beta.shape)
-    dalpha = None if alpha is None else torch.mv(sums.t(), of_alpha).to(alpha.dtype).reshape(alpha.shape)
+    dbeta = (of_beta * sums).sum(dim=0).to(beta.dtype).reshape(beta.shape)
+    dalpha = None if alpha is None else (of_alpha * sums).sum(dim=0).to(alpha.dtype).reshape(alpha.shape)
     return dx.to(x.dtype), dbeta, dgates.to(gates.dtype), dalpha
 
 
@@ -124,8 +124,7 @@ def _block_gradients(grad: Tensor, x: Tensor, ranges: "_Ranges", first: float) -
     dx = torch.eq(terms[-2], terms[-1], out=torch.empty_like(x)).mul_(grad)  # inside: neither above nor below
     if first != 1:
         dx.mul_(first)
-    if len(x) == 1:
-        return dx, torch.mv(terms.flatten(1), grad.reshape(-1)).unsqueeze(1)
+    # Not a product with the gradient as a vector: in float32 its rounding errors are ten times those of this sum.
     return dx, terms.mul_(grad).sum(dim=2)
 
 
@@ -236,7 +235,7 @@ def _constants(bits: tuple[int, ...], dtype: torch.dtype) -> tuple[Tensor, Tenso
 def _coefficients(
     gates: tuple[float, ...], bits: tuple[int, ...], dtype: torch.dtype, signed: bool, asymmetric: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What the sums of `_terms` are multiplied by for the gradients of the gates, beta and alpha.
+    """What the sums of `_terms` are multiplied by for the gradients of each gate, of beta and of alpha.
 
     A step is the span of the range divided by the levels. In the gradients of the ends the span cancels, as y - clip(x)
     is divided by it there, or by beta; those of the gates are to be multiplied by it.
@@ -251,7 +250,7 @@ def _coefficients(
         of_beta = np.append(missing * (2 if signed else 1), [grid.EDGE, -grid.EDGE if signed else 0.0])
     with torch.inference_mode(False):
         tensors = [torch.from_numpy(one).to(dtype) for one in (of_gates, gates[0] * of_beta, gates[0] * of_alpha)]
-    return tensors[0], tensors[1], tensors[2]
+    return tensors[0], tensors[1].unsqueeze(1), tensors[2].unsqueeze(1)
 
 
 def _gradients_from_sums(sums: np.ndarray, gates: tuple[float, ...]) -> tuple[np.ndarray, list[np.ndarray]]:
