@@ -135,12 +135,13 @@ def _terms(x: Tensor, ranges: "_Ranges") -> Tensor:
     clipped value, in the same steps; whether x lies above the range; and whether it lies below.
     """
     widths = len(ranges.ratios)
-    memory = _workspace.tensors_like(x, 2 * widths + 3)
-    terms, codes, products = memory[: widths + 3], memory[:widths], memory[widths + 3 :]
-    torch.div(ranges.clip(x), ranges.steps, out=terms[:-2])
-    ranges.round(codes)
-    torch.mul(codes, ranges.ratios, out=products)
-    terms[1:-2].sub_(products)  # exact where ratios are whole numbers, as those of doubling widths are
+    memory = _workspace.tensors_like(x, 2 * widths + 4)
+    terms, quotients = memory[: widths + 3], memory[widths + 3 :]
+    torch.div(ranges.clip(x), ranges.steps, out=quotients)
+    codes = ranges.round(quotients[:-1])
+    terms[0].copy_(quotients[0])
+    # Exact where ratios are whole numbers, as those of widths that double are.
+    torch.addcmul(quotients[1:], codes, ranges.ratios, value=-1, out=terms[1:-2])
     torch.gt(x, ranges.high, out=terms[-2])
     torch.lt(x, ranges.low, out=terms[-1])
     return terms
