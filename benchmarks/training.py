@@ -27,6 +27,8 @@ Row = dict[str, Any]
 Step = Callable[[], object]
 
 EVERYONE = ("float", "bayesbits", "fake-quantization", "recursion", "recursion, checkpointed")
+OF_SMALL_TENSORS = ("float", "bayesbits", "bayesbits, uncompiled")
+"""For a network of many small tensors, on which every operation of torch takes longer than its arithmetic."""
 IMAGENET_IMAGES, PAPER_EPOCHS = 1_281_167, 40
 
 
@@ -34,7 +36,9 @@ def training(smoke: bool) -> list[Row]:
     """A training step in bfloat16, channels last, compiled and recorded as a CUDA graph where there is a GPU."""
     if not torch.cuda.is_available():
         sizes = [("lenet5", 2, 28)] if smoke else [("lenet5", 128, 28), ("vgg7", 16, 32)]
-        return [row for size in sizes for row in compare(*size, EVERYONE)]
+        small = [("lenet5", 2, 28)] if smoke else [("mobilenetv2", 2, 64)]
+        rows = [row for size in sizes for row in compare(*size, EVERYONE)]
+        return rows + [row for size in small for row in compare(*size, OF_SMALL_TENSORS)]
     if smoke:
         return compare("vgg7", 2, 32, EVERYONE)
     rows = [*compare("vgg7", 128, 32, EVERYONE), *compare("vgg7", 1024, 32, EVERYONE)]
@@ -137,6 +141,8 @@ def make_step(name: str, model_name: str, batch: int, pixels: int) -> Step:
     compressor = bb.attach(model, images[:1], replace(bb.Spec.paper(), method=method))
     compressor.calibrate([images[:32]])
     step = TrainingStep(model, compressor, F.cross_entropy, make_optimizers(compressor, config), config, mu=0.01)
+    if name == "bayesbits, uncompiled":
+        return lambda: _uncompiled(step, images, labels)
     if fast:
         return lambda: step(images, labels)
 
@@ -145,6 +151,11 @@ def make_step(name: str, model_name: str, batch: int, pixels: int) -> Step:
             step(images, labels)
 
     return recursive
+
+
+def _uncompiled(step: TrainingStep, images: Tensor, labels: Tensor) -> Tensor:
+    with compiled.never_compiled():
+        return step(images, labels)
 
 
 def _recursion(*, checkpointed: bool) -> Callable[..., Tensor]:

@@ -1,9 +1,13 @@
 """The definition block by block on the CPU: equal to the definition on any matrix, block borders included."""
 
+import functools
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bayesbits.functional import eager, reference
 
@@ -30,7 +34,9 @@ def assert_as_defined(x, beta, gates, signed, bits, **lower):
         if right is not None:
             assert own.shape == right.shape
             torch.testing.assert_close(own, right, rtol=1e-5, atol=2e-7 * norm)
-    assert eager.backward(grad, x, beta, gates, signed, bits, False)[1:] == (None, None, None)
+    alone = eager.backward(grad, x, beta, gates, signed, bits, False, **lower)
+    assert torch.equal(alone[0], expected_dx)
+    assert alone[1:] == (None, None, None)
 
 
 @settings(max_examples=40, deadline=None)
@@ -59,7 +65,7 @@ def test_values_and_gradients_are_the_definition_s(shape, signed, gates, bits, d
     assert_as_defined(*arguments(shape, signed, gates, bits, dtype, spread))
 
 
-@pytest.mark.parametrize("shape", [(1, 2 * 2**15 + 3), (2, 2**15 + 1), (700, 100)])
+@pytest.mark.parametrize("shape", [(1, 2 * 2**16 + 3), (2, 2**16 + 1), (700, 100)])
 def test_several_blocks_are_put_together(shape):
     assert_as_defined(*arguments(shape, True, [1.0, 0.8, 1.0, 0.0, 0.5], WIDTHS[0]))
 
@@ -77,3 +83,75 @@ def test_nan_stays_nan_and_gets_no_gradient(gates):
 def test_the_result_has_the_dtype_that_is_asked_for():
     x, *others = arguments((2, 5), True, [1.0] * 5, WIDTHS[0])
     assert eager.forward(x, *others, torch.bfloat16).equal(reference.forward(x, *others, torch.bfloat16))
+
+
+class Operations(TorchDispatchMode):
+    """Counts the operations of torch."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        self.count += 1
+        return function(*arguments, **keywords or {})
+
+
+@pytest.mark.parametrize(
+    ("rows", "lower"), [(1, {}), (6, {}), (1, {"alpha": torch.tensor([[-0.3]])})], ids=["one", "several", "asymmetric"]
+)
+def test_the_number_of_operations_does_not_grow_with_the_widths(rows, lower):
+    counts = []
+    for bits in ((2, 4), (2, 4, 8, 16), (2, 3, 4, 6, 8, 12, 16)):
+        given, grad = arguments((rows, 20), True, [1.0] * len(bits), bits), torch.ones(rows, 20)
+        for function in (eager.forward, functools.partial(eager.backward, grad)):
+            function(*given, **lower)  # makes the constants, which are kept
+        with Operations() as operations:
+            eager.forward(*given, **lower)
+            eager.backward(grad, *given, **lower)
+        counts.append(operations.count)
+    assert len(set(counts)) == 1
+    assert counts[0] <= 75
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("place", [0, 1, 2, 3])  # below, inside and above the range, and the range itself
+@pytest.mark.parametrize("signed", [True, False])
+@pytest.mark.parametrize("sums_needed", [True, False])
+def test_numbers_that_are_not_finite_give_what_the_definition_gives(value, place, signed, sums_needed):
+    values = [-3.0, 0.2, 3.0]
+    gates, bits, beta = torch.tensor([0.5, 1.0, 0.7]), (2, 4, 32), torch.tensor([[1.0], [2.0]])
+    for rows in (1, 2):
+        x, grad = torch.tensor([values] * rows), torch.ones(rows, 3)
+        spoiled = [(x, grad, torch.full_like(beta, value))]
+        if place < 3:
+            bad_x, bad_grad = x.clone(), grad.clone()
+            bad_x[-1, place], bad_grad[-1, place] = value, value
+            spoiled = [(bad_x, grad, beta), (x, bad_grad, beta), (bad_x, bad_grad, beta)]
+        for own_x, own_grad, own_beta in spoiled:
+            given = (own_grad, own_x, own_beta[:rows], gates, signed, bits, sums_needed)
+            for own, right in zip(eager.backward(*given), reference.backward(*given), strict=True):
+                assert (own is None) == (right is None)
+                if right is not None:
+                    torch.testing.assert_close(own, right, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+def test_sums_over_large_blocks_are_as_exact_as_those_of_the_definition():
+    bits = (2, 4, 8, 16)
+    x, beta, gates, signed, _ = arguments((1, 2**16), True, [1.0, 0.8, 0.9, 0.7], bits)
+    grad = torch.randn(1, 2**16, generator=torch.Generator().manual_seed(1))
+    exact = reference.backward(grad.double(), x.double(), beta, gates, signed, bits)
+    errors = [
+        [(own.double() - right).abs() for own, right in zip(found[1:3], exact[1:3], strict=True)]
+        for found in (module.backward(grad, x, beta, gates, signed, bits) for module in (eager, reference))
+    ]
+    steps = torch.tensor([1.0, *(2.0 / (2**width - 1) for width in bits[:-1])])
+    for own, definition, unit in zip(*errors, (torch.tensor(1.0), steps), strict=True):
+        assert (own <= 4 * definition + 1e-7 * grad.norm() * unit).all()
+
+
+def test_threads_do_not_disturb_each_other():
+    given = [arguments((1, size), True, [1.0, 0.8, 0.9, 0.7, 0.5], WIDTHS[0]) for size in (3000, 40_000)] * 20
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda one: eager.backward(one[0], *one), given))
+    for one, found in zip(given, together, strict=True):
+        for own, right in zip(found, eager.backward(one[0], *one), strict=True):
+            assert own is right is None or torch.equal(own, right)

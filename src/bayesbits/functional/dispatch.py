@@ -121,6 +121,8 @@ def _is_dense(x: Tensor) -> bool:
 
 def _dense(x: Tensor, rows: int) -> Tensor:
     """x, or a copy of it, without gaps in memory and, where there are several ranges, with axis 0 outermost."""
+    if x.is_contiguous():
+        return x
     if not _is_dense(x):
         x = x.clone()
     return x.contiguous() if rows > 1 and x.stride(0) * rows != x.numel() else x

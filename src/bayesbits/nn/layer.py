@@ -152,7 +152,8 @@ class AttachedLayer(nn.Module):
 
         None where the bias is not an integer. Groups of a transposed convolution share one grid.
         """
-        step, bias = self._input_step(), self.deployed_bias()
+        step = self._input_step()
+        bias = None if step is None else self.deployed_bias()
         if step is None or bias is None:
             return None
         wider = widening(bias, step, self._steps_of_ranges())
