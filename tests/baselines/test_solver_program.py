@@ -19,6 +19,7 @@ from bayesbits.compression.planning import make_plan
 from tests.compression import gate_networks
 from tests.compression.test_projection import LIMITS, PARTS, budget_between, check_plan
 from tests.latency_tables import made_up_table
+from tests.nn.recurrent import compressed
 
 
 class Shared(nn.Module):
@@ -201,3 +202,18 @@ def test_the_bytes_of_tables_are_part_of_the_program():
         plan = WidthProgram(compressor.attachment, bb.Budget(weight_bytes=limit)).solve(scores)
         assert (plan.bits["0.weight"], plan.bits["1.weight"]) == (table, layer), limit
         assert compressor.cost(plan).weight_bytes <= limit
+
+
+def test_the_bit_operations_of_recurrent_weights_are_part_of_the_program():
+    compressor = compressed(nn.GRU, spec={"bits": (2, 4, 8), "prune": False, "rules": {"mix": {"bits": 8}}})
+    names = ("cell.weight_ih_l0", "cell.weight_hh_l0")
+    scores = {names[0]: {2: 9.0, 4: 3.0, 8: 0.0}, names[1]: {2: 4.0, 4: 1.0, 8: 0.0}}
+    choices = [dict(zip(names, both, strict=True)) for both in product((2, 4, 8), (2, 4, 8))]
+    uniform = {**bb.Plan.uniform(compressor.topology, 8, 8).bits, "head.weight": 2, "head.input": 2}
+    costs = {tuple(one.values()): compressor.cost(bb.Plan({**uniform, **one})) for one in choices}
+    for limit in sorted(cost.bops for cost in costs.values()):
+        plan = WidthProgram(compressor.attachment, bb.Budget(bops=limit)).solve(scores)
+        allowed = [both for both, cost in costs.items() if cost.bops <= limit]
+        best = min(scores[names[0]][one] + scores[names[1]][other] for one, other in allowed)
+        assert sum(scores[name][plan.bits[name]] for name in names) == best
+        assert compressor.cost(plan).bops <= limit

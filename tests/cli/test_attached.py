@@ -9,6 +9,7 @@ from torch import nn
 import bayesbits as bb
 from bayesbits.cli.attached import attached_rows
 from tests.deploy.tables import Encoder, tokens
+from tests.nn.recurrent import Sequences, inputs
 from tests.report.made_runs import ENCODER, network
 
 
@@ -40,6 +41,11 @@ def test_outputs_of_convolutions_in_front_of_float_operations_have_a_row():
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.SiLU(), nn.Conv2d(4, 2, 1))
     rows = attached_rows(bb.trace(model, torch.zeros(1, 3, 4, 4)), bb.Spec.for_backend("onnxruntime"))
     assert ("outputs of convolutions", "1", "8, fixed", "0.output") in rows
+
+
+def test_weights_of_recurrent_layers_have_a_row():
+    rows = attached_rows(bb.trace(Sequences(num_layers=2), inputs()), bb.Spec(bits=(2, 8)))
+    assert ("weights of recurrent layers", "4", "2 or 8, learned", "cell.weight_ih_l0") in rows
 
 
 def test_widths_say_how_they_come_about():

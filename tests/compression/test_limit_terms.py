@@ -10,6 +10,7 @@ from bayesbits.compression.limit_terms import LimitTerms
 from bayesbits.compression.planning import make_plan
 from bayesbits.cost.latency import MOST_SAVED
 from tests.compression.limit_networks import compressor, random_table
+from tests.nn.recurrent import compressed
 
 
 @pytest.mark.parametrize(("number", "kept"), [(0, {}), (1, {}), (1, {"first": (0, 2)})])
@@ -41,3 +42,14 @@ def test_one_width_of_each_kind_is_a_choice():
     assert terms.choices["middle.weight"] == (2, 16, 32)
     assert terms.choices["first.weight"] == (8,)
     assert np.array_equal(terms.rest, [0.0, 0.0])
+
+
+def test_weights_of_recurrent_layers_count_at_their_narrowest_width():
+    attachment = compressed(spec={"bits": (2, 8), "prune": False}).attachment
+    budget = bb.Budget(relative_bops=3.0, bops=500, weight_bytes=80)
+    terms = LimitTerms.of(attachment, budget, bb.Plan.uniform(attachment.topology, 8, 8))
+    assert terms.choices["cell.weight_hh_l0"] == (2,)
+    bits = {name: own[0] for name, own in terms.choices.items()}
+    cost = attachment.cost_model.count(make_plan(attachment, bits, {}))
+    expected = [cost.relative_bops / 3.0, cost.bops / 500, cost.weight_bytes / 80]
+    assert terms.costs(dict.fromkeys(terms.choices, 0)) == pytest.approx(expected)

@@ -15,6 +15,7 @@ from bayesbits.compression.smallest_plan import fastest_plan, smallest_plan
 from tests.compression.gate_networks import compressors, set_logits
 from tests.graph.heads import heads, inputs
 from tests.latency_tables import made_up_table
+from tests.nn.recurrent import compressed
 
 LIMITS = (
     ("relative_bops",), ("bops",), ("weight_bytes",), ("relative_bops", "weight_bytes"), ("bops", "weight_bytes"),
@@ -266,6 +267,21 @@ def test_a_budget_of_bytes_narrows_tables_and_one_of_bit_operations_does_not():
     assert compressor.cost().weight_bytes <= 140
     with pytest.raises(bb.BudgetError, match=r"Most of it is 0 \(77%: 2 bits\)"):
         compressor.project(bb.Budget(weight_bytes=20))
+
+
+def test_a_budget_of_bit_operations_or_bytes_narrows_the_weights_of_recurrent_layers():
+    compressor = compressed(torch.nn.GRU, spec={"bits": (2, 4, 8), "prune": False})
+    most = compressor.cost().relative_bops
+    rest = sum(entry.bops for entry in compressor.cost().layers) / compressor.cost().bops
+    for part in (rest + 0.9 * (1 - rest), rest + 0.3 * (1 - rest)):
+        plan = compressor.project(bb.Budget(relative_bops=part * most))
+        assert compressor.cost(plan).relative_bops <= part * most
+        assert min(plan.bits[name] for name in compressor.topology.table_tensors) < 8
+    smaller = compressed(torch.nn.GRU, spec={"bits": (2, 4, 8), "prune": False})
+    plan = smaller.project(bb.Budget(weight_bytes=0.8 * smaller.cost().weight_bytes))
+    assert min(plan.bits[name] for name in smaller.topology.table_tensors) < 8
+    with pytest.raises(bb.BudgetError, match=r"Most of it is cell.weight_hh_l0 \(\d+%: 2 bits\), cell.weight_ih_l0"):
+        smaller.project(bb.Budget(relative_bops=0.1))
 
 
 def test_a_budget_removes_whole_heads_those_with_the_smallest_logits_first():

@@ -426,3 +426,41 @@ def test_products_are_charged_for_the_heads_that_are_left(products: bool) -> Non
     expected.backward()
     assert on.grad is not None
     assert on.grad.sum().item() == pytest.approx(whole.relative_bops)
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer between two linear ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.cell, self.head = nn.Linear(4, 4), nn.GRU(4, 3), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.cell(self.first(x))[0])
+
+
+def test_a_weight_of_a_recurrent_layer_costs_its_macs_times_its_bits_times_32():
+    topology = trace(Recurrent(), torch.zeros(5, 2, 4))
+    uniform = Plan.uniform(topology, 8, 8).bits
+    plan = Plan({**uniform, "cell.weight_ih_l0": 2, "cell.weight_hh_l0": 4})
+    model = CostModel(topology)
+    cost = model.count(plan)
+    rows, first, head = 5 * 2, 16, 6
+    bops = rows * ((first + head) * 64 + 36 * 2 * 32 + 27 * 4 * 32)
+    assert (cost.macs, cost.bops) == (rows * (first + head + 36 + 27), bops)
+    assert cost.unsupported_macs == 0
+    assert cost.relative_bops == pytest.approx(100 * bops / (cost.macs * 1024))
+    ih, hh = cost.tables
+    assert (ih.name, ih.bits, ih.macs, ih.bops, ih.weight_bytes) == ("cell.weight_ih_l0", 2, 360, 360 * 64, 9)
+    assert (hh.bits, hh.macs, hh.bops, hh.parameters) == (4, 270, 270 * 128, 27)
+    assert hh.share == pytest.approx(100 * hh.bops / bops)
+    assert sum(part.share for part in cost.parts) == pytest.approx(100)
+    widths = {name: torch.tensor(float(bits), dtype=torch.float64) for name, bits in plan.bits.items()}
+    assert model.relative_bops(widths, {}).item() == pytest.approx(cost.relative_bops)
+    row = next(line.split() for line in str(cost).splitlines() if "weight_hh" in line)
+    assert row == ["cell.weight_hh_l0", "270", "4", "32", f"{hh.share:.2f}", "14", "27"]
+    unnamed = {name: bits for name, bits in plan.bits.items() if name != "cell.weight_hh_l0"}
+    assert model.count(Plan(unnamed)).bops == bops + 270 * 32 * 28, "a plan that does not name it: float"
+    del widths["cell.weight_hh_l0"]
+    assert model.relative_bops(widths, {}).item() == pytest.approx(model.count(Plan(unnamed)).relative_bops)
+    assert model.dense().relative_bops == pytest.approx(100)

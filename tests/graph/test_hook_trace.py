@@ -109,3 +109,26 @@ def test_where_all_weights_are_computed_the_network_is_refused_with_the_way_out(
     for name in ("first", "twin", "last"):
         nn.utils.parametrize.remove_parametrizations(model.get_submodule(name), "weight")
     assert len(trace(model, ROWS).layers) == 3
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_recurrent_layers_are_listed_with_their_macs_and_a_way_out(kind: Any) -> None:
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.head = kind(4, 3, batch_first=True), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+            return self.head(self.cell(packed)[1][0]) if kind is nn.LSTM else self.head(self.cell(input=packed)[1])
+
+    inputs = torch.randn(2, 5, 4), torch.tensor([5, 3])
+    topology = trace(Packed(), inputs)
+    whole, cell = topology.unsupported
+    rows = 12 if kind is nn.LSTM else 9
+    assert (cell.name, cell.what, cell.macs) == ("cell", kind.__name__, (5 + 3) * rows * (4 + 3))
+    assert "PackedSequence" in cell.reason
+    assert (whole.what, whole.macs) == ("untraced network", 0)
+    with pytest.warns(UserWarning, match=rf"of the MACs stay in float .*: cell \({kind.__name__}, 9"):
+        compressor = bb.attach(Packed(), inputs, bb.Spec(bits=(4, 8)))
+    assert set(compressor.attachment.quantizers) == {"head.weight", "head.input"}

@@ -15,6 +15,7 @@ from bayesbits.recipes.result import layer_rows, method_of, result_of_run
 from bayesbits.training.metrics import MetricsLog
 from tests.deploy.tables import fixed_words
 from tests.graph.attention import attention, examples
+from tests.nn.recurrent import compressed
 
 RECIPE = recipes.Recipe("mine", recipes.DataConfig("digits"), recipes.ModelConfig("lenet5"), seed=3)
 SCORES = (Score("accuracy", 97.5, 98.0, "%", True),)
@@ -109,6 +110,17 @@ def test_tables_of_embeddings_have_a_row_with_bits_and_bytes():
     assert all(row.keys() == rows[0].keys() for row in rows)
     assert [(row["weight_bits"], row["activation_bits"]) for row in rows] == [(8, 8), (4, None), (4, None)]
     assert sum(row["weight_bytes"] for row in rows) == sum(entry.weight_bytes for entry in (*cost.layers, *cost.tables))
+
+
+def test_weights_of_recurrent_layers_have_a_row_with_macs_and_float_activations():
+    compressor = compressed(spec={"bits": (4,)})
+    rows = layer_rows(compressor.cost(), compressor.topology)
+    assert [(row["name"], row["activation_bits"]) for row in rows[2:]] == [
+        ("cell.weight_ih_l0", 32),
+        ("cell.weight_hh_l0", 32),
+    ]
+    assert sum(row["macs"] for row in rows) == compressor.topology.macs
+    assert sum(row["share"] for row in rows) == pytest.approx(100)
 
 
 def test_a_latency_that_was_measured_on_another_processor_is_called_so(result):

@@ -41,6 +41,17 @@ def test_tables_of_embeddings_follow_the_layers(run):
     assert page_tables.remainder(replace(run, cost=cost)) == ("10", "87.0%", "20")
 
 
+def test_weights_of_recurrent_layers_have_macs_and_read_float_activations(run):
+    tables = (Table("cell.weight_ih_l0", "cell.weight_ih_l0", 6, 3, ("cell",), "recurrent", 90),)
+    cost = CostModel(replace(run.topology, tables=tables)).count(
+        replace(run.plan, bits={**run.plan.bits, "cell.weight_ih_l0": 4})
+    )
+    row = layers(replace(run, cost=cost))[2]
+    share = f"{100 * 11520 / (11776 + 11520):.1f}%"
+    name = "cell.weight_ih_l0"
+    assert [cell.text for cell in row] == ["3", name, "4", "float", "", "", "90", share, "9", ""]
+
+
 def test_layers_without_statistics_have_no_error_and_are_sorted_last(run):
     last = layers(replace(run, statistics=None))[0][-1]
     assert (last.text, last.value) == ("", 1e9)

@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 
 from bayesbits.cost import CostModel
+from bayesbits.graph.trace import trace
 from bayesbits.records.plan import Plan
 from bayesbits.report.network_graph import ADDITION, LAYER, PRODUCT, TABLE, Node
 from bayesbits.report.network_words import Description, describe, layer_words
+from tests.nn.recurrent import Sequences, inputs
 from tests.report.made_runs import ENCODER, network
 from tests.report.runs import topology
 
@@ -42,6 +44,17 @@ def test_costs_are_those_of_the_plan(encoder):
     layer = describe(encoder, Node(LAYER, "up"), cost)
     assert layer.costs.startswith("3,072 MACs, 98,304 BOPs, 384 bytes; 16 of 16 channels in, 32 of 32 out")
     assert layer.kept == (32, 32)
+
+
+def test_a_weight_of_a_recurrent_layer_has_a_share():
+    recurrent = trace(Sequences(), inputs(1))
+    plan = Plan({**Plan.uniform(recurrent, 4, 8).bits, "cell.weight_hh_l0": 2})
+    cost = CostModel(recurrent).count(plan)
+    found = describe(recurrent, Node(TABLE, "cell.weight_hh_l0"), cost)
+    assert found.words == "recurrent weight, 24 x 6"
+    assert found.costs == "432 MACs, 27,648 BOPs, 36 bytes; activations are float."
+    assert found.share == pytest.approx(100 * 27648 / cost.bops)
+    assert describe(recurrent, Node(TABLE, "cell.weight_hh_l0"), None).costs == ""
 
 
 def test_without_a_plan_there_are_no_costs(encoder):

@@ -1,12 +1,14 @@
 """Private names of torch: one file names them all, and what it does without those that may go."""
 
 import ast
+import copy
 import re
 import types
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import bayesbits
 from bayesbits.utils import torch_private
@@ -188,3 +190,19 @@ def test_torchs_table_of_onnx_translations_is_built_once_and_every_export_has_a_
     monkeypatch.delattr(ONNXRegistry, "from_torchlib")
     with torch_private.keep_onnx_translations():
         assert not hasattr(ONNXRegistry, "from_torchlib")
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_a_recurrent_layer_computes_with_given_weights_and_stays_as_it_is(kind):
+    layer, other, x = kind(3, 4, bidirectional=True), kind(3, 4, bidirectional=True), torch.randn(2, 1, 3)
+    before = layer(x)[0]
+    names = ("weight_hh_l0", "weight_ih_l0_reverse")
+    expected = copy.deepcopy(layer)
+    expected.load_state_dict({**layer.state_dict(), **{name: other.state_dict()[name] for name in names}})
+    given = torch_private.with_recurrent_weights(layer, kind, {name: 1 * getattr(other, name) for name in names})
+    assert type(given) is kind
+    assert torch.equal(given(x)[0], expected(x)[0])
+    given(x)[0].sum().backward()
+    assert other.weight_hh_l0.grad is not None
+    assert layer.weight_hh_l0.grad is None
+    assert torch.equal(layer(x)[0], before)

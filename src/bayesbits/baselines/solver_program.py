@@ -10,8 +10,9 @@
 
 x[t, b] is 1 where the tensor t has b bits, and 0 elsewhere. Bit operations are products of two widths, so that every
 layer has a y for each pair of widths, which is then the product of two x and needs no bounds of its own: tensors that
-layers share couple their pairs. cost[t, b] are the bytes of tables of embeddings. All costs are those that
-`CostModel.count` counts, for a layer those of plans with the widths of each pair.
+layers share couple their pairs. cost[t, b] are the bytes of tables of embeddings and of weights of recurrent layers, or
+the bit operations of the latter. All costs are those that `CostModel.count` counts, for a layer those of plans with the
+widths of each pair.
 
 Predicted milliseconds also depend on whether the tensor that a layer emits has more than 8 bits: y then has this as a
 third index, with equations like those of the two widths. cost[t, b] is what an activation adds to the overhead. The
@@ -37,6 +38,7 @@ from bayesbits.cost.latency_parts import LatencyParts
 from bayesbits.cost.size import packed_bytes
 from bayesbits.records.latency_table import NARROW_BITS
 from bayesbits.records.plan import FLOAT_BITS, Plan
+from bayesbits.records.topology import Table
 from bayesbits.utils.optional_packages import require_packages
 
 Scores = Mapping[str, Mapping[int, float]]
@@ -203,11 +205,15 @@ class WidthProgram:
         name = "bops" if limit == "relative_bops" else limit
         unit = self.attachment.cost_model.dense().bops / 100 if limit == "relative_bops" else 1.0
         columns = self._structure[0]
-        tables = self.attachment.topology.table_tensors if limit == "weight_bytes" else {}
-        bytes_of = [packed_bytes(tables[name].elements, bits) if name in tables else 0 for name, bits in columns]
+        tables = self.attachment.topology.table_tensors
+
+        def of_table(table: Table, bits: int) -> int:
+            return packed_bytes(table.elements, bits) if name == "weight_bytes" else table.macs * bits * FLOAT_BITS
+
+        alone = [of_table(tables[tensor], bits) if tensor in tables else 0 for tensor, bits in columns]
         row = [_parts(self._counted[number, choice[0], choice[1]], name)[number] for number, choice in self._products]
         cost = next(iter(self._counted.values()))
-        return np.array([*bytes_of, *row], dtype=float) / unit, (getattr(cost, name) - sum(_parts(cost, name))) / unit
+        return np.array([*alone, *row], dtype=float) / unit, (getattr(cost, name) - sum(_parts(cost, name))) / unit
 
     def _latencies(self) -> list[tuple[np.ndarray, float]]:
         """The same for milliseconds, of the two sums of which the larger one counts."""

@@ -7,7 +7,7 @@ from rich.table import Table
 from bayesbits.compression.search_space import SearchSpace, find_search_space
 from bayesbits.compression.spec import Spec
 from bayesbits.records.plan import FLOAT_BITS
-from bayesbits.records.topology import Topology
+from bayesbits.records.topology import RECURRENT, Topology
 
 
 def attached_table(topology: Topology, spec: Spec) -> Table:
@@ -40,7 +40,8 @@ def _kind(topology: Topology, tensor: str) -> str:
     if tensor in topology.weight_tensors:
         return "weights"
     if tensor in topology.table_tensors:
-        return "tables of embeddings"
+        recurrent = topology.table_tensors[tensor].kind == RECURRENT
+        return "weights of recurrent layers" if recurrent else "tables of embeddings"
     if tensor in topology.product_tensors:
         return "operands of products"
     if tensor in topology.sigmoids:

@@ -25,7 +25,7 @@ from bayesbits.recipes.result import layer_rows
 from bayesbits.recipes.run_folder import PLAN, RESULT, TOPOLOGY, unfinished
 from bayesbits.recipes.toml import options_from
 from bayesbits.records.plan import Plan
-from bayesbits.records.topology import Layer, Topology
+from bayesbits.records.topology import EMBEDDING, RECURRENT, Layer, Topology
 from bayesbits.report.formatting import format_bytes, format_count
 from bayesbits.report.layer_table import parts
 from bayesbits.utils.batches import call_model
@@ -117,7 +117,8 @@ def _rows(topology: Topology) -> list[tuple[str, str, tuple[int, ...], int, str]
         for layer in topology.layers
     ]
     rows += [(product.name, "product", (), product.macs, "") for product in topology.products]
-    return rows + [(table.name, "table", (table.rows, table.columns), 0, "") for table in topology.tables]
+    kinds = {EMBEDDING: "table", RECURRENT: "recurrent"}
+    return rows + [(one.name, kinds[one.kind], (one.rows, one.columns), one.macs, "") for one in topology.tables]
 
 
 def _wide(topology: Topology, names: Sequence[str]) -> Table:

@@ -2,8 +2,8 @@
 
 The steps, in the order of the calls below: `graph.trace` reads its topology, `compression.attachment` makes
 quantizers and gates for it, and the classes of its layers, batch norms, outputs and root are exchanged for ones that
-use them (`nn.layer`, `nn.weight_product`, `nn.table`, `nn.batch_norm`, `nn.quantized_output`, `nn.network`). Finally
-every weight gets its range.
+use them (`nn.layer`, `nn.weight_product`, `nn.table`, `nn.recurrent`, `nn.batch_norm`, `nn.quantized_output`,
+`nn.network`). Finally every weight gets its range.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,9 +29,10 @@ from bayesbits.nn.class_exchange import AttachedModule
 from bayesbits.nn.layer import AttachedLayer, LayerParts, attach_layer
 from bayesbits.nn.network import NAME, attach_to_network
 from bayesbits.nn.quantized_output import Output, attach_output
-from bayesbits.nn.table import TableParts, attach_table
+from bayesbits.nn.recurrent import AttachedRecurrent
+from bayesbits.nn.table import AttachedEmbedding, attach_table
 from bayesbits.nn.weight_product import ProductSource, attach_activation_product, attach_product
-from bayesbits.records.topology import Layer
+from bayesbits.records.topology import RECURRENT, Layer
 from bayesbits.utils.torch_private import BatchNorm, is_compiled
 
 
@@ -41,8 +42,9 @@ def attach(model: nn.Module, example_inputs: Any, spec: Spec | None = None) -> C
     The network keeps its structure, its parameters and their names; it computes with quantized weights and activations
     from now on, as soon as `Compressor.calibrate` has set the ranges. Where attaching fails, the network is left as it
     was. A layer is every convolution, linear layer or matrix product with a weight that is a parameter or is computed
-    from parameters alone, whatever calls it. A warning says where more than 5% of the multiply-accumulates stay in
-    float, another one names operations that are none of torch's own: with them a network cannot be saved or exported.
+    from parameters alone, whatever calls it. Of recurrent layers and embeddings only the weights are quantized.
+    A warning says where more than 5% of the multiply-accumulates stay in float, another one names operations that are
+    none of torch's own: with them a network cannot be saved or exported.
 
     Args:
         model: The float network, not compiled.
@@ -122,7 +124,9 @@ def _attach_to_modules(model: nn.Module, attachment: Attachment, found: Mapping[
             _attach(model, layer.name, LayerParts(), source)
     for tensor, table in attachment.topology.table_tensors.items():
         for name in table.modules if tensor in attachment.quantizers else ():
-            attach_table(model.get_submodule(name), TableParts(attachment.quantizers[tensor], attachment.calibration))
+            module, quantizer = model.get_submodule(name), attachment.quantizers[tensor]
+            mixin = AttachedRecurrent if table.kind == RECURRENT else AttachedEmbedding
+            attach_table(module, table.attribute, quantizer, attachment.calibration, mixin)
     for tensor, name in attachment.topology.operand_tensors.items():
         if tensor in attachment.quantizers:
             output = Output(attachment.quantizers[tensor], name, attachment.calibration)

@@ -35,13 +35,13 @@ from bayesbits.nn.table import AttachedTable
 from bayesbits.nn.weight_product import attached_activation_products, attached_products
 from bayesbits.records.latency_table import LatencyTable
 from bayesbits.records.plan import FLOAT_BITS
-from bayesbits.records.topology import ChannelGroup, Layer, Topology
+from bayesbits.records.topology import EMBEDDING, ChannelGroup, Layer, Topology
 from bayesbits.utils.batches import split_inputs
 from bayesbits.utils.torch_private import tree_map_only
 
 LONG_ROW = 64
-"""From so many columns on, every row of a table has a range of its own in any case: its step is half a bit for each
-weight at most, no kernel is slower for it, and one range for the rows of all words is far too coarse."""
+"""From so many columns on, every row of a table of embeddings has a range of its own in any case: its step is half a
+bit for each weight at most, no kernel is slower for it, and one range for the rows of all words is far too coarse."""
 
 
 class Attachment(NetworkQuantizers):
@@ -131,7 +131,8 @@ def check_intact(model: nn.Module, attachment: Attachment) -> None:
     for tensor, table in topology.table_tensors.items():
         for name in table.modules if tensor in quantizers else ():
             module = modules.get(name)
-            if not isinstance(module, AttachedTable) or module.bayesbits_table.quantizer is not quantizers[tensor]:
+            attached = module.bayesbits_table.quantizers if isinstance(module, AttachedTable) else {}
+            if attached.get(table.attribute) is not quantizers[tensor]:
                 raise _replaced(name)
     multiplied = attached_activation_products(model)
     for product in topology.products:
@@ -202,7 +203,7 @@ def _gated_quantizer(
     if layer is not None and spec.group_size is not None and layer.kind == "linear":
         rows = layer.weight_shape[0] * group_count(layer.weight_shape[1], spec.group_size)
     table = topology.table_tensors.get(tensor)
-    if table is not None and (spec.per_channel_weights or table.columns >= LONG_ROW):
+    if table is not None and (spec.per_channel_weights or (table.kind == EMBEDDING and table.columns >= LONG_ROW)):
         rows = table.rows
     stored = tensor in topology.parameter_tensors
     return GatedQuantizer(

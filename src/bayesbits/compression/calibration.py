@@ -164,12 +164,11 @@ def calibrate_weights(
     model: nn.Module, attachment: Attachment, method: str = "minmax", reference_bits: int | None = 8
 ) -> None:
     """Set the ranges of all weights and tables from the weights as they are deployed, batch norms folded."""
-    for parameter, table in attachment.topology.table_tensors.items():
+    for parameter in attachment.topology.table_tensors:
         quantizer = attachment.quantizers.get(parameter)
         if quantizer is not None:
-            weight = model.get_submodule(table.name).weight
-            assert isinstance(weight, Tensor)
-            calibrate_weight(quantizer, weight.detach(), parameter, method=method, reference_bits=reference_bits)
+            weight = model.get_parameter(parameter).detach()
+            calibrate_weight(quantizer, weight, parameter, method=method, reference_bits=reference_bits)
     for parameter, layers in attachment.topology.weight_tensors.items():
         quantizer = attachment.quantizers.get(parameter)
         if quantizer is not None:

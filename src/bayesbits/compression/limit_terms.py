@@ -58,8 +58,9 @@ class LimitTerms:
     def of(cls, attachment: Attachment, budget: Budget, plan: Plan) -> LimitTerms:
         """With the channels of a plan."""
         choices = width_choices(attachment, plan)
-        tables = attachment.topology.table_tensors  # which take no time
+        tables = attachment.topology.table_tensors  # which take no time: the narrowest width is best
         choices = {name: own[:1] if name in tables else own for name, own in choices.items()}
+        plan = replace(plan, bits={**plan.bits, **{name: choices[name][0] for name in tables if name in choices}})
         sums: list[_Sum] = []
         for name, limit in budget.limits.items():
             if name == "latency_ms":

@@ -8,6 +8,7 @@ on. A width is in use where its gate and all narrower ones are on. A penalty cha
 MACs_k are those of the layers that use a weight, or of all layers that read an activation. An operand of a residual
 addition that learns is charged with the MACs of the layer whose output it is (after its batch norm, if it has one), or
 with the layers' mean MACs where no layer is known. A table of embeddings has none: only bytes are charged for it.
+A weight of a recurrent layer has its own.
 
 The first gate. For the weight of a layer with a `ChannelGate` it is the gate of each channel: q_1k is the mean over
 the channels, and so is the charge. Tied layers are averaged by their MACs. Otherwise it is the quantizer's own; where
@@ -227,5 +228,5 @@ def _mac_shares(topology: Topology) -> dict[str, float]:
     users = topology.weight_tensors | {activation.name: activation.consumers for activation in topology.activations}
     charged = {name: made_by.get(module, mean) for name, module in topology.operand_tensors.items()}
     charged |= {name: sum(macs[layer] for layer in layers) for name, layers in users.items()}
-    charged |= dict.fromkeys(topology.table_tensors, 0)
+    charged |= {name: table.macs for name, table in topology.table_tensors.items()}
     return {name: value / largest for name, value in charged.items()}

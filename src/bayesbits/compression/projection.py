@@ -34,6 +34,7 @@ from bayesbits.compression.smallest_plan import reachable_plan
 from bayesbits.functional.gates import HALF_LOGIT, THRESHOLD
 from bayesbits.nn import Quantizer
 from bayesbits.records.plan import Plan
+from bayesbits.records.topology import RECURRENT
 
 _DECISION_LOGIT = HALF_LOGIT - math.log(THRESHOLD / (1 - THRESHOLD))  # a gate is open above it
 _MARGIN = 1.0  # how far from there a gate's logit is put where the projection decides otherwise
@@ -265,12 +266,15 @@ def _width_of(name: str, quantizer: Quantizer, most_bits: int | None) -> _Width:
 
 
 def _limited_tensors(attachment: Attachment, budget: Budget) -> list[str]:
-    """The tensors whose widths a limit depends on: weights, tables where bytes are limited, activations where
-    bit operations or milliseconds are, and the operands of float operations where milliseconds are."""
+    """The tensors whose widths a limit depends on: weights, tables where bytes are limited, or bit operations of
+    recurrent layers, activations where bit operations or milliseconds are, and the operands of float operations where
+    milliseconds are."""
     topology, limits = attachment.topology, set(budget.limits)
     names = list(topology.weight_tensors)
-    if "weight_bytes" in limits:
-        names += topology.table_tensors
+    operations = bool(limits & {"bops", "relative_bops"})
+    for name, table in topology.table_tensors.items():
+        if "weight_bytes" in limits or (operations and table.kind == RECURRENT):
+            names.append(name)
     if limits != {"weight_bytes"}:
         names += [activation.name for activation in topology.activations]
     if "latency_ms" in limits:

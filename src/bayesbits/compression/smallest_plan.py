@@ -161,8 +161,8 @@ def _largest_parts(attachment: Attachment, cost: Cost, limit: str) -> str:
         (getattr(layer, name) / total, f"{layer.name or 'the only layer'} ({{:.0f}}%: {_reason(attachment, layer)})")
         for layer in cost.layers
     ]
-    if name == "weight_bytes":
-        parts += [(part.weight_bytes / total, f"{part.name} ({{:.0f}}%: {part.bits} bits)") for part in cost.tables]
+    if name != "latency_ms":
+        parts += [(getattr(part, name) / total, f"{part.name} ({{:.0f}}%: {part.bits} bits)") for part in cost.tables]
     if name == "bops":
         parts += [
             (one.bops / total, f"{one.name} ({{:.0f}}%: operands at {one.left_bits} and {one.right_bits} bits)")

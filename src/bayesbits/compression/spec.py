@@ -96,7 +96,7 @@ class Spec:
         output_bits: The width of the outputs of convolutions that float operations read (SiLU, GELU, a batch norm that
             cannot be folded): fixed, "learned", or None for no quantizer.
         per_channel_weights: Whether every output channel of a weight, and every row of a table of embeddings, has a
-            range of its own. Rows of 64 weights and more have one in any case.
+            range of its own. Rows of embeddings of 64 weights and more have one in any case.
         fold_batch_norm: Whether weights are rounded as they are deployed, with the factors of the batch norm behind
             their layer, where that can be folded. Not for methods that never do, as `bayesbits.methods` says.
         asymmetric_activations: Whether the range of an activation with values below zero has two ends of its own.
@@ -156,7 +156,7 @@ class Spec:
     no cost."""
     per_channel_weights: bool = False
     """Whether every output channel of a weight, and every row of a table of embeddings, has a range of its own. Rows of
-    64 weights and more have one in any case."""
+    embeddings of 64 weights and more have one in any case."""
     fold_batch_norm: bool = True
     """Whether weights are rounded as they are deployed, with the factors of the batch norm behind their layer: all
     output channels then share one grid after folding. Otherwise the weights themselves are rounded, and folding gives

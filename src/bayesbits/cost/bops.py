@@ -11,7 +11,7 @@ outputs of every layer are bundled, so that a step costs a gather, a few product
 by bundles.
 
 A product of two activations has MACs x the widths of both operands x the share of its heads that is present, where it
-is computed head by head; so has one in float, at 32 x 32 bits.
+is computed head by head; so has one in float, at 32 x 32 bits. A weight of a recurrent layer has MACs x its width x 32.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bayesbits.cost.latency import LatencyModel
 from bayesbits.cost.size import BIAS_BYTES, bias_elements, packed_bytes, weight_elements
 from bayesbits.records.latency_table import NARROW_BITS, ROUNDED_BITS, LatencyTable
 from bayesbits.records.plan import FLOAT_BITS, Plan
-from bayesbits.records.topology import Topology
+from bayesbits.records.topology import RECURRENT, Topology
 
 FLOAT_BOPS = FLOAT_BITS * FLOAT_BITS
 Convention = Literal["exact", "paper"]
@@ -90,6 +90,7 @@ class CostModel(nn.Module):
         self._gated = {layer.name: len(layer.out_channels) for layer in topology.layers if not layer.depthwise}
         self._float_bops = float(topology.macs * FLOAT_BOPS)
         self._operands = [(product.left, product.right) for product in topology.products]
+        self._recurrent = {name: table for name, table in topology.table_tensors.items() if table.kind == RECURRENT}
         for name, entries in (("product_macs", topology.products), ("unsupported_macs", topology.unsupported)):
             macs = torch.tensor([entry.macs for entry in entries], dtype=torch.int64)
             self.register_buffer(name, macs, persistent=False)
@@ -111,6 +112,8 @@ class CostModel(nn.Module):
             parts = self.present_parts(on, bops.dtype)
             bops = bops + FLOAT_BOPS * (self.unsupported_macs * parts[len(self._operands) :]).sum()
             bops = bops + self.product_bops(widths, parts).sum()
+        for name, table in self._recurrent.items():
+            bops = bops + table.macs * FLOAT_BITS * widths.get(name, FLOAT_BITS)
         return 100 * bops / self._float_bops
 
     def product_bops(self, widths: Mapping[str, Tensor], parts: Tensor) -> Tensor:
@@ -178,13 +181,16 @@ class CostModel(nn.Module):
         bops, products = self.layer_bops(widths, on).tolist(), self._count_products(widths, shares)
         entries = zip(self.topology.unsupported, shares[len(products) :], strict=True)
         unsupported = sum(round(entry.macs * share) for entry, share in entries)
-        total = sum(bops) + sum(product.bops for product in products) + unsupported * FLOAT_BOPS
+        tables = _count_tables(self.topology, plan)
+        of_tables = sum(table.bops for table in tables)
+        total = sum(bops) + sum(product.bops for product in products) + of_tables + unsupported * FLOAT_BOPS
         layers = self._count_layers(plan, inputs.tolist(), outputs.tolist(), bops, total)
         products = tuple(replace(product, share=100 * product.bops / total) for product in products)
+        tables = tuple(replace(table, share=100 * table.bops / total) for table in tables)
         latency = None
         if table is not None:
             layers, latency = self._count_latency(table, plan, layers, inputs, outputs)
-        other, tables = self.topology.other_parameters, _count_tables(self.topology, plan)
+        other = self.topology.other_parameters
         parts: tuple[LayerCost | TableCost | ProductCost, ...] = (*layers, *tables, *products)
         return Cost(
             macs=sum(part.macs for part in parts) + unsupported,
@@ -319,9 +325,10 @@ class CostModel(nn.Module):
 
 
 def _count_tables(topology: Topology, plan: Plan) -> tuple[TableCost, ...]:
-    """The bytes of every table; one that the plan does not name is float."""
+    """The cost of every table, whose share is not known yet; one that the plan does not name is float."""
     found = []
     for name, table in topology.table_tensors.items():
         bits = plan.bits.get(name, FLOAT_BITS)
-        found.append(TableCost(table.name, bits, packed_bytes(table.elements, bits), table.elements))
+        size, bops = packed_bytes(table.elements, bits), table.macs * bits * FLOAT_BITS
+        found.append(TableCost(table.name, bits, size, table.elements, table.macs, bops))
     return tuple(found)

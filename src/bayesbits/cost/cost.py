@@ -38,7 +38,7 @@ class LayerCost:
 
 @dataclass(frozen=True)
 class TableCost:
-    """The cost of one table of embeddings, which has no multiply-accumulates."""
+    """The cost of one table of embeddings, which has no multiply-accumulates, or of a weight of a recurrent layer."""
 
     name: str
     """The table's name."""
@@ -48,9 +48,12 @@ class TableCost:
     """Its packed codes."""
     parameters: int
     """Its elements."""
-    macs: ClassVar[int] = 0
-    bops: ClassVar[int] = 0
-    share: ClassVar[float] = 0.0
+    macs: int = 0
+    """The multiply-accumulates of a weight of a recurrent layer."""
+    bops: int = 0
+    """Its bit operations: MACs x bits x 32, as its activations are float."""
+    share: float = 0.0
+    """Its share of the network's bit operations, in percent."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class Cost:
             float.
         layers: The cost of every layer, in running order.
         latency_ms: The milliseconds of one call that a latency table predicts; None without a table.
-        tables: The cost of every table of embeddings.
+        tables: The cost of every table of embeddings, and of every weight of a recurrent layer.
         products: The cost of every product of two activations that can be quantized, in running order.
 
     Example::
@@ -127,7 +130,7 @@ class Cost:
     latency_ms: float | None = None
     """The milliseconds of one call that a latency table predicts; None without a table."""
     tables: tuple[TableCost, ...] = ()
-    """The cost of every table of embeddings."""
+    """The cost of every table of embeddings, and of every weight of a recurrent layer."""
     products: tuple[ProductCost, ...] = ()
     """The cost of every product of two activations that can be quantized, in running order."""
 
@@ -138,7 +141,7 @@ class Cost:
 
     @property
     def unsupported_macs(self) -> int:
-        """The multiply-accumulates outside of the layers and products, which stay in float."""
+        """The multiply-accumulates outside of layers, products and weights of recurrent layers, which stay in float."""
         return self.macs - sum(part.macs for part in self.parts)
 
     def __str__(self) -> str:
@@ -149,8 +152,8 @@ class Cost:
             for layer in self.layers
         ]
         rows += [
-            (table.name, "0", str(table.bits), "", "", "", f"{0:.2f}", f"{table.weight_bytes:,}")
-            + (f"{table.parameters:,}",)
+            (table.name, f"{table.macs:,}", str(table.bits), "32" if table.macs else "", "", "", f"{table.share:.2f}")
+            + (f"{table.weight_bytes:,}", f"{table.parameters:,}")
             for table in self.tables
         ]
         rows += [

@@ -16,15 +16,16 @@ from bayesbits.deploy.modules import (
     TABLES,
     Dequantize,
     FloatTensors,
-    Lookup,
     Quantize,
     make_layer,
     make_product,
+    make_table,
 )
 from bayesbits.deploy.signature import bind, example_call, to_stored_dtype
 from bayesbits.graph.symbolic_sizes import mark_sizes
 from bayesbits.records.dynamic_size import check_shapes, shapes_in_words
 from bayesbits.records.integer_network import IntegerNetwork
+from bayesbits.records.topology import RECURRENT
 from bayesbits.utils.naming import key_of
 from bayesbits.utils.tables import text_table
 from bayesbits.utils.torch_private import tree_map, tree_map_only
@@ -67,7 +68,7 @@ class DeployedNetwork(nn.Module):
         root.add_module(FLOATS, floats)
         layers = {key_of(layer.name): make_layer(integer, layer) for layer in integer.layers}
         root.add_module(LAYERS, nn.ModuleDict(layers))
-        tables = {key_of(table.name): Lookup(integer, table) for table in integer.tables}
+        tables = {key_of(table.name): make_table(integer, table) for table in integer.tables}
         root.add_module(TABLES, nn.ModuleDict(tables))
         products = {key_of(product.name): make_product(integer, product) for product in integer.products}
         root.add_module(PRODUCTS, nn.ModuleDict(products))
@@ -150,13 +151,14 @@ class DeployedNetwork(nn.Module):
             + (f"{product.macs:,}",)
             for product in self.integer.products
         ]
-        rows += [
-            (table.name, "lookup", f"{table.rows}x{table.columns}", str(table.bits), "indices", "float", "0")
-            for table in self.integer.tables
-        ]
-        table = text_table(header, rows, left=range(len(header)))
+        for table in self.integer.tables:
+            arithmetic, reads = ("float", "float") if table.kind == RECURRENT else ("lookup", "indices")
+            shape, bits = f"{table.rows}x{table.columns}", str(table.bits)
+            rows.append((table.name, arithmetic, shape, bits, reads, "float", f"{table.macs:,}"))
         counts = f"{self.parameter_count:,} parameters, {self.macs:,} MACs"
-        return "\n".join([table, counts, *self.shapes(), *self.integer.structure.notes])
+        return "\n".join(
+            [text_table(header, rows, left=range(len(header))), counts, *self.shapes(), *self.integer.structure.notes]
+        )
 
     def shapes(self) -> list[str]:
         """Lines about the shapes that the network takes: one for each input, and why a size is fixed."""

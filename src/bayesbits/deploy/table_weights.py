@@ -1,4 +1,4 @@
-"""The final weights of a table of embeddings: its codes with their steps."""
+"""The final weights of a table of embeddings, or of a matrix of a recurrent layer: its codes with their steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from torch import Tensor
 from bayesbits.compression.compressor import Compressor
 from bayesbits.deploy.layer_weights import LARGEST_CODED_BITS
 from bayesbits.functional.grid import INTEGER_BITS
-from bayesbits.nn.table import AttachedTable
 from bayesbits.records.integer_network import IntegerNetwork, IntegerTable
 
 
@@ -32,11 +31,10 @@ def read_tables(fixed: Compressor) -> dict[str, TableWeights]:
     """The tables of a network with its plan fixed, by name; those that stay in float are not there."""
     found = {}
     for parameter, table in fixed.topology.table_tensors.items():
-        module, quantizer = fixed.model.get_submodule(table.name), fixed.attachment.quantizers.get(parameter)
+        quantizer = fixed.attachment.quantizers.get(parameter)
         if quantizer is None or quantizer.mode == "off":
             continue
-        assert isinstance(module, AttachedTable)
-        bits, weight = quantizer.effective_bits(), module.weight.detach()
+        bits, weight = quantizer.effective_bits(), fixed.model.get_parameter(parameter).detach()
         if bits > LARGEST_CODED_BITS:
             tensors = {"weight": quantizer(weight)}
         else:

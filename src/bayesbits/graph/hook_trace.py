@@ -2,7 +2,7 @@
 
 Such a run sees the weighted layers, their MACs, and which of them read the same tensor. It does not see the operations
 between layers. So no batch norm is paired with a layer, no channel is removable, the output layers are not known, and
-all other MACs are one number; the topology says so.
+all other MACs but those of recurrent layers are one number; the topology says so.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils.hooks import RemovableHandle
 
-from bayesbits.cost.macs import MacCounter, layer_macs
+from bayesbits.cost.macs import MacCounter, layer_macs, recurrent_macs
 from bayesbits.graph.flat_network import returned_tensors
 from bayesbits.graph.layers import layer_kind, other_parameters, weight_of
 from bayesbits.graph.symbolic_sizes import in_users_code, in_words
@@ -28,6 +30,10 @@ COMPUTED_REASON = (
     'torch.nn.utils.parametrize.remove_parametrizations(module, "weight") makes it one'
 )
 REASON = "the network could not be traced, so the paths of its channels are not known"
+RECURRENT_REASON = (
+    "its weights stay in float, as torch.export cannot take the network; sequences of one length in place of a "
+    "PackedSequence often let it"
+)
 
 
 @dataclass
@@ -45,7 +51,8 @@ class _Seen:
 def trace_with_hooks(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Topology:
     """The topology of a network for which torch.export raised `error`; raises what the network itself raises."""
     parameters = {id(parameter): name for name, parameter in model.named_parameters()}
-    seen, macs = _run(model, args, kwargs)
+    recurrent = _Recurrent()
+    seen, macs = _run(model, args, kwargs, recurrent)
     names = [name for name, record in seen.items() if id(weight_of(record.module)) not in parameters]
     computed = {name: seen.pop(name) for name in names}  # weight and spectral norm compute it again in every run
     floats = [tensor for tensor in tensors_in((args, kwargs)) if tensor.is_floating_point()]
@@ -69,7 +76,8 @@ def trace_with_hooks(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
         shared_ranges=(),
         groups=tuple(groups),
         unsupported=(
-            _unsupported(error, macs - known),
+            _unsupported(error, macs - known - recurrent.counted),
+            *recurrent.entries.values(),
             *(Unsupported(name, COMPUTED, record.macs, COMPUTED_REASON) for name, record in computed.items()),
         ),
         output_layers=(),
@@ -78,12 +86,44 @@ def trace_with_hooks(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
     )
 
 
-def _run(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, _Seen], int]:
+@dataclass
+class _Recurrent:
+    """The recurrent layers, which hooks around their calls find."""
+
+    entries: dict[str, Unsupported] = field(default_factory=dict)
+    counted: int = 0
+    """How many of their MACs torch counts itself; some of its kernels it does not know."""
+
+    def watch(self, name: str, module: nn.RNNBase, counter: MacCounter) -> list[RemovableHandle]:
+        """Note the calls of a module."""
+        before: list[int] = []
+
+        def enter(module: nn.Module, args: Any) -> None:
+            before.append(counter.macs)
+
+        def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            (data,) = (*args, *kwargs.values())[:1]
+            matrices = [parameter.shape for parameter in module.parameters() if parameter.dim() == 2]
+            macs = recurrent_macs((data.data if isinstance(data, PackedSequence) else data).shape, matrices)
+            entry = self.entries.get(name)
+            macs += 0 if entry is None else entry.macs
+            self.entries[name] = Unsupported(name, type(module).__name__, macs, RECURRENT_REASON)
+            self.counted += counter.macs - before.pop()
+
+        return [module.register_forward_pre_hook(enter), module.register_forward_hook(leave, with_kwargs=True)]
+
+
+def _run(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], recurrent: _Recurrent
+) -> tuple[dict[str, _Seen], int]:
     """Run the network once in evaluation mode; returns its layers in running order, and all MACs that torch counts."""
     seen: dict[str, _Seen] = {}
     handles = []
+    counter = MacCounter()
     for name, module in model.named_modules():
         kind = layer_kind(module)
+        if isinstance(module, nn.RNNBase):
+            handles += recurrent.watch(name, module, counter)
         if kind is None:
             continue
 
@@ -103,7 +143,7 @@ def _run(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tup
             evaluation_mode(model),
             torch.random.fork_rng(devices=list(devices)),
             torch.no_grad(),
-            MacCounter() as counter,
+            counter,
         ):
             returned_tensors(model(*args, **kwargs))
     finally:

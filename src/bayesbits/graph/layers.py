@@ -27,7 +27,7 @@ KINDS: Mapping[type[nn.Module], str] = {
     nn.ConvTranspose3d: "conv_transpose",
 }
 BATCH_NORMS = ("batch_norm", "_native_batch_norm_legit_no_training", "native_batch_norm")
-RECURRENT = {
+RECURRENT_OPERATIONS = {
     "lstm": "LSTM",
     "lstm_cell": "LSTM",
     "gru": "GRU",
@@ -118,15 +118,15 @@ class FoundLayer:
 
 
 def other_parameters(
-    model: nn.Module, layers: Iterable[FoundLayer], modules: Iterable[str], used: Collection[str] | None = None
+    model: nn.Module, parameters: Iterable[str], modules: Iterable[str], used: Collection[str] | None = None
 ) -> int:
-    """The number of elements of parameters that belong neither to a layer nor to one of the modules named.
+    """The number of elements of parameters that are neither among those named nor belong to one of the modules named.
 
     `used` holds the names of the parameters that the network reads; None: they are not known, and all parameters count.
     """
     owners = [model.get_submodule(name) for name in modules]
     known = {id(parameter) for owner in owners for parameter in owner.parameters(recurse=False)}
-    known |= {id(model.get_parameter(name)) for layer in layers for name in layer.parameters}
+    known |= {id(model.get_parameter(name)) for name in parameters}
     return sum(
         parameter.numel()
         for name, parameter in model.named_parameters()
@@ -248,7 +248,7 @@ def find_unsupported(program: Program, layers: tuple[FoundLayer, ...]) -> dict[f
             continue
         what, reason = _describe(program, node)
         macs = _node_macs(node)
-        if macs or what in ("embedding", CUSTOM_OPERATION, *RECURRENT.values()):
+        if macs or what in ("embedding", CUSTOM_OPERATION, *RECURRENT_OPERATIONS.values()):
             found[node] = Unsupported(program.path(node) or node.name, what, macs, reason)
     return found
 
@@ -333,8 +333,11 @@ def _describe(program: Program, node: fx.Node) -> tuple[str, str]:
             "embedding",
             "a table of weights that stays in float: its rows are computed, or no parameter of the network",
         )
-    if name in RECURRENT:
-        return RECURRENT[name], "recurrent cells are not quantized"
+    if name in RECURRENT_OPERATIONS:
+        return (
+            RECURRENT_OPERATIONS[name],
+            "a cell that is called step by step; the weights of nn.LSTM, nn.GRU and nn.RNN can be quantized",
+        )
     if name in (*CONVOLUTIONS, "linear"):
         what = "functional linear" if name == "linear" else "functional convolution"
         return what, "its weight is computed from data, or it has a form that no layer has"
@@ -361,7 +364,7 @@ def _node_macs(node: fx.Node) -> int:
     if operation(node) == "scaled_dot_product_attention":  # torch counts it on some devices only
         query, key, value = (shape(used) for used in node.args[:3] if isinstance(used, fx.Node))
         return attention_macs(query, key, value)
-    if operation(node) in RECURRENT:
+    if operation(node) in RECURRENT_OPERATIONS:
         data, *others = (used for used in node.all_input_nodes if isinstance(used.meta["val"], Tensor))
         matrices = [shape(used) for used in others if used.op == "placeholder" and len(shape(used)) == 2]
         return recurrent_macs(shape(data), matrices)

@@ -12,17 +12,18 @@ from dataclasses import dataclass, replace
 from torch import fx, nn
 
 from bayesbits.graph.exported_program import Program, operation, shape
-from bayesbits.records.topology import Table, Unsupported
-
-EMBEDDING = "embedding"
+from bayesbits.records.topology import EMBEDDING, Table, Unsupported
 
 
 @dataclass(frozen=True)
 class FoundTable:
-    """A table, and the nodes that look rows of it up."""
+    """A table, and the nodes that read it."""
 
     table: Table
     calls: tuple[fx.Node, ...]
+    """The lookups, or the calls of the recurrent layer."""
+    weight: fx.Node
+    """The parameter."""
 
 
 def find_tables(
@@ -46,8 +47,10 @@ def find_tables(
                 )
         if obstacle is None:
             modules = tuple(dict.fromkeys(program.path(call) for call in calls))
-            rows, columns = shape(calls[0].all_input_nodes[0])
-            tables.append(FoundTable(Table(modules[0], parameter, rows, columns, modules), tuple(calls)))
+            weight = calls[0].all_input_nodes[0]
+            rows, columns = shape(weight)
+            table = Table(modules[0], parameter, rows, columns, modules)
+            tables.append(FoundTable(table, tuple(calls), weight))
     return tuple(tables), remaining
 
 
@@ -62,13 +65,13 @@ def _obstacle(program: Program, calls: Collection[fx.Node]) -> str | None:
         if type(module).forward is not nn.Embedding.forward:
             return f"{type(module).__name__} has a forward of its own"
     weights = {call.all_input_nodes[0] for call in calls}
-    for other in {user for weight in _all_nodes(program, weights) for user in weight.users} - set(calls):
+    for other in {user for weight in parameter_nodes(program, weights) for user in weight.users} - set(calls):
         where = program.path(other)
         return f"{f'{where} ({operation(other)})' if where else operation(other)} reads it, too, and is no lookup"
     return None
 
 
-def _all_nodes(program: Program, weights: Collection[fx.Node]) -> list[fx.Node]:
+def parameter_nodes(program: Program, weights: Collection[fx.Node]) -> list[fx.Node]:
     """All nodes of the parameters that these nodes stand for: a tied parameter may have several."""
     owned = {id(program.model.get_parameter(program.parameters[weight])) for weight in weights}
     return [node for node, name in program.parameters.items() if id(program.model.get_parameter(name)) in owned]

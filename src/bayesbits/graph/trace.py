@@ -33,6 +33,7 @@ from bayesbits.graph.emitted import (
 from bayesbits.graph.exported_program import Program, export, is_float, operation
 from bayesbits.graph.hook_trace import COMPUTED, trace_with_hooks
 from bayesbits.graph.layers import FoundLayer, find_layers, find_unsupported, layer_input, layer_kind, other_parameters
+from bayesbits.graph.recurrent import find_recurrent_weights
 from bayesbits.graph.residual import find_additions
 from bayesbits.graph.squeeze_excitation import find_squeeze_excitations
 from bayesbits.graph.tables import FoundTable, find_tables
@@ -120,7 +121,7 @@ def _check_layers(model: nn.Module, topology: Topology) -> None:
             f"{computed[0].reason}. And {topology.unsupported[0].reason}, which finds only layers with parameters"
         )
     found = [f"{entry.name or 'the network'} ({entry.what})" for entry in topology.unsupported]
-    others = ", ".join([*(f"{table.name} (embedding)" for table in topology.tables), *found])
+    others = ", ".join([*(f"{table.name} ({table.kind})" for table in topology.tables), *found])
     raise ValueError(
         f"no weighted layer of {name} runs for these inputs, so there is nothing to quantize; convolutions and "
         f"products with a matrix of parameters count. Found besides: {others or 'nothing'}"
@@ -145,11 +146,14 @@ def read(program: Program, *, activation_products: bool = False) -> Reading:
     found = find_layers(program)
     not_layers = find_unsupported(program, found)
     tables, unsupported = find_tables(program, not_layers)
+    recurrent, unsupported = find_recurrent_weights(program, unsupported)
+    tables = (*tables, *recurrent)
     products = find_activation_products(program, found, tables, unsupported) if activation_products else ()
     multiplied = {node for product in products for node in product.nodes}
     weighted = {call for layer in found for call in layer.calls} | {
         node for node, entry in unsupported.items() if entry.macs
     }
+    weighted |= {call for entry in recurrent for call in entry.calls}
     outputs = _output_layers(program, found, weighted)
     channels = follow_channels(program, found, not_layers, outputs)
     additions, missing, operands = find_additions(program, weighted, not_layers)
@@ -168,8 +172,8 @@ def read(program: Program, *, activation_products: bool = False) -> Reading:
         for name in reads.values()
     }
     layers = tuple(_layer(layer, channels, reads[layer.name]) for layer in found)
-    counted = [layer.norm for layer in found if layer.norm is not None]
-    counted += [name for entry in tables for name in entry.table.modules]
+    counted = [name for layer in found for name in layer.parameters] + [entry.table.parameter for entry in tables]
+    norms = [layer.norm for layer in found if layer.norm is not None]
     sources = sources_of(products, found, tables)
     topology = Topology(
         layers=layers,
@@ -191,7 +195,7 @@ def read(program: Program, *, activation_products: bool = False) -> Reading:
             *_unused_layers(program, found, unsupported),
         ),
         output_layers=outputs,
-        other_parameters=other_parameters(program.model, found, counted, _read_parameters(program)),
+        other_parameters=other_parameters(program.model, counted, norms, _read_parameters(program)),
         traced=True,
         products=tuple(
             Product(

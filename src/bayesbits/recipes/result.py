@@ -17,7 +17,7 @@ from bayesbits.recipes.process import Process, versions
 from bayesbits.recipes.recipe import Recipe
 from bayesbits.recipes.run_folder import METRICS, resume_command, write
 from bayesbits.recipes.verdict import verdict_of
-from bayesbits.records.plan import Plan
+from bayesbits.records.plan import FLOAT_BITS, Plan
 from bayesbits.records.topology import Topology
 from bayesbits.training.execution import Execution, executions_in
 from bayesbits.training.metrics import read_metrics
@@ -174,7 +174,8 @@ def layer_rows(cost: Cost, topology: Topology) -> list[dict[str, Any]]:
     and of every table of embeddings.
 
     A product has the widths of its operands in the place of those of a weight and an input, and no channels. A table
-    has a width and bytes, and no input: its "activation_bits" are None.
+    has a width and bytes, and no input: its "activation_bits" are None. A weight of a recurrent layer reads float
+    activations.
     """
     none = {"kept_in": 0, "kept_out": 0, "weight_bytes": 0, "parameters": 0, "channels_in": 0, "channels_out": 0}
     products = [
@@ -183,8 +184,9 @@ def layer_rows(cost: Cost, topology: Topology) -> list[dict[str, Any]]:
         for entry in cost.products
     ]
     tables: list[dict[str, Any]] = [
-        {**none, "name": entry.name, "macs": 0, "weight_bits": entry.bits, "activation_bits": None, "bops": 0}
-        | {"share": 0.0, "latency_ms": None, "weight_bytes": entry.weight_bytes, "parameters": entry.parameters}
+        {**none, "name": entry.name, "macs": entry.macs, "weight_bits": entry.bits, "bops": entry.bops}
+        | {"activation_bits": FLOAT_BITS if entry.macs else None, "share": entry.share, "latency_ms": None}
+        | {"weight_bytes": entry.weight_bytes, "parameters": entry.parameters}
         for entry in cost.tables
     ]
     layers = [

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from bayesbits.records.dynamic_size import DynamicSize
 from bayesbits.records.serialization import Record, find_by_name
+from bayesbits.records.topology import EMBEDDING
 from bayesbits.utils.pytree import Tree
 
 
@@ -115,7 +116,8 @@ class IntegerLayer:
 
 @dataclass(frozen=True)
 class IntegerTable:
-    """One table of embeddings: its codes are looked up, and multiplied by the step of their row."""
+    """One table of embeddings or weight of a recurrent layer: codes that are read as numbers, each multiplied by the
+    step of its row."""
 
     name: str
     """The table's name in the user's network."""
@@ -125,6 +127,10 @@ class IntegerTable:
     """The width; above 16 bits there are no codes, and the table is a float tensor."""
     rows: int
     columns: int
+    kind: str = EMBEDDING
+    """"embedding": rows are looked up; "recurrent": a recurrent layer in float reads the whole matrix."""
+    macs: int = 0
+    """Multiply-accumulates for the inputs that the network was attached with; 0 for a table of embeddings."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +204,7 @@ class Structure(Record):
     notes: tuple[str, ...]
     """Remarks, such as what stays in float although it was to be quantized."""
     tables: tuple[IntegerTable, ...] = ()
-    """The tables of embeddings that are quantized."""
+    """The tables of embeddings, and then the weights of recurrent layers, that are quantized."""
     version: int = VERSION
     """The version of the JSON form."""
     products: tuple[IntegerProduct, ...] = ()
@@ -261,7 +267,7 @@ class IntegerNetwork:
 
     @property
     def tables(self) -> tuple[IntegerTable, ...]:
-        """The tables of embeddings that are quantized."""
+        """The tables of embeddings, and then the weights of recurrent layers, that are quantized."""
         return self.structure.tables
 
     @property
@@ -336,7 +342,7 @@ class IntegerNetwork:
     @property
     def macs(self) -> int:
         """The multiply-accumulates for the inputs that the network was attached with."""
-        return sum(part.macs for part in self.parts) + self.structure.other_macs
+        return sum(part.macs for part in (*self.parts, *self.tables)) + self.structure.other_macs
 
     @cached_property
     def _layers(self) -> dict[str, IntegerLayer]:

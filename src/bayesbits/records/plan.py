@@ -96,7 +96,7 @@ class Plan(Record):
 
         Args:
             topology: The network.
-            weights: The width of every weight, tables of embeddings included.
+            weights: The width of every weight, tables of embeddings and recurrent layers included.
             activations: The width of every activation that is not an input of the network.
             input_bits: The width of the network's inputs.
             residual_bits: The width of the operands of residual additions. `Compressor.fix` passes over those that have

@@ -126,23 +126,37 @@ class Product:
     """Where it is computed head by head, the channel class of every head, with which that part of it goes."""
 
 
+EMBEDDING, RECURRENT = "embedding", "recurrent"
+"""The kinds of tables."""
+
+
 @dataclass(frozen=True)
 class Table:
-    """A table of embeddings: a weight whose rows are looked up, and that nothing multiplies."""
+    """A matrix of weights that a float operation reads: a table of embeddings, whose rows are looked up and which
+    nothing multiplies, or a weight of a recurrent layer, which multiplies activations in float."""
 
     name: str
-    """The path of the first module that looks rows up."""
+    """The path of the first module that looks rows up; for a weight of a recurrent layer the parameter's name."""
     parameter: str
     """The parameter's first name in the model."""
     rows: int
     columns: int
     modules: tuple[str, ...]
-    """The paths of all modules that look rows up."""
+    """The paths of all modules that read it."""
+    kind: str = EMBEDDING
+    """"embedding" or "recurrent"."""
+    macs: int = 0
+    """The multiply-accumulates of a weight of a recurrent layer, for the example inputs, batch included."""
 
     @property
     def elements(self) -> int:
         """The number of weights."""
         return self.rows * self.columns
+
+    @property
+    def attribute(self) -> str:
+        """The parameter's name in its module, such as "weight" or "weight_ih_l0"."""
+        return self.parameter.rpartition(".")[2]
 
 
 @dataclass(frozen=True)
@@ -233,7 +247,7 @@ class Topology(Record):
         other_parameters: The number of elements of parameters outside of the layers and their batch norms.
         traced: Whether torch.export could read the network. Otherwise it was read by a run with hooks, and no channels
             can be removed.
-        tables: The tables of embeddings that can be quantized.
+        tables: The tables of embeddings and the weights of recurrent layers that can be quantized.
         clips: The bounds of clipping functions behind emitted tensors: calibration looks at no values beyond.
         hard_swishes: The emitted tensors that only a hard-swish reads.
         sigmoids: The emitted tensors that are sigmoids, which multiply the channels of an image.
@@ -284,7 +298,8 @@ class Topology(Record):
     traced: bool
     """Whether torch.export could read the network; otherwise it was read by a run with hooks."""
     tables: tuple[Table, ...] = ()
-    """The tables of embeddings that can be quantized, in the order in which they are first looked up."""
+    """The tables of embeddings that can be quantized, in the order in which they are first looked up, and then the
+    weights of recurrent layers."""
     clips: tuple[Clip, ...] = ()
     """The emitted tensors that only clipping functions read, with their bounds."""
     hard_swishes: tuple[str, ...] = ()
@@ -347,9 +362,10 @@ class Topology(Record):
 
     @cached_property
     def macs_of(self) -> dict[str, int]:
-        """The multiply-accumulates of every layer and product, by its name."""
+        """The multiply-accumulates of every layer, product and weight of a recurrent layer, by its name."""
         macs = {layer.name: layer.macs for layer in self.layers}
-        return macs | {product.name: product.macs for product in self.products}
+        macs |= {product.name: product.macs for product in self.products}
+        return macs | {table.name: table.macs for table in self.tables if table.kind == RECURRENT}
 
     @cached_property
     def product_tensors(self) -> dict[str, Product]:
@@ -390,9 +406,12 @@ class Topology(Record):
         of_layers = sum(layer.macs for layer in self.layers)
         lines.append(f"{of_layers:,} MACs in {len(self.layers)} layers")
         if self.products:
-            lines.append(f"{self.macs - of_layers - macs:,} MACs in {len(self.products)} products of two activations:")
+            of_products = sum(product.macs for product in self.products)
+            lines.append(f"{of_products:,} MACs in {len(self.products)} products of two activations:")
         lines += [f"  {product.name}: {product.left} x {product.right}, {product.macs:,}" for product in self.products]
-        lines += [f"{table.name}: a table of {table.rows:,} x {table.columns:,} weights" for table in self.tables]
+        for table in self.tables:
+            words = f"{table.name}: a table of {table.rows:,} x {table.columns:,} weights"
+            lines.append(f"{words}, {table.macs:,} MACs in float" if table.kind == RECURRENT else words)
         if self.unsupported:
             lines.append(f"not supported, {macs:,} MACs at 32 bits:")
         for entry in self.unsupported:

@@ -1,4 +1,4 @@
-"""The table of all layers, products of two activations and tables of embeddings, whose rows can be sorted."""
+"""The table of all layers, products of two activations and tables of weights, whose rows can be sorted."""
 
 from __future__ import annotations
 
@@ -90,14 +90,15 @@ def _product_row(place: int, entry: ProductCost, errors: Errors) -> list[Cell]:
 
 
 def _table_row(place: int, table: TableCost) -> list[Cell]:
-    """The row of a table of embeddings, which has bits and bytes alone."""
+    """The row of a table of embeddings, which has bits and bytes alone, or of a weight of a recurrent layer."""
     return [
         Cell(str(place), place),
         Cell(table.name, table.name),
         Cell(bits_word(table.bits), table.bits),
-        *[_NOTHING] * 3,
-        Cell("0", 0),
-        Cell("0.0%", 0.0),
+        Cell("float", FLOAT_BITS) if table.macs else _NOTHING,
+        *[_NOTHING] * 2,
+        Cell(f"{table.macs:,}", table.macs),
+        Cell(f"{table.share:.1f}%", table.share),
         Cell(f"{table.weight_bytes:,}", table.weight_bytes),
         _error_cell(table.name, {}),
     ]

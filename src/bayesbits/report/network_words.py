@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bayesbits.cost import Cost
-from bayesbits.records.topology import Layer, Topology
+from bayesbits.records.topology import RECURRENT, Layer, Topology
 from bayesbits.report.network_graph import LAYER, PRODUCT, TABLE, Node
 
 
@@ -31,10 +31,14 @@ def describe(topology: Topology, node: Node, cost: Cost | None) -> Description:
         return _product(next(one.operation for one in topology.products if one.name == node.name), node.name, cost)
     if node.kind == TABLE:
         table = next(one for one in topology.tables if one.name == node.name)
-        words = f"table, {table.rows:,} x {table.columns:,}"
+        recurrent = table.kind == RECURRENT
+        words = f"{'recurrent weight' if recurrent else 'table'}, {table.rows:,} x {table.columns:,}"
         found = None if cost is None else next((one for one in cost.tables if one.name == node.name), None)
         if found is None:
             return Description(words)
+        if recurrent:
+            costs = f"{found.macs:,} MACs, {found.bops:,} BOPs, {found.weight_bytes:,} bytes; activations are float."
+            return Description(words, costs, found.share)
         return Description(words, f"{found.weight_bytes:,} bytes; rows are looked up, and nothing is multiplied.")
     return Description()
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -63,6 +64,7 @@ __all__ = [
     "tree_map",
     "tree_map_only",
     "tree_unflatten",
+    "with_recurrent_weights",
 ]
 
 
@@ -225,6 +227,20 @@ def output_padding(layer: Any, x: Tensor, output_size: list[int] | None) -> list
         x, output_size, layer.stride, layer.padding, layer.kernel_size, dims, layer.dilation
     )
     return padding
+
+
+def with_recurrent_weights(module: Any, kind: type[nn.Module], weights: Mapping[str, Tensor]) -> Any:
+    """nn.LSTM, nn.GRU or nn.RNN as an object of the class `kind` that computes with other tensors in place of these
+    parameters, and shares everything else with the module, which stays as it is.
+
+    Gone: raises where a network with attached recurrent layers runs.
+    """
+    made: Any = object.__new__(kind)
+    made.__dict__.update(module.__dict__, _parameters={**module._parameters, **weights})
+    flat = [made._parameters[name] for name in module._flat_weights_names]
+    # The module's forward reads its parameters again where these are not those of its list.
+    made.__dict__.update(_flat_weights=flat, _flat_weight_refs=[weakref.ref(weight) for weight in flat])
+    return made
 
 
 def check_input_dim(norm: Any, x: Tensor) -> None:

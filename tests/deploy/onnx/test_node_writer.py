@@ -39,6 +39,21 @@ def test_rows_of_a_table_are_multiplied_by_their_step(steps, row, compact):
     assert run(writer, np.array([[2, 0]]), TensorProto.INT64, FLOAT).tolist() == [[row, [0.5, -1.0]]]
 
 
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize(("steps", "last"), [([0.5], [-2.5, 0.0]), ([0.5, 2.0, 0.25], [-1.25, 0.0])])
+def test_a_weight_of_a_recurrent_layer_is_all_codes_times_their_steps(steps, last, compact):
+    tensors = {"t.codes": torch.tensor([[1, -2], [3, 4], [-5, 0]], dtype=torch.int8), "t.steps": torch.tensor(steps)}
+    writer = NodeWriter(SimpleNamespace(tensors=tensors), compact)
+    writer.matrix(IntegerTable("t", "t.weight", 4, 3, 2, "recurrent"), "w")
+    writer.add("Add", ["x", "w"], "y")
+    found = run(writer, np.zeros((3, 2), np.float32), FLOAT, FLOAT)
+    assert (found[0].tolist(), found[2].tolist()) == ([0.5, -1.0], last)
+    wide = NodeWriter(SimpleNamespace(tensors={"t.weight": torch.tensor([[0.3, 7.0]])}), compact)
+    wide.matrix(IntegerTable("t", "t.weight", 20, 1, 2, "recurrent"), "w")
+    wide.add("Add", ["x", "w"], "y")
+    assert run(wide, np.zeros((1, 2), np.float32), FLOAT, FLOAT).tolist() == [[pytest.approx(0.3), 7.0]]
+
+
 def test_narrow_codes_are_packed_from_the_lowest_bits_on():
     assert [storage_type(bits) for bits in (2, 3, 4, 5, 8)] == [
         TensorProto.INT2, TensorProto.INT4, TensorProto.INT4, None, None,

@@ -75,7 +75,7 @@ def test_a_simulation_with_another_table_is_named() -> None:
     with pytest.raises(bb.VerificationError, match="words: 1 of 44 numbers of the table that it was trained with"):
         check_simulated_tables(compressor, tables)
     compressor.model.words = nn.Embedding(11, 4)
-    with pytest.raises(bb.VerificationError, match="words: the simulation looks its rows up without rounding"):
+    with pytest.raises(bb.VerificationError, match="words: the simulation reads its rows without rounding"):
         check_simulated_tables(compressor, tables)
 
 

@@ -17,7 +17,7 @@ from bayesbits.deploy.modules.float_tensors import FloatTensors
 from bayesbits.deploy.modules.layers import make_layer
 from bayesbits.deploy.modules.products import make_product
 from bayesbits.deploy.modules.quantizers import Dequantize, Quantize
-from bayesbits.deploy.modules.tables import Lookup
+from bayesbits.deploy.modules.tables import make_table
 from bayesbits.deploy.modules.targets import DEQUANTIZERS, FLOATS, LAYERS, PRODUCTS, QUANTIZERS, TABLES, target_of
 
 __all__ = [
@@ -29,9 +29,9 @@ __all__ = [
     "TABLES",
     "Dequantize",
     "FloatTensors",
-    "Lookup",
     "Quantize",
     "make_layer",
     "make_product",
+    "make_table",
     "target_of",
 ]

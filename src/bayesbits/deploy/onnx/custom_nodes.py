@@ -25,7 +25,8 @@ from bayesbits.deploy.modules import LAYERS, PRODUCTS, QUANTIZERS, TABLES
 from bayesbits.graph.channel_rules import MOVES, PADS, SAME
 from bayesbits.graph.exported_program import operation
 from bayesbits.graph.symbolic_sizes import mark_sizes
-from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerProduct
+from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork, IntegerProduct, IntegerTable
+from bayesbits.records.topology import RECURRENT
 from bayesbits.utils.naming import name_of
 from bayesbits.utils.torch_private import keep_onnx_translations
 
@@ -87,14 +88,13 @@ class CustomNodeInterpreter(fx.Interpreter):
         name = name_of(key)
         if kind == PRODUCTS:
             return self._product(node, self.network.product(name))
+        if kind == TABLES:
+            return table_node(node, self.network.table(name), self.fetch_args_kwargs_from_env(node)[0])
         source = node.args[0]
         assert isinstance(source, fx.Node)
         x: Tensor = self.env[source]
         if kind == LAYERS:
             return self._layer(node, self.network.layer(name), x, source)
-        if kind == TABLES:
-            shape = [*x.shape, self.network.table(name).columns]
-            return custom_node(node, "Table", name, x, torch.float32, shape)
         grid = self.network.grid(name)
         if kind == QUANTIZERS:
             if grid.carrier == "uint8":
@@ -140,6 +140,14 @@ def custom_node(
         f"{DOMAIN}::{kind}", inputs, attributes, dtype=dtype, shape=list(shape), version=1
     )
     return result
+
+
+def table_node(node: fx.Node, table: IntegerTable, args: tuple[Any, ...]) -> Tensor:
+    """The rows of a table of embeddings that are looked up, or a whole weight of a recurrent layer."""
+    if table.kind == RECURRENT:
+        return custom_node(node, "Matrix", table.name, (), torch.float32, [table.rows, table.columns])
+    (indices,) = args
+    return custom_node(node, "Table", table.name, indices, torch.float32, [*indices.shape, table.columns])
 
 
 def _moves(node: fx.Node) -> bool:

@@ -1,4 +1,4 @@
-"""The nodes and constants of an ONNX graph, as they are collected: quantizers, tables of embeddings, stored weights.
+"""The nodes and constants of an ONNX graph, as they are collected: quantizers, tables, stored weights.
 
 `layer_nodes` adds layers as onnxruntime runs them fastest, and `qdq_nodes` layers that other runtimes read.
 
@@ -6,6 +6,8 @@
   fuse some operations to QLinearMul and the like, whose rounding depends on the CPU: in front of those, codes are
   dequantized by Cast, Sub and Mul.
 - A table of embeddings is Gather of its codes, Cast and Mul by the steps, which are gathered by row.
+- A weight of a recurrent layer is Cast of its codes and Mul by the steps, which the runtime computes once, when it
+  loads the file.
 - In the compact form, weights of 2 and 4 bits are stored as int2 and int4 and cast to int8; the runtime computes the
   cast once, when it loads the file.
 
@@ -125,6 +127,16 @@ class NodeWriter:
         step = self.constant(f"{table.name}.weight.step", steps.reshape((-1, 1) if steps.size > 1 else ()))
         if steps.size > 1:
             step = self.add("Gather", [step, indices], f"{output}/steps")
+        self.add("Mul", [numbers, step], output)
+
+    def matrix(self, table: IntegerTable, output: str) -> None:
+        """A weight of a recurrent layer: all codes, multiplied by the step of their row."""
+        if f"{table.name}.codes" not in self.network.tensors:
+            self.add("Identity", [self.constant(f"{table.name}.weight", self._tensor(table, "weight"))], output)
+            return
+        numbers = self.add("Cast", [self._weight(table)], f"{output}/codes", to=TensorProto.FLOAT)
+        steps = self._tensor(table, "steps")
+        step = self.constant(f"{table.name}.weight.step", steps.reshape((-1, 1) if steps.size > 1 else ()))
         self.add("Mul", [numbers, step], output)
 
     def _quantize_linear(self, grid: Grid, x: str, output: str, low: int, high: int, owner: str) -> None:

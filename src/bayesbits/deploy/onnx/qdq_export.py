@@ -16,7 +16,13 @@ from torch import Tensor, fx
 
 from bayesbits.deploy.modules import LAYERS, PRODUCTS, QUANTIZERS, TABLES
 from bayesbits.deploy.network import DeployedNetwork
-from bayesbits.deploy.onnx.custom_nodes import custom_node, export_with_custom_nodes, output_shape, product_shape
+from bayesbits.deploy.onnx.custom_nodes import (
+    custom_node,
+    export_with_custom_nodes,
+    output_shape,
+    product_shape,
+    table_node,
+)
 from bayesbits.records.integer_network import IntegerNetwork
 from bayesbits.utils.naming import name_of
 
@@ -39,12 +45,13 @@ class NumberInterpreter(fx.Interpreter):
         if n.op != "call_module":
             return super().run_node(n)
         kind, _, key = str(n.target).partition(".")
-        name, (x, *others) = name_of(key), self.fetch_args_kwargs_from_env(n)[0]
+        name, args = name_of(key), self.fetch_args_kwargs_from_env(n)[0]
+        if kind == TABLES:
+            return table_node(n, self.network.table(name), args)
+        x, *others = args
         assert isinstance(x, Tensor)
         if kind == PRODUCTS:
             return custom_node(n, "Product", name, (x, *others), torch.float32, product_shape(x, *others))
-        if kind == TABLES:
-            return custom_node(n, "Table", name, x, torch.float32, [*x.shape, self.network.table(name).columns])
         if kind == LAYERS:
             shape = output_shape(self.network.layer(name), x)
             return custom_node(n, "Layer", name, x, torch.float32, shape)

@@ -9,7 +9,8 @@
   as numbers, which lie on the grid of the layer's sums already: some runtimes read no codes of 32 bits. The codes of a
   layer that reads float activations are converted by Cast and Mul: behind DequantizeLinear onnxruntime would round its
   activations to 8 bits.
-- A product of two activations is MatMul, and a table of embeddings is Gather, Cast and Mul, as in the other forms.
+- A product of two activations is MatMul, a table of embeddings is Gather, Cast and Mul, and a weight of a recurrent
+  layer is Cast and Mul, as in the other forms.
 - What the other forms do for onnxruntime alone (operations of its own domain, channels of zeros, other operations for
   sums) is left out.
 """
@@ -78,6 +79,8 @@ class _Replacement:
             self.writer.rounded_product(self.network.product(of), inputs, output, self.writer.numbered(of))
         elif kind == "Table":
             self.writer.table(self.network.table(of), inputs[0], output)
+        elif kind == "Matrix":
+            self.writer.matrix(self.network.table(of), output)
         else:
             self.writer.quantize(self.network.grid(of), inputs[0], output)
         self.mapped.append(MappedTensor(attributes["node"], kind, of, output, None))

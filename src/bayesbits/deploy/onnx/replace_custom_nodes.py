@@ -41,6 +41,7 @@ SUFFIX = {
     "Layer": "numbers",
     "Product": "numbers",
     "Table": "rows",
+    "Matrix": "numbers",
     "Quantize": "quantized",
     "Dequantize": "dequantized",
     "Scale": "dequantized",
@@ -135,9 +136,11 @@ class _Replacement:
         if node.op_type == "Product":
             name = self.writer.numbered(of)
             write_product(self.writer, self.network.product(of), (inputs[0], inputs[1]), output, name)
+        elif node.op_type == "Matrix":
+            self.writer.matrix(self.network.table(of), output)
         else:
             self._write(node, of, inputs[0], output)
-        if node.op_type in ("Layer", "Product", "Table", "Quantize"):
+        if node.op_type in ("Layer", "Product", "Table", "Matrix", "Quantize"):
             more = self.writer.more_read(output)
             value = self.writer.padded[output][0] if more else output
             self.mapped.append(MappedTensor(program_node, node.op_type, of, value, self._zero_point(node, of), more))

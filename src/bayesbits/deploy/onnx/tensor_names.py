@@ -24,8 +24,8 @@ class MappedTensor:
     node: str
     """The node of the deployed program that computes it."""
     kind: str
-    """The kind of module that this node calls: "Layer", "Product", "Table" or "Quantize"; "Input" where it computes the
-    numbers that a layer quantizes at run time."""
+    """The kind of module that this node calls: "Layer", "Product", "Table", "Matrix" (a weight of a recurrent layer) or
+    "Quantize"; "Input" where it computes the numbers that a layer quantizes at run time."""
     of: str
     """The name of the layer, product, table or grid; for an input that of the layer, with ".input"."""
     value: str

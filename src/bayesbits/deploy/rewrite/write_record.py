@@ -62,7 +62,15 @@ def write_record(program: RewrittenProgram) -> None:
         + sum(table.elements for table in topology.tables if table.name not in decision.tables),
         notes=_notes(program),
         tables=tuple(
-            IntegerTable(table.name, table.parameter, decision.tables[table.name].bits, table.rows, table.columns)
+            IntegerTable(
+                name=table.name,
+                parameter=table.parameter,
+                bits=decision.tables[table.name].bits,
+                rows=table.rows,
+                columns=table.columns,
+                kind=table.kind,
+                macs=table.macs,
+            )
             for table in tables
         ),
         products=tuple(_product(entry, decision) for entry in program.products),
@@ -73,11 +81,13 @@ def write_record(program: RewrittenProgram) -> None:
 
 
 def _other_macs(program: RewrittenProgram) -> int:
-    """The MACs of what is unsupported, and of products none of whose operands is quantized."""
+    """The MACs of what is unsupported, of weights of recurrent layers in float, and of products none of whose operands
+    is quantized."""
     topology, quantized = program.reading.topology, {entry.product.name for entry in program.products}
     counted: list[Product | Unsupported] = [*topology.unsupported]
     counted += [product for product in topology.products if product.name not in quantized]
-    return sum(remaining_macs(entry, program.decision.removed) for entry in counted)
+    in_float = sum(table.macs for table in topology.tables if table.name not in program.decision.tables)
+    return in_float + sum(remaining_macs(entry, program.decision.removed) for entry in counted)
 
 
 def _layer(program: RewrittenProgram, entry: LayerNode, weights: LayerWeights, grid: Grid | None) -> IntegerLayer:

@@ -158,7 +158,7 @@ def _check_constants_read(model: ModelProto, network: IntegerNetwork) -> None:
             read = set(_read_by_layer(tensor.value, layer, producers, values - {tensor.value}))
             read -= {f"{layer.name}.{what}" for what in _SHAPES} | _SHARED
             _check_same_constants(tensor, read, _constants_of_layer(layer, network))
-        elif tensor.kind == "Table" and tensor.of in tables:
+        elif tensor.kind in ("Table", "Matrix") and tensor.of in tables:
             expected = {f"{tensor.of}.{what}" for what in table_constants(tables[tensor.of], network)}
             _check_same_constants(tensor, set(read_by_table(tensor.value, producers)), expected)
         elif tensor.kind == "Product" and tensor.of in products:
@@ -205,7 +205,7 @@ def _read_by_layer(
 
 
 def read_by_table(value: str, producers: Mapping[str, NodeProto]) -> Iterator[str]:
-    """The constants that are read between the indices of a lookup and its rows."""
+    """The constants that are read between the indices of a lookup and its rows, or for a whole weight."""
     waiting = [value]
     while waiting:
         tensor = waiting.pop()

@@ -44,7 +44,7 @@ def check_qdq_constants(model: ModelProto, network: IntegerNetwork) -> ConstantC
             biases[layer.name] = expected[f"{layer.name}.bias"].size if layer.bias else 0
         elif tensor.kind == "Product" and tensor.of in products:
             expected, read = _of_product(products[tensor.of], network), reader.product(tensor, products[tensor.of])
-        elif tensor.kind == "Table" and tensor.of in tables:
+        elif tensor.kind in ("Table", "Matrix") and tensor.of in tables:
             constants = table_constants(tables[tensor.of], network)
             weights[tensor.of] = constants["weight"].size
             expected = {f"{tensor.of}.{what}": value for what, value in constants.items()}

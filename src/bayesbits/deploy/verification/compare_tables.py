@@ -1,4 +1,5 @@
-"""The tables of embeddings: derived a second time from plan and weights, and compared with simulation and deployment.
+"""Tables of embeddings and weights of recurrent layers: derived a second time from plan and weights, and compared with
+simulation and deployment.
 
 As for layers (see `derived_constants`), the derivation imports nothing that `deploy` computes codes with.
 """
@@ -12,14 +13,17 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from bayesbits.compression.compressor import Compressor
 from bayesbits.deploy.modules import TABLES, target_of
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.verification.differences import LAYER_ROUNDOFF, ArrayComparison
 from bayesbits.deploy.verification.result import VerificationError
-from bayesbits.nn.table import AttachedTable
+from bayesbits.nn.table import AttachedEmbedding, AttachedTable
 from bayesbits.records.plan import Plan
+from bayesbits.records.topology import Table
 
 Array = NDArray[Any]
 
@@ -36,7 +40,7 @@ class TableConstants:
 
     bits: int
     numbers: Array
-    """The rows as they are looked up: code times step, in float32."""
+    """The rows as they are read: code times step, in float32."""
     codes: Array | None
     """The codes; None above 16 bits."""
     steps: Array | None
@@ -49,8 +53,8 @@ def derive_tables(fixed: Compressor, plan: Plan) -> dict[str, TableConstants]:
     for parameter, table in fixed.topology.table_tensors.items():
         quantizer = fixed.attachment.quantizers.get(parameter)
         if quantizer is not None and parameter in plan.bits:
-            weight: Any = fixed.model.get_submodule(table.name).weight
-            found[table.name] = _derive(weight.detach().numpy(), quantizer.beta.detach().numpy(), plan.bits[parameter])
+            weight = fixed.model.get_parameter(parameter).detach()
+            found[table.name] = _derive(weight.numpy(), quantizer.beta.detach().numpy(), plan.bits[parameter])
     return found
 
 
@@ -72,19 +76,42 @@ def check_simulated_tables(fixed: Compressor, tables: Mapping[str, TableConstant
     """Raise at the first table of the simulation whose rows are not the derived ones."""
     for table in fixed.topology.tables:
         for name in table.modules if table.name in tables else ():
-            module = fixed.model.get_submodule(name)
-            if not isinstance(module, AttachedTable):
-                raise VerificationError(f"{name}: the simulation looks its rows up without rounding them")
-            with torch.no_grad():
-                # Not by calling the module: its output may be quantized besides, as an operand of an addition.
-                rows = AttachedTable.forward(module, torch.arange(table.rows)).numpy()
+            rows = _simulated(fixed.model.get_submodule(name), table).numpy()
             expected = tables[table.name].numbers
             wrong = int((np.abs(rows - expected) > LAYER_ROUNDOFF * np.abs(expected)).sum())
             if wrong:
                 raise VerificationError(
-                    f"{name}: {wrong} of {rows.size} numbers of the table that it was trained with are not those that "
-                    "plan and weights give"
+                    f"{table.name}: {wrong} of {rows.size} numbers of the table that it was trained with are not those "
+                    "that plan and weights give"
                 )
+
+
+def _simulated(module: nn.Module, table: Table) -> Tensor:
+    """The numbers of a table that the code of its module reads when it runs."""
+    if not isinstance(module, AttachedTable):
+        raise VerificationError(f"{table.name}: the simulation reads its rows without rounding them")
+    with torch.no_grad():
+        if isinstance(module, AttachedEmbedding):
+            # Not by calling the module: its output may be quantized besides, as an operand of an addition.
+            return AttachedEmbedding.forward(module, torch.arange(table.rows))
+        assert isinstance(module, nn.RNNBase)
+        seen = _RecurrentWeights()
+        with seen:
+            type(module).forward(module, torch.zeros(1, 1, module.input_size))
+        own = [parameter for group in module.all_weights for parameter in group]
+        (place,) = (place for place, one in enumerate(own) if one is getattr(module, table.attribute))
+        return seen.weights[place].detach()
+
+
+class _RecurrentWeights(TorchFunctionMode):
+    """Keeps the weights that torch's recurrent functions are called with."""
+
+    weights: tuple[Tensor, ...] = ()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu):
+            self.weights = tuple(args[2])
+        return func(*args, **(kwargs or {}))
 
 
 def check_deployed_tables(small: DeployedNetwork, tables: Mapping[str, TableConstants]) -> int:

@@ -33,7 +33,14 @@ EXACT = MOVES | frozenset((
 # fmt: on
 WHOLE = MOVES | frozenset(("ReduceSum",))
 NORMALIZATIONS = frozenset({"GroupNormalization", "InstanceNormalization", "LayerNormalization"})
-KINDS = {"Layer": "layer", "Product": "product", "Table": "table", "Quantize": "quantizer", "Input": "input"}
+KINDS = {
+    "Layer": "layer",
+    "Product": "product",
+    "Table": "table",
+    "Matrix": "table",
+    "Quantize": "quantizer",
+    "Input": "input",
+}
 AVERAGES = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"})
 
 

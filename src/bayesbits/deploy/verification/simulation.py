@@ -123,10 +123,11 @@ class Float64Simulation(Simulation):
         model = self.fixed.model.double()
         for table in self.fixed.topology.tables:
             for name in table.modules if table.name in tables else ():
-                lookup = model.get_submodule(name)
-                assert isinstance(lookup, AttachedTable)
-                lookup.bayesbits_table.quantizer = None
-                lookup.weight = nn.Parameter(torch.as_tensor(tables[table.name].numbers).double(), requires_grad=False)
+                module = model.get_submodule(name)
+                assert isinstance(module, AttachedTable)
+                module.bayesbits_table.quantizers.pop(table.attribute)
+                numbers = torch.as_tensor(tables[table.name].numbers).double()
+                setattr(module, table.attribute, nn.Parameter(numbers, requires_grad=False))
         for layer in self.fixed.topology.layers:
             module = find_layer(model, layer.name)
             if isinstance(module, AttachedLayer):
