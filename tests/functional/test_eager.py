@@ -162,7 +162,7 @@ def test_threads_do_not_disturb_each_other():
 )
 def test_the_ends_of_the_range_belong_to_it(signed, alpha, rows):
     high, low = torch.tensor(1.3), torch.tensor(alpha if alpha is not None else -1.3 if signed else 0.0)
-    ends = torch.stack([low, high, torch.nextafter(low, -high), torch.nextafter(high, 2 * high)])
+    ends = torch.stack([low, high, torch.nextafter(low, -2 * high), torch.nextafter(high, 2 * high)])
     given = torch.ones(rows, 4), ends.repeat(rows, 1), high.repeat(rows, 1), torch.ones(2), signed, (2, 8)
     lower = {} if alpha is None else {"alpha": low.reshape(1, 1)}
     for sums_needed in (True, False):
