@@ -155,3 +155,18 @@ def test_threads_do_not_disturb_each_other():
     for one, found in zip(given, together, strict=True):
         for own, right in zip(found, eager.backward(one[0], *one), strict=True):
             assert own is right is None or torch.equal(own, right)
+
+
+@pytest.mark.parametrize(
+    ("signed", "alpha", "rows"), [(True, None, 1), (False, None, 1), (True, None, 2), (False, None, 2), (True, -0.4, 1)]
+)
+def test_the_ends_of_the_range_belong_to_it(signed, alpha, rows):
+    high, low = torch.tensor(1.3), torch.tensor(alpha if alpha is not None else -1.3 if signed else 0.0)
+    ends = torch.stack([low, high, torch.nextafter(low, -2 * high), torch.nextafter(high, 2 * high)])
+    given = torch.ones(rows, 4), ends.repeat(rows, 1), high.repeat(rows, 1), torch.ones(2), signed, (2, 8)
+    lower = {} if alpha is None else {"alpha": low.reshape(1, 1)}
+    for sums_needed in (True, False):
+        found = eager.backward(*given, sums_needed, **lower)
+        assert found[0].tolist() == [[1.0, 1.0, 0.0, 0.0]] * rows
+        for own, right in zip(found, reference.backward(*given, sums_needed, **lower), strict=True):
+            assert own is right is None or torch.allclose(own, right, rtol=1e-5, atol=1e-6)

@@ -13,6 +13,7 @@ The last two work on a bounded sample of evenly spaced values, which is the same
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -116,7 +117,7 @@ def _errors_from_sums(values: Tensor, candidates: Tensor, bits: int, signed: boo
     For n values x that are rounded to q, the error is sum x^2 - 2 q sum x + n q^2, and the first sum does not depend on
     the candidate. The sums come from those over all smaller values, which are computed once, in float64.
     """
-    ordered = values.sort(dim=1).values
+    ordered = _in_order(values)
     wide = torch.nn.functional.pad(ordered.double(), (1, 0))
     sums = wide.cumsum(dim=1)
     codes = torch.arange(code_bounds(bits, signed)[1] + 1, dtype=torch.float64, device=values.device)
@@ -130,11 +131,18 @@ def _errors_from_sums(values: Tensor, candidates: Tensor, bits: int, signed: boo
     return (points * (counts * points - 2 * parts)).sum(dim=2)
 
 
+def _in_order(rows: Tensor) -> Tensor:
+    """Each row in increasing order; on the CPU by numpy, which looks for no indices and takes a quarter of the time."""
+    if rows.device.type != "cpu" or rows.dtype not in (torch.float32, torch.float64):
+        return rows.sort(dim=1).values
+    return torch.from_numpy(np.sort(rows.detach().numpy(), axis=1))
+
+
 def least_error_of_two_ends(rows: Tensor, alpha: Tensor, beta: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     """Parts of both ends at which rounding one row has the least squared error: found together, then one by one."""
     alpha, beta = keep_ends_apart(alpha, beta)
     by_sums = bits <= INTEGER_BITS and rows.shape[1] > _VALUES_FOR_SUMS * 2**bits
-    values = rows.sort(dim=1).values if by_sums else rows
+    values = _in_order(rows) if by_sums else rows
     least, best = torch.inf, (alpha, beta)
     for lower, upper in ((True, True), (True, False), (False, True), (True, False)):
         fractions = beta.new_tensor(_FRACTIONS if lower and upper else _COARSE_FRACTIONS)

@@ -3,9 +3,8 @@
 Every operation of torch is a pass over memory and takes microseconds even for a few numbers, and the definition
 (`functional.reference`) has more than a hundred of them. Here they run over blocks that fit into a cache. In backward
 the codes of all widths are one tensor [widths, rows, columns], so that the number of operations does not grow with the
-widths. Forward leaves out a width whose weight is exactly 0: in
-training most gates are exactly 0 or 1, and one width is left. Values are those of the definition, and gradients are the
-same sums in another order.
+widths. Forward leaves out a width whose weight is exactly 0: in training most gates are exactly 0 or 1, and one width
+is left. Values are those of the definition, and gradients are the same sums in another order.
 
 What belongs to a range is a tensor here, also where it is one number: torch converts a number of Python into a tensor
 for every operation, which takes longer than most of the operations on a small tensor.
