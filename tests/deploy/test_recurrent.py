@@ -20,7 +20,8 @@ from bayesbits.deploy.modules import TABLES, target_of
 from bayesbits.deploy.onnx.export import export_float_onnx
 from bayesbits.deploy.table_weights import read_tables
 from bayesbits.deploy.verification.compare_tables import check_deployed_tables, check_simulated_tables, derive_tables
-from bayesbits.deploy.verification.simulation import fixed_copy
+from bayesbits.deploy.verification.derived_constants import derive_grids, derive_layers
+from bayesbits.deploy.verification.simulation import Float64Simulation, fixed_copy
 from tests.nn.recurrent import Sequences, compressed, inputs
 
 
@@ -73,6 +74,7 @@ def test_codes_times_steps_are_the_weights_of_the_simulation(bits: int, dtype: t
     compressor = fixed(bits=bits, per_channel=per_channel)
     tensors = read_tables(compressor)["cell.weight_hh_l0"].tensors
     assert (tensors["codes"].dtype, tensors["codes"].shape) == (dtype, (24, 6))
+    assert tensors["steps"].shape == ((24,) if per_channel else (1,))
     assert int(tensors["codes"].abs().max()) == 2 ** (bits - 1) - 1
     numbers = tensors["codes"] * tensors["steps"].reshape(-1, 1)
     with torch.no_grad():
@@ -196,6 +198,19 @@ def test_the_derived_weights_are_those_of_simulation_and_deployment(bits: int) -
     tables = derive_tables(copied, compressor.plan())
     check_simulated_tables(copied, tables)
     assert check_deployed_tables(bb.deploy(compressor), tables) == 2 * 24 * (5 + 6)
+
+
+def test_the_exact_simulation_computes_with_the_derived_weights() -> None:
+    compressor = fixed(nn.GRU, bits=4)
+    plan = compressor.plan()
+    copied = fixed_copy(compressor, plan)
+    constants, tables = derive_layers(copied, plan, derive_grids(copied, plan)), derive_tables(copied, plan)
+    cell = Float64Simulation(compressor, plan, constants, tables).fixed.model.cell
+    assert cell.bayesbits_table.quantizers == {}
+    for name in ("weight_ih_l0", "weight_hh_l0"):
+        expected = torch.as_tensor(tables[f"cell.{name}"].numbers).double()
+        assert torch.equal(getattr(cell, name), expected)
+        assert any(weight is getattr(cell, name) for weight in cell.all_weights[0])
 
 
 def test_a_simulation_that_does_not_round_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
