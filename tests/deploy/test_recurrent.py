@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -19,6 +20,7 @@ import bayesbits as bb
 from bayesbits.deploy.modules import TABLES, target_of
 from bayesbits.deploy.onnx.export import export_float_onnx
 from bayesbits.deploy.table_weights import read_tables
+from bayesbits.deploy.verification.compare_runtime import RuntimeComparison, _terms
 from bayesbits.deploy.verification.compare_tables import check_deployed_tables, check_simulated_tables, derive_tables
 from bayesbits.deploy.verification.derived_constants import derive_grids, derive_layers
 from bayesbits.deploy.verification.simulation import Float64Simulation, fixed_copy
@@ -273,6 +275,15 @@ def test_a_file_with_other_weights_is_refused(
     onnx.save(model, str(path))
     with pytest.raises(bb.VerificationError, match=message):
         bb.verify(compressor, small, path, inputs())
+
+
+def test_the_size_of_a_weight_does_not_widen_what_rounding_explains() -> None:
+    _, small, content = exported()
+    comparison = RuntimeComparison(small, onnx.load_from_string(content))
+    (reads,) = (one for one in comparison.subgraphs if one.weight_inputs)
+    assert set(reads.weight_inputs) == {f"{table.name}.numbers" for table in small.integer.tables}
+    values = {name: np.zeros(1000 if name in reads.weight_inputs else 45) for name in reads.inputs}
+    assert _terms(reads, values, count=3) == 15
 
 
 def test_a_network_whose_steps_were_changed_is_refused(tmp_path: Path) -> None:
