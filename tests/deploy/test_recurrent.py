@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -19,8 +20,10 @@ import bayesbits as bb
 from bayesbits.deploy.modules import TABLES, target_of
 from bayesbits.deploy.onnx.export import export_float_onnx
 from bayesbits.deploy.table_weights import read_tables
+from bayesbits.deploy.verification.compare_runtime import RuntimeComparison, _terms
 from bayesbits.deploy.verification.compare_tables import check_deployed_tables, check_simulated_tables, derive_tables
-from bayesbits.deploy.verification.simulation import fixed_copy
+from bayesbits.deploy.verification.derived_constants import derive_grids, derive_layers
+from bayesbits.deploy.verification.simulation import Float64Simulation, fixed_copy
 from tests.nn.recurrent import Sequences, compressed, inputs
 
 
@@ -73,6 +76,7 @@ def test_codes_times_steps_are_the_weights_of_the_simulation(bits: int, dtype: t
     compressor = fixed(bits=bits, per_channel=per_channel)
     tensors = read_tables(compressor)["cell.weight_hh_l0"].tensors
     assert (tensors["codes"].dtype, tensors["codes"].shape) == (dtype, (24, 6))
+    assert tensors["steps"].shape == ((24,) if per_channel else (1,))
     assert int(tensors["codes"].abs().max()) == 2 ** (bits - 1) - 1
     numbers = tensors["codes"] * tensors["steps"].reshape(-1, 1)
     with torch.no_grad():
@@ -198,6 +202,19 @@ def test_the_derived_weights_are_those_of_simulation_and_deployment(bits: int) -
     assert check_deployed_tables(bb.deploy(compressor), tables) == 2 * 24 * (5 + 6)
 
 
+def test_the_exact_simulation_computes_with_the_derived_weights() -> None:
+    compressor = fixed(nn.GRU, bits=4)
+    plan = compressor.plan()
+    copied = fixed_copy(compressor, plan)
+    constants, tables = derive_layers(copied, plan, derive_grids(copied, plan)), derive_tables(copied, plan)
+    cell = Float64Simulation(compressor, plan, constants, tables).fixed.model.cell
+    assert cell.bayesbits_table.quantizers == {}
+    for name in ("weight_ih_l0", "weight_hh_l0"):
+        expected = torch.as_tensor(tables[f"cell.{name}"].numbers).double()
+        assert torch.equal(getattr(cell, name), expected)
+        assert any(weight is getattr(cell, name) for weight in cell.all_weights[0])
+
+
 def test_a_simulation_that_does_not_round_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     compressor = fixed(nn.GRU, bits=4)
     tables = derive_tables(compressor, compressor.plan())
@@ -258,6 +275,15 @@ def test_a_file_with_other_weights_is_refused(
     onnx.save(model, str(path))
     with pytest.raises(bb.VerificationError, match=message):
         bb.verify(compressor, small, path, inputs())
+
+
+def test_the_size_of_a_weight_does_not_widen_what_rounding_explains() -> None:
+    _, small, content = exported()
+    comparison = RuntimeComparison(small, onnx.load_from_string(content))
+    (reads,) = (one for one in comparison.subgraphs if one.weight_inputs)
+    assert set(reads.weight_inputs) == {f"{table.name}.numbers" for table in small.integer.tables}
+    values = {name: np.zeros(1000 if name in reads.weight_inputs else 45) for name in reads.inputs}
+    assert _terms(reads, values, count=3) == 15
 
 
 def test_a_network_whose_steps_were_changed_is_refused(tmp_path: Path) -> None:

@@ -337,7 +337,8 @@ def _sigmoid_error(subgraph: Subgraph, exact: Tensor) -> float:
 
 def _terms(subgraph: Subgraph, in_file: Mapping[str, Array], count: int) -> int:
     """How many terms a sum of this subgraph has at most: the values that it reads of one example, or one row."""
-    each = max([in_file[name].size // max(1, count) for name in subgraph.inputs], default=1)
+    read = [name for name in subgraph.inputs if name not in subgraph.weight_inputs]
+    each = max([in_file[name].size // max(1, count) for name in read], default=1)
     return each if subgraph.sums_over_positions else min(each, LONGEST_ROW)
 
 

@@ -66,6 +66,8 @@ class Subgraph:
     """The constants that the exporter computed."""
     code_inputs: Collection[str]
     """The inputs that hold codes."""
+    weight_inputs: Collection[str] = frozenset()
+    """The inputs that are whole weights, of recurrent layers."""
 
     @cached_property
     def exact(self) -> bool:
@@ -127,6 +129,7 @@ class SubgraphExtractor:
         self._constants = {tensor.name: tensor for tensor in graph.initializer}
         self._types = {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
         self._codes = {tensor.value for tensor in tensors if tensor.zero_point is not None}
+        self._weights = {tensor.value for tensor in tensors if tensor.kind == "Matrix"}
         mapped = {tensor.value for tensor in tensors}
         for value in mapped:
             self._types[value] = TensorProto.UINT8 if value in self._codes else TensorProto.FLOAT
@@ -154,7 +157,7 @@ class SubgraphExtractor:
         ordered = tuple(nodes[output] for output in sorted(nodes, key=self._order.__getitem__))
         return Subgraph(
             name, kind, value, tensor, tuple(inputs), ordered, self._integer_layers, self._exporter_constants,
-            self._codes & inputs.keys(),
+            self._codes & inputs.keys(), self._weights & inputs.keys(),
         )  # fmt: skip
 
     def to_model(self, subgraph: Subgraph) -> ModelProto:
