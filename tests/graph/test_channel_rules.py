@@ -23,6 +23,7 @@ KEEPING: dict[str, Any] = {
     "dropout": nn.Dropout2d(0.5),
     "transposed convolution": nn.ConvTranspose2d(6, 6, 2, stride=2),
     "spatial mask": lambda x: x * torch.ones(8, 8),
+    "instance norm": nn.Sequential(nn.InstanceNorm2d(6), nn.PReLU()),
     "flipped twin": lambda x: x + x.flip(1),
 }
 LOSING: dict[str, tuple[Any, str]] = {
@@ -36,6 +37,11 @@ LOSING: dict[str, tuple[Any, str]] = {
         "passes batch norm middle.1, which is not one layer's own",
     ),
     "group norm": (nn.GroupNorm(2, 6), "passes group_norm"),
+    "instance norm with a shift": (nn.InstanceNorm2d(6, affine=True), "passes instance_norm"),
+    "instance norm over channels": (
+        lambda x: nn.functional.instance_norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2),
+        "passes instance_norm over channels",
+    ),
     "layer norm": (nn.LayerNorm(8), "passes layer_norm"),
     "softmax": (nn.Softmax(dim=1), "passes softmax"),
     "slopes": (nn.PReLU(6), "passes prelu with a value per channel (a parameter or constant)"),

@@ -47,6 +47,17 @@ def test_sizes_in_the_users_code_are_corrected():
     check_equal(compressor, small, inputs)
 
 
+def test_channels_are_removed_through_an_instance_norm(tmp_path):
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.InstanceNorm2d(16), nn.PReLU(), nn.Conv2d(16, 4, 3))
+    inputs = torch.randn(3, 3, 8, 8)
+    compressor = compress(randomize(model), inputs)
+    small = bb.deploy(compressor)
+    assert small.parameter_count == compressor.cost().parameters < sum(p.numel() for p in model.parameters())
+    check_equal(compressor, small, inputs)
+    bb.export_onnx(small, inputs, tmp_path / "network.onnx")
+    bb.verify(compressor, small, tmp_path / "network.onnx", inputs)
+
+
 class Stacked(nn.Module):
     """Channels of an image without a batch, concatenated along the default dimension."""
 
