@@ -12,6 +12,7 @@ from torch import nn
 import bayesbits as bb
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN, OPSET, export_with_custom_nodes, output_shape, quiet_exporter
 from bayesbits.deploy.onnx.export import export_float_onnx
+from tests.deploy.exported import exported
 from tests.graph.networks import randomize
 
 
@@ -54,6 +55,23 @@ def test_the_output_shape_of_a_layer_is_torchs(module):
     options = {name: getattr(module, name, None) for name in names}
     layer = SimpleNamespace(kind=kind, weight_shape=tuple(module.weight.shape), **options)
     assert output_shape(layer, x) == list(module(x).shape)
+
+
+class NothingSqueezed(nn.Module):
+    """A dimension of more than one is squeezed, which changes nothing in torch, and is an error in ONNX."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 6)
+
+    def forward(self, x):
+        return self.layer(x).sigmoid().squeeze(1)
+
+
+def test_a_squeeze_of_more_than_one_is_exported_in_all_forms(tmp_path):
+    network = exported(NothingSqueezed(), torch.randn(2, 3, 4), count=8)
+    for form in ("fast", "qdq"):
+        network.verify(network.write(tmp_path / "network.onnx", form))
 
 
 class Masked(nn.Module):

@@ -237,6 +237,7 @@ def translate(exported: ExportedProgram, opset: int) -> ModelProto:
     from bayesbits.deploy.onnx.masked_attention import hide_by_infinity  # imports onnx, which is optional
 
     _subtract_in_float(exported.graph)
+    _drop_empty_squeezes(exported.graph)
     translated = torch.onnx.export(exported, dynamo=True, opset_version=opset, verbose=False)
     assert translated is not None
     model: ModelProto = translated.model_proto  # torch builds a new one at every access
@@ -259,6 +260,15 @@ def _subtract_in_float(graph: fx.Graph) -> None:
                 converted = graph.call_function(torch.ops.aten.to.dtype, (node.args[0], dtype))
             converted.meta["val"] = integers.to(dtype)
             node.replace_input_with(node.args[0], converted)
+
+
+def _drop_empty_squeezes(graph: fx.Graph) -> None:
+    """Drop, in place, what squeezes a dimension that is larger than one: it does nothing in torch, and is an error in
+    ONNX, and torch's exporter writes it all the same."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.squeeze.dim):
+        if node.meta["val"].dim() == node.args[0].meta["val"].dim():
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
 
 
 @contextmanager
