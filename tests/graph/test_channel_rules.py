@@ -24,6 +24,8 @@ KEEPING: dict[str, Any] = {
     "transposed convolution": nn.ConvTranspose2d(6, 6, 2, stride=2),
     "spatial mask": lambda x: x * torch.ones(8, 8),
     "instance norm": nn.Sequential(nn.InstanceNorm2d(6), nn.PReLU()),
+    "mean of stacked branches": lambda x: torch.stack([x, x.relu(), x.flip(1)]).mean(0),
+    "largest of parts": lambda x: torch.cat((x, x), 1).unflatten(1, (3, 4)).amax(1).repeat(1, 2, 1, 1)[:, :6],
     "flipped twin": lambda x: x + x.flip(1),
 }
 LOSING: dict[str, tuple[Any, str]] = {
@@ -48,6 +50,10 @@ LOSING: dict[str, tuple[Any, str]] = {
     "sorted": (lambda x: x.sort(dim=1).values, "passes sort"),
     "gate": (lambda x: x * x.mean((2, 3), keepdim=True).sigmoid(), "passes sigmoid"),
     "mean over channels": (lambda x: x - x.mean(1, keepdim=True), "passes mean over channels"),
+    "mean with a constant": (
+        lambda x: torch.stack([x, torch.ones(x.shape)]).mean(0),
+        "passes mean with the output of ones",
+    ),
     "nonzero border": (lambda x: nn.functional.pad(x, (1, 1), value=1.0), "is a constant"),
     "grouped": (nn.Conv2d(6, 6, 1, groups=2), "feeds grouped convolution middle"),
 }

@@ -125,18 +125,35 @@ def _pad_mode(node: fx.Node) -> tuple[str, float]:
 
 
 def _reduce(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses) -> Labels:
-    """A mean, sum or maximum over other dimensions than the channels; over the channels themselves they end."""
+    """A mean, sum or maximum over other dimensions than the channels; over the channels themselves they end.
+
+    Over branches that were stacked, it is an addition: the channels that meet are one class.
+    """
     before = one(labels[node.all_input_nodes[0]])
     given: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
     dims = [given] if isinstance(given, int) else list(given or range(before.dim()))
     dims = sorted((dim % before.dim() for dim in dims), reverse=True) if before.dim() else []
     small = collapse(before)
-    if any(small.shape[dim] > 1 for dim in dims):
-        return end(node, labels, classes, f"passes {operation(node)} over channels")
+    over = [dim for dim in dims if small.shape[dim] > 1]
+    if over:
+        rows = small.movedim(over, list(range(len(over)))).flatten(0, len(over) - 1)
+        if rows[0].numel() == 1 or bool(classes.dependent(rows).any()):
+            return end(node, labels, classes, f"passes {operation(node)} over channels")
+        small = _reduced(node, rows, classes).reshape([1 if dim in over else n for dim, n in enumerate(small.shape)])
     keepdim = len(before.shape) == len(shape(node))
     for dim in [] if keepdim else dims:
         small = small.squeeze(dim)
     return small.expand(shape(node))
+
+
+def _reduced(node: fx.Node, rows: Tensor, classes: ChannelClasses) -> Tensor:
+    """The labels of a sum of rows, whose channels meet; they stay where a row has something else than zeros."""
+    result, lowest = rows.max(dim=0).values, rows.min(dim=0).values
+    for row in rows:
+        classes.unite(result, row)
+    for label in torch.unique(lowest[lowest < ZERO]).tolist():
+        classes.keep(result[lowest == label], f"passes {operation(node)} with {classes.source(label)}")
+    return torch.where(result >= 0, result, lowest)
 
 
 def _resample(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses) -> Labels:

@@ -161,9 +161,9 @@ class _ChannelRemoval:
             if needed is not None:
                 self._align(node, source, needed)
             return needed is not None
-        present, by_labels = self._full_masks(source), self._masks_by_labels(source)
-        if by_labels is None or not same_masks(present, by_labels[0]) or name in NEEDS_ALL:
+        if name in NEEDS_ALL or not all(map(self._is_as_labeled, node.all_input_nodes)):
             return False
+        present = self._full_masks(source)
         if name in VIEWS:
             return correct_view(node, wanted)
         if name == "unflatten":
@@ -221,6 +221,11 @@ class _ChannelRemoval:
         for used, part in needed:
             self._align(node, used, part)
         return True
+
+    def _is_as_labeled(self, node: fx.Node) -> bool:
+        """Whether the masks of a node's only output are those of its labels; sizes have none."""
+        by_labels = self._masks_by_labels(node) if node in self._twin else [()]
+        return by_labels is not None and same_masks(self.masks[node][0], by_labels[0])
 
     def _is_pointwise(self, node: fx.Node) -> bool:
         return node in self._twin and node not in self.layers and is_pointwise(self._twin[node])
