@@ -14,6 +14,8 @@ KEEPING: dict[str, Any] = {
     "hardtanh": nn.Hardtanh(-1, 1),
     "mish": nn.Mish(),
     "one slope": nn.PReLU(),
+    "slopes": nn.PReLU(6),
+    "scale": lambda x: x * torch.tensor([1.0, -2.0, 0.5, 3.0, 0.0, -1.0])[:, None, None],
     "clamp": lambda x: x.clamp(min=0.0),
     "scalar": lambda x: x * 3 / 2,
     "own product": lambda x: x * (x > 0),
@@ -46,7 +48,10 @@ LOSING: dict[str, tuple[Any, str]] = {
     ),
     "layer norm": (nn.LayerNorm(8), "passes layer_norm"),
     "softmax": (nn.Softmax(dim=1), "passes softmax"),
-    "slopes": (nn.PReLU(6), "passes prelu with a value per channel (a parameter or constant)"),
+    "value per channel": (
+        lambda x: x * torch.rand(6, 1, 1).sin(),
+        "passes mul with a value per channel (the output of rand)",
+    ),
     "sorted": (lambda x: x.sort(dim=1).values, "passes sort"),
     "gate": (lambda x: x * x.mean((2, 3), keepdim=True).sigmoid(), "passes sigmoid"),
     "mean over channels": (lambda x: x - x.mean(1, keepdim=True), "passes mean over channels"),
@@ -60,7 +65,7 @@ LOSING: dict[str, tuple[Any, str]] = {
 
 
 # Zeros arrive as zeros here; the channels stay because a tensor beside them, or groups, could not be cut with them.
-CAUTIOUS = ("slopes", "gate", "grouped", "layer norm")
+CAUTIOUS = ("value per channel", "gate", "grouped", "layer norm")
 
 
 @pytest.mark.parametrize("name", KEEPING)

@@ -42,6 +42,7 @@ SAME = frozenset(("clone", "alias", "detach", "contiguous", "dropout", "to", "_t
 REDUCTIONS = ("mean", "sum", "amax", "amin")
 ZEROS = ("zeros", "zeros_like", "new_zeros")
 PADS = ("pad", "constant_pad_nd")
+CONSTANT = "a parameter or constant"
 RESAMPLES = re.compile(r"_?(adaptive_)?(avg|max|lp)_pool(\d)d|upsample_[a-z_]+(\d)d")
 
 
@@ -232,10 +233,11 @@ def _meet(node: fx.Node, labels: Tensor, zero: bool, classes: ChannelClasses) ->
 def _keep_beside_constant(
     node: fx.Node, own: Sequence[int], labels: Tensor, result: Tensor, classes: ChannelClasses
 ) -> None:
-    """Keep channels that meet a foreign tensor with one value per channel (a scale, slopes), which cannot be cut.
+    """Keep channels that meet a foreign tensor with one value per channel, unless it is a parameter or constant.
 
+    Those (a scale, slopes) are cut when they are read, as everything is in front of something that depends on blocks.
     Where the tensor has a value for each channel of a block, the same ones for every block (rotary embeddings of all
-    heads), blocks can still go as a whole. Before something that depends on blocks it is cut when it is read.
+    heads), blocks can still go as a whole.
     """
     foreign = labels < ZERO
     if not bool(foreign.any()) or bool(classes.dependent(result[foreign]).all()):
@@ -247,7 +249,7 @@ def _keep_beside_constant(
         blocks = [dim for dim in range(-rank, 0) if dim not in along]
         size = prod(result.shape[dim] for dim in blocks)
         classes.unite_blocks(result.permute(*blocks, *along).reshape(size, -1))
-    elif along:
+    elif along and not bool((labels[foreign] == classes.foreign(CONSTANT)).all()):
         source = classes.source(int(labels[foreign].max()))
         classes.keep(result[foreign], f"passes {operation(node).lstrip('_')} with a value per channel ({source})")
 

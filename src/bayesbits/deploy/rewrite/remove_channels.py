@@ -181,7 +181,8 @@ class _ChannelRemoval:
         for used in node.all_input_nodes:
             if used in self._twin:  # sizes have no twins
                 sizes = shape(self._twin[used])
-                last = wanted[len(wanted) - len(sizes) :]
+                slopes = operation(node) == "prelu" and used is node.args[1]  # those lie along dimension 1
+                last = wanted[1:2] if slopes else wanted[len(wanted) - len(sizes) :]
                 masks = tuple(None if size == 1 else mask for size, mask in zip(sizes, last, strict=True))
                 self._align(node, used, masks)
 
