@@ -1,34 +1,21 @@
-"""Further networks of `pytorchcv` and `transformers` for `experiments.foreign_files`: small, with random weights.
+"""Further networks of `pytorchcv`, `transformers`, MONAI and `diffusers` for `experiments.foreign_files`.
 
-Batch norms get factors and statistics like those of trained networks: factors over orders of magnitude, some of them
-nearly zero, and statistics of the data that they read.
+They are small, with random weights. Batch norms get factors and statistics like those of trained networks: factors over
+orders of magnitude, some of them nearly zero, and statistics of the data that they read.
 """
 
 import importlib
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
+from experiments.foreign_classes import DIFFUSERS, MONAI, Network
+
 EXAMPLES = 4
 DEAD = 1 / 32
 """The part of the factors of a batch norm that are nearly zero."""
-
-
-@dataclass(frozen=True)
-class Network:
-    """Where a network is, how it is made, and the shapes of its inputs, by name for `transformers`."""
-
-    place: str
-    """A file of `pytorchcv.models`, or a class of `transformers`."""
-    shapes: Mapping[str, tuple[int, ...]]
-    """The shape of one example of every input; a name with `ids` holds tokens, one with `mask` ones."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    nested: tuple[str, ...] = ()
-    """Options that are configurations themselves, each with its `model_type`."""
 
 
 def image(size: int, channels: int = 3) -> dict[str, tuple[int, ...]]:
@@ -69,6 +56,21 @@ PYTORCHCV = {
     "superpointnet": Network("superpointnet", image(64, 1)),
     "quartznet5x5_en_ls": Network("quartznet", {"x": (64, 96), "x_len": ()}, {"from_audio": False, "num_classes": 29}),
     "voca8flame": Network("voca", {"x": (1, 16, 29), "pid": ()}, {}),
+    "airnext50_32x4d_r2": cv("airnext"),
+    "condensenet74_c8_g8": cv("condensenet"),
+    "ibn_resnet50": cv("ibnresnet"),
+    "mnasnet_small": cv("mnasnet"),
+    "rir_cifar10": cv("rir_cifar", 32),
+    "fractalnet_cifar10": cv("fractalnet_cifar", 32),
+    "dicenet_wd5": cv("dicenet"),
+    "fdmobilenet_wd4": cv("fdmobilenet"),
+    "tresnet_m": cv("tresnet"),
+    "isqrtcovresnet18": cv("isqrtcovresnet"),
+    "sinet_cityscapes": cv("sinet", 128, aux=False),
+    "lednet_cityscapes": cv("lednet"),
+    "linknet_cityscapes": cv("linknet"),
+    "cgnet_cityscapes": cv("cgnet"),
+    "nasnet_4a1056": Network("nasnet", image(64)),
 }
 
 PIXELS = 64
@@ -261,14 +263,57 @@ TRANSFORMERS = {
     ),
 }
 
-NETWORKS: dict[str, Network] = PYTORCHCV | TRANSFORMERS
+TRANSFORMERS |= {
+    "GLPN": Network(
+        "GLPNForDepthEstimation",
+        PICTURE,
+        {
+            "hidden_sizes": [16, 32, 48, 64],
+            "depths": [1, 1, 1, 1],
+            "decoder_hidden_size": 16,
+            "num_attention_heads": [1, 2, 3, 4],
+        },
+    ),
+    "DeBERTa-v2": Network(
+        "DebertaV2ForSequenceClassification",
+        TOKENS,
+        TEXT | SMALL | {"relative_attention": True, "position_biased_input": False, "pos_att_type": ["p2c", "c2p"]},
+    ),
+    "ModernBERT": Network("ModernBertForSequenceClassification", TOKENS, TEXT | SMALL | {"pad_token_id": 0}),
+    "Nystromformer": Network(
+        "NystromformerForSequenceClassification",
+        {"input_ids": (16,)},
+        TEXT | SMALL | {"segment_means_seq_len": 16, "num_landmarks": 4, "conv_kernel_size": 5},
+    ),
+    "Gemma2": Network(
+        "Gemma2ForSequenceClassification",
+        TOKENS | {"use_cache": False},
+        DECODER | {"num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0, "sliding_window": 8},
+    ),
+    "DPT": Network(
+        "DPTForDepthEstimation",
+        PICTURE,
+        TINY_VIT
+        | {
+            "num_hidden_layers": 4,
+            "backbone_out_indices": [0, 1, 2, 3],
+            "neck_hidden_sizes": [8, 16, 24, 32],
+            "fusion_hidden_size": 16,
+        },
+    ),
+}
+
+NETWORKS: dict[str, Network] = PYTORCHCV | TRANSFORMERS | MONAI | DIFFUSERS
 
 
 def create(name: str) -> tuple[nn.Module, Any]:
     """A network with random weights and trained-like batch norms, in evaluation mode, and inputs of a few examples."""
     torch.manual_seed(0)
     network = NETWORKS[name]
-    model = _pytorchcv(name, network) if name in PYTORCHCV else _transformer(network)
+    if "." in network.place:
+        model = _of_class(network)
+    else:
+        model = _pytorchcv(name, network) if name in PYTORCHCV else _transformer(network)
     inputs = {key: _input(key, shape) for key, shape in network.shapes.items()}
     given: Any = tuple(inputs.values()) if name in PYTORCHCV and len(inputs) > 1 else inputs
     given = inputs["x"] if list(inputs) == ["x"] else given
@@ -284,6 +329,13 @@ def _pytorchcv(name: str, network: Network) -> nn.Module:
             isinstance(child, nn.AvgPool2d) and isinstance(child.kernel_size, int) and child.kernel_size >= 7
         ):  # made for larger images
             model.set_submodule(path, nn.AdaptiveAvgPool2d(1))
+    return model
+
+
+def _of_class(network: Network) -> nn.Module:
+    place, name = network.place.rsplit(".", 1)
+    options = {key: _of_class(each) if isinstance(each, Network) else each for key, each in network.options.items()}
+    model: nn.Module = getattr(importlib.import_module(place), name)(**options)
     return model
 
 
@@ -313,7 +365,9 @@ def _input(name: str, shape: tuple[int, ...] | bool) -> Any:
         return torch.randint(3, 100, (EXAMPLES, *shape))
     if name == "x_len":
         return torch.tensor([96, 80, 96, 64][:EXAMPLES])
-    if name == "pid":
+    if name == "timestep":
+        return torch.tensor([3, 40, 500, 999][:EXAMPLES])
+    if name in ("pid", "class_labels"):
         return torch.tensor([0, 1, 2, 3][:EXAMPLES])
     return torch.randn(EXAMPLES, *shape)
 
@@ -327,7 +381,7 @@ def call(model: nn.Module, inputs: Any) -> Any:
 
 def set_statistics(model: nn.Module, inputs: Any) -> None:
     """Give batch norms factors from 0.1 to 3, some nearly zero, and about the statistics of what they read."""
-    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d) and m.affine]
+    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) and m.affine]
     for norm in norms:
         factors = torch.empty_like(norm.weight).uniform_(math.log(0.3), math.log(3)).exp_()
         factors[torch.rand_like(factors) < DEAD] = 1e-6

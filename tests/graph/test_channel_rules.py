@@ -14,6 +14,8 @@ KEEPING: dict[str, Any] = {
     "hardtanh": nn.Hardtanh(-1, 1),
     "mish": nn.Mish(),
     "one slope": nn.PReLU(),
+    "slopes": nn.PReLU(6),
+    "scale": lambda x: x * torch.tensor([1.0, -2.0, 0.5, 3.0, 0.0, -1.0])[:, None, None],
     "clamp": lambda x: x.clamp(min=0.0),
     "scalar": lambda x: x * 3 / 2,
     "own product": lambda x: x * (x > 0),
@@ -23,6 +25,9 @@ KEEPING: dict[str, Any] = {
     "dropout": nn.Dropout2d(0.5),
     "transposed convolution": nn.ConvTranspose2d(6, 6, 2, stride=2),
     "spatial mask": lambda x: x * torch.ones(8, 8),
+    "instance norm": nn.Sequential(nn.InstanceNorm2d(6), nn.PReLU()),
+    "mean of stacked branches": lambda x: torch.stack([x, x.relu(), x.flip(1)]).mean(0),
+    "largest of parts": lambda x: torch.cat((x, x), 1).unflatten(1, (3, 4)).amax(1).repeat(1, 2, 1, 1)[:, :6],
     "flipped twin": lambda x: x + x.flip(1),
 }
 LOSING: dict[str, tuple[Any, str]] = {
@@ -36,19 +41,31 @@ LOSING: dict[str, tuple[Any, str]] = {
         "passes batch norm middle.1, which is not one layer's own",
     ),
     "group norm": (nn.GroupNorm(2, 6), "passes group_norm"),
+    "instance norm with a shift": (nn.InstanceNorm2d(6, affine=True), "passes instance_norm"),
+    "instance norm over channels": (
+        lambda x: nn.functional.instance_norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2),
+        "passes instance_norm over channels",
+    ),
     "layer norm": (nn.LayerNorm(8), "passes layer_norm"),
     "softmax": (nn.Softmax(dim=1), "passes softmax"),
-    "slopes": (nn.PReLU(6), "passes prelu with a value per channel (a parameter or constant)"),
+    "value per channel": (
+        lambda x: x * torch.rand(6, 1, 1).sin(),
+        "passes mul with a value per channel (the output of rand)",
+    ),
     "sorted": (lambda x: x.sort(dim=1).values, "passes sort"),
     "gate": (lambda x: x * x.mean((2, 3), keepdim=True).sigmoid(), "passes sigmoid"),
     "mean over channels": (lambda x: x - x.mean(1, keepdim=True), "passes mean over channels"),
+    "mean with a constant": (
+        lambda x: torch.stack([x, torch.ones(x.shape)]).mean(0),
+        "passes mean with the output of ones",
+    ),
     "nonzero border": (lambda x: nn.functional.pad(x, (1, 1), value=1.0), "is a constant"),
     "grouped": (nn.Conv2d(6, 6, 1, groups=2), "feeds grouped convolution middle"),
 }
 
 
 # Zeros arrive as zeros here; the channels stay because a tensor beside them, or groups, could not be cut with them.
-CAUTIOUS = ("slopes", "gate", "grouped", "layer norm")
+CAUTIOUS = ("value per channel", "gate", "grouped", "layer norm")
 
 
 @pytest.mark.parametrize("name", KEEPING)

@@ -127,7 +127,7 @@ TOGETHER = "they are those of one head, or of all heads together"
         (ShiftedValues, "passes sigmoid", "passes sigmoid"),
         (NormedQueries, "passes layer_norm", PRODUCT),
         (ReturnedScores, "reaches the network's output", "reaches the network's output"),
-        (SummedHeads, "passes sum over channels", "passes sum over channels"),
+        (SummedHeads, TOGETHER, TOGETHER),
         (lambda: Heads(heads=1, keys=1), "feeds attention product in matmul", PRODUCT),
         (lambda: Heads(keys=1), TOGETHER, TOGETHER),
     ],

@@ -130,13 +130,19 @@ def load(path: str | Path, model: nn.Module | None = None) -> DeployedNetwork:
     graph = graph_from_data(body["graph"])
     if model is not None:
         rebuilt = rebuild(model, network)
-        if graph_to_data(rebuilt) != body["graph"]:
+        if graph_to_data(rebuilt) != _with_reshapes(body["graph"]):
             raise ValueError(
                 f"{type(model).__name__} is not the network in {folder}: the graph of its code is another one. "
                 "Build it as it was built for training, or load without a model"
             )
         graph = rebuilt
     return DeployedNetwork(network, graph, floats)
+
+
+def _with_reshapes(graph: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A stored graph with reshapes for views, as `deploy` writes them now."""
+    views = ("aten.view.default", "aten._unsafe_view.default")
+    return [node | {"target": "aten.reshape.default"} if node["target"] in views else node for node in graph]
 
 
 def _warn_of_missing_classes(structure: Structure, folder: Path) -> None:

@@ -1,7 +1,8 @@
 """The rules by which operations pass the labels of channels on (see `channel_labels`).
 
 Three families of operations keep track of channels: those that move data, pointwise ones, and those that work along
-other dimensions than the channels (pooling, means); `head_rules` has those of attention. Every other operation ends a
+other dimensions than the channels (pooling, means, instance norms without a shift); `head_rules` has those of
+attention. Every other operation ends a
 channel: the channels that it reads cannot be removed, and its output is foreign, which means that no layer's channels
 are in it.
 """
@@ -41,6 +42,7 @@ SAME = frozenset(("clone", "alias", "detach", "contiguous", "dropout", "to", "_t
 REDUCTIONS = ("mean", "sum", "amax", "amin")
 ZEROS = ("zeros", "zeros_like", "new_zeros")
 PADS = ("pad", "constant_pad_nd")
+CONSTANT = "a parameter or constant"
 RESAMPLES = re.compile(r"_?(adaptive_)?(avg|max|lp)_pool(\d)d|upsample_[a-z_]+(\d)d")
 
 
@@ -57,6 +59,8 @@ def apply(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses,
             return rule(node, labels, classes)
     if is_pointwise(node):
         return _pointwise(node, labels, classes, passes)
+    if name == "instance_norm" and len(node.all_input_nodes) == 1 and passes(node, node.all_input_nodes, [False]):
+        return _normalize(node, labels, classes)
     return end(node, labels, classes, f"passes {name.lstrip('_')}")
 
 
@@ -122,18 +126,35 @@ def _pad_mode(node: fx.Node) -> tuple[str, float]:
 
 
 def _reduce(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses) -> Labels:
-    """A mean, sum or maximum over other dimensions than the channels; over the channels themselves they end."""
+    """A mean, sum or maximum over other dimensions than the channels; over the channels themselves they end.
+
+    Over branches that were stacked, it is an addition: the channels that meet are one class.
+    """
     before = one(labels[node.all_input_nodes[0]])
     given: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
     dims = [given] if isinstance(given, int) else list(given or range(before.dim()))
     dims = sorted((dim % before.dim() for dim in dims), reverse=True) if before.dim() else []
     small = collapse(before)
-    if any(small.shape[dim] > 1 for dim in dims):
-        return end(node, labels, classes, f"passes {operation(node)} over channels")
+    over = [dim for dim in dims if small.shape[dim] > 1]
+    if over:
+        rows = small.movedim(over, list(range(len(over)))).flatten(0, len(over) - 1)
+        if rows[0].numel() == 1 or bool(classes.dependent(rows).any()):
+            return end(node, labels, classes, f"passes {operation(node)} over channels")
+        small = _reduced(node, rows, classes).reshape([1 if dim in over else n for dim, n in enumerate(small.shape)])
     keepdim = len(before.shape) == len(shape(node))
     for dim in [] if keepdim else dims:
         small = small.squeeze(dim)
     return small.expand(shape(node))
+
+
+def _reduced(node: fx.Node, rows: Tensor, classes: ChannelClasses) -> Tensor:
+    """The labels of a sum of rows, whose channels meet; they stay where a row has something else than zeros."""
+    result, lowest = rows.max(dim=0).values, rows.min(dim=0).values
+    for row in rows:
+        classes.unite(result, row)
+    for label in torch.unique(lowest[lowest < ZERO]).tolist():
+        classes.keep(result[lowest == label], f"passes {operation(node)} with {classes.source(label)}")
+    return torch.where(result >= 0, result, lowest)
 
 
 def _resample(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses) -> Labels:
@@ -146,6 +167,14 @@ def _resample(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClas
         return end(node, labels, classes, f"passes {operation(node)} over channels")
     value: Any = node.meta["val"]
     return small.expand(shape(node)) if isinstance(value, Tensor) else [small.expand(part.shape) for part in value]
+
+
+def _normalize(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses) -> Labels:
+    """Every channel of an image is normalized alone, over the dimensions behind dimension 1."""
+    before = one(labels[node.all_input_nodes[0]])
+    if any(size > 1 for size in collapse(before).shape[2:]):
+        return end(node, labels, classes, f"passes {operation(node)} over channels")
+    return before
 
 
 def _pointwise(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses, passes: Criterion) -> Labels:
@@ -204,10 +233,11 @@ def _meet(node: fx.Node, labels: Tensor, zero: bool, classes: ChannelClasses) ->
 def _keep_beside_constant(
     node: fx.Node, own: Sequence[int], labels: Tensor, result: Tensor, classes: ChannelClasses
 ) -> None:
-    """Keep channels that meet a foreign tensor with one value per channel (a scale, slopes), which cannot be cut.
+    """Keep channels that meet a foreign tensor with one value per channel, unless it is a parameter or constant.
 
+    Those (a scale, slopes) are cut when they are read, as everything is in front of something that depends on blocks.
     Where the tensor has a value for each channel of a block, the same ones for every block (rotary embeddings of all
-    heads), blocks can still go as a whole. Before something that depends on blocks it is cut when it is read.
+    heads), blocks can still go as a whole.
     """
     foreign = labels < ZERO
     if not bool(foreign.any()) or bool(classes.dependent(result[foreign]).all()):
@@ -219,7 +249,7 @@ def _keep_beside_constant(
         blocks = [dim for dim in range(-rank, 0) if dim not in along]
         size = prod(result.shape[dim] for dim in blocks)
         classes.unite_blocks(result.permute(*blocks, *along).reshape(size, -1))
-    elif along:
+    elif along and not bool((labels[foreign] == classes.foreign(CONSTANT)).all()):
         source = classes.source(int(labels[foreign].max()))
         classes.keep(result[foreign], f"passes {operation(node).lstrip('_')} with a value per channel ({source})")
 

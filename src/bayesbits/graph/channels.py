@@ -104,7 +104,7 @@ class ChannelWalk:
     def step(self, node: fx.Node) -> None:
         """Label one node's output."""
         if node.op != "call_function":
-            source = "a network input" if node in self.program.inputs else "a parameter or constant"
+            source = "a network input" if node in self.program.inputs else channel_rules.CONSTANT
             self.labels[node] = filled(node.meta.get("val"), self.classes.foreign(source))
         elif node in self._layer_of:
             self.labels[node] = self._pass_layer(node, self._layer_of[node])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,7 @@ from torch.export.graph_signature import ExportGraphSignature, InputKind, Output
 
 from bayesbits.graph.export import export_functional
 from bayesbits.graph.flat_network import FlatNetwork, inner_path
+from bayesbits.graph.symbolic_sizes import in_users_code, in_words
 from bayesbits.utils.torch_private import HigherOrderOperator, OpOverload, operation_arguments, operation_name
 
 
@@ -157,4 +159,11 @@ def _check_readable(graph: fx.Graph) -> None:
         values = node.meta.get("val")
         for value in values if isinstance(values, (tuple, list)) else [values]:
             if isinstance(value, Tensor) and any(isinstance(size, torch.SymInt) for size in value.shape):
-                raise RuntimeError(f"the shape of {node.name} depends on the data")
+                raise RuntimeError(f"the shape of {node.name}{_place(node)} depends on the data")
+
+
+def _place(node: fx.Node) -> str:
+    """Where the network's code calls an operation, as far as torch knows."""
+    frames = re.findall(r'File "(.+)", line (\d+), in (\S+)', node.meta.get("stack_trace") or "")
+    users = [frame for frame in frames if in_users_code(frame[0])]
+    return f", at {in_words(users[-1][0], int(users[-1][1]), users[-1][2])}," if users else ""

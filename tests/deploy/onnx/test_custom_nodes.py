@@ -11,7 +11,6 @@ from torch import nn
 
 import bayesbits as bb
 from bayesbits.deploy.onnx.custom_nodes import DOMAIN, OPSET, export_with_custom_nodes, output_shape, quiet_exporter
-from bayesbits.deploy.onnx.export import export_float_onnx
 from tests.graph.networks import randomize
 
 
@@ -54,30 +53,6 @@ def test_the_output_shape_of_a_layer_is_torchs(module):
     options = {name: getattr(module, name, None) for name in names}
     layer = SimpleNamespace(kind=kind, weight_shape=tuple(module.weight.shape), **options)
     assert output_shape(layer, x) == list(module(x).shape)
-
-
-class Masked(nn.Module):
-    """What a mask of integers hides is zero."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x, hidden):
-        return self.layer(x) * (1.0 - hidden)
-
-
-def test_a_number_minus_integers_is_exported_in_all_forms(tmp_path):
-    inputs = (torch.randn(2, 4), torch.tensor([[1, 0, 0, 1], [0, 0, 1, 0]]))
-    compressor = bb.attach(randomize(Masked(), 0).eval(), inputs, bb.Spec(prune=False))
-    compressor.calibrate([inputs])
-    compressor.fix(bb.Plan.uniform(compressor.topology, 8, 8))
-    small = bb.deploy(compressor)
-    for form in ("fast", "qdq"):
-        bb.export_onnx(small, inputs, tmp_path / "small.onnx", form=form)
-        bb.verify(compressor, small, tmp_path / "small.onnx", inputs)
-    compressor.detach()
-    export_float_onnx(compressor.model, inputs, tmp_path / "float.onnx")
 
 
 def test_the_exporter_is_quiet_and_then_as_loud_as_before():

@@ -9,6 +9,7 @@ from bayesbits.deploy.layer_weights import LayerWeights
 from bayesbits.deploy.rewrite.export_float_network import export_float_network
 from bayesbits.graph.exported_program import shape
 from bayesbits.graph.trace import trace
+from tests.deploy.exported import exported
 
 
 class Scaled(nn.Module):
@@ -63,3 +64,21 @@ def test_a_network_with_other_layers_than_those_decided_about_is_refused():
         export_float_network(decision(model, weights={"layer": weights}))
     with pytest.raises(ValueError, match="it has no layer 'other'"):
         export_float_network(decision(model, weights={"other": weights}))
+
+
+class ChannelsLast(nn.Module):
+    """A convolution of what lies in memory with the channels last, for which `contiguous` does nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.mixed, self.last = nn.Conv2d(3, 8, 3), nn.Linear(8, 8), nn.Conv2d(8, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.mixed(self.first(x).relu().permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return self.last(x).permute(0, 2, 3, 1).contiguous().view(-1, 3).sigmoid()
+
+
+def test_views_of_tensors_in_another_order_in_memory_are_exported_in_all_forms(tmp_path):
+    network = exported(ChannelsLast(), torch.randn(2, 3, 6, 6), count=8)
+    for form in ("fast", "qdq"):
+        network.verify(network.write(tmp_path / "network.onnx", form))

@@ -47,6 +47,66 @@ def test_sizes_in_the_users_code_are_corrected():
     check_equal(compressor, small, inputs)
 
 
+def test_channels_are_removed_through_an_instance_norm(tmp_path):
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.InstanceNorm2d(16), nn.PReLU(), nn.Conv2d(16, 4, 3))
+    inputs = torch.randn(3, 3, 8, 8)
+    compressor = compress(randomize(model), inputs)
+    small = bb.deploy(compressor)
+    assert small.parameter_count == compressor.cost().parameters < sum(p.numel() for p in model.parameters())
+    check_equal(compressor, small, inputs)
+    bb.export_onnx(small, inputs, tmp_path / "network.onnx")
+    bb.verify(compressor, small, tmp_path / "network.onnx", inputs)
+
+
+class Scaled(nn.Module):
+    """A parameter with a value for each channel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale[:, None, None]
+
+
+def test_parameters_with_a_value_per_channel_are_cut(tmp_path):
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3), nn.PReLU(16), nn.Conv2d(16, 16, 3, groups=16), Scaled(), nn.PReLU(16), nn.Conv2d(16, 4, 3)
+    )
+    inputs = torch.randn(3, 3, 12, 12)
+    compressor = compress(randomize(model), inputs)
+    small = bb.deploy(compressor)
+    assert small.integer.layer("5").weight_shape[1] < 16
+    assert small.parameter_count == compressor.cost().parameters
+    check_equal(compressor, small, inputs)
+    bb.export_onnx(small, inputs, tmp_path / "network.onnx")
+    bb.verify(compressor, small, tmp_path / "network.onnx", inputs)
+
+
+class Branches(nn.Module):
+    """The mean of branches that are stacked, and the largest of the parts of one layer's channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.last = nn.Conv2d(3, 16, 3), nn.Conv2d(3, 16, 3), nn.Conv2d(8, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.stack([F.relu(self.left(x)), self.right(x)]).mean(dim=0)
+        return self.last(x.unflatten(1, (2, 8)).amax(1))
+
+
+def test_channels_of_stacked_branches_are_removed(tmp_path):
+    model, inputs = randomize(Branches()), torch.randn(3, 3, 8, 8)
+    compressor = compress(model, inputs)
+    (group,) = compressor.topology.removable_groups
+    assert (group.size, group.producers, group.consumers) == (8, ("left", "right"), ("last",))
+    small = bb.deploy(compressor)
+    assert small.parameter_count == compressor.cost().parameters < sum(p.numel() for p in model.parameters())
+    check_equal(compressor, small, inputs)
+    bb.export_onnx(small, inputs, tmp_path / "network.onnx")
+    bb.verify(compressor, small, tmp_path / "network.onnx", inputs)
+
+
 class Stacked(nn.Module):
     """Channels of an image without a batch, concatenated along the default dimension."""
 

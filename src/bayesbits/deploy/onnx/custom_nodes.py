@@ -22,6 +22,7 @@ from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 
 from bayesbits.deploy.modules import LAYERS, PRODUCTS, QUANTIZERS, TABLES
+from bayesbits.deploy.onnx.prepare_graph import prepare_graph
 from bayesbits.graph.channel_rules import MOVES, PADS, SAME
 from bayesbits.graph.exported_program import operation
 from bayesbits.graph.symbolic_sizes import mark_sizes
@@ -244,7 +245,7 @@ def translate(exported: ExportedProgram, opset: int) -> ModelProto:
     """
     from bayesbits.deploy.onnx.masked_attention import hide_by_infinity  # imports onnx, which is optional
 
-    _subtract_in_float(exported.graph)
+    prepare_graph(exported)
     translated = torch.onnx.export(exported, dynamo=True, opset_version=opset, verbose=False)
     assert translated is not None
     model: ModelProto = translated.model_proto  # torch builds a new one at every access
@@ -254,19 +255,6 @@ def translate(exported: ExportedProgram, opset: int) -> ModelProto:
         node.metadata_props.extend(kept)
     hide_by_infinity(model)
     return model
-
-
-def _subtract_in_float(graph: fx.Graph) -> None:
-    """Convert integers that are subtracted from a float number, as in 1.0 - mask, first, in place: torch's exporter
-    cannot write the two together."""
-    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.rsub.Scalar):
-        integers, number = node.args[0].meta["val"], node.args[1]
-        if isinstance(number, float) and not integers.is_floating_point():
-            dtype = torch.result_type(integers, number)
-            with graph.inserting_before(node):
-                converted = graph.call_function(torch.ops.aten.to.dtype, (node.args[0], dtype))
-            converted.meta["val"] = integers.to(dtype)
-            node.replace_input_with(node.args[0], converted)
 
 
 @contextmanager

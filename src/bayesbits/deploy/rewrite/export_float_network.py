@@ -22,6 +22,9 @@ from bayesbits.graph.trace import read
 from bayesbits.utils.modes import evaluation_mode
 from bayesbits.utils.torch_private import FakeTensorMode
 
+aten = torch.ops.aten
+VIEWS = (aten.view.default, aten._unsafe_view.default)
+
 
 def export_float_network(decision: Decision) -> RewrittenProgram:
     """Export the decision's float network, read it, and check that it has the layers that were decided about."""
@@ -90,6 +93,8 @@ class _GraphCopies:
             with self._mode, torch.no_grad():
                 self._values[node] = node.target(*args, **kwargs)
             self._nodes[node] = self.graph.node_copy(node, lambda used: self._nodes[used])
+            if node.target in VIEWS:  # elements may lie in another order in memory than those of the exported tensors
+                self._nodes[node].target = aten.reshape.default
             self._copy_to_twin(node)
 
     def _copy_placeholder(self, node: fx.Node) -> None:

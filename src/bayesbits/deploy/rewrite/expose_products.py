@@ -14,7 +14,6 @@ from torch import fx
 from bayesbits.deploy.modules import PRODUCTS, target_of
 from bayesbits.deploy.rewrite.program import ProductNode, RewrittenProgram
 from bayesbits.graph.activation_products import FoundProduct, form_of
-from bayesbits.graph.channel_rules import MOVES, SAME
 from bayesbits.graph.exported_program import arguments, operation
 from bayesbits.utils.activation_products import (
     AttentionForm,
@@ -42,21 +41,9 @@ def expose_products(program: RewrittenProgram) -> None:
         writing = _Writing(program.graph, node, [entries[found.name] for found in products])
         result = writing.write(twin)
         node.replace_all_uses_with(result)
-        _reshape_views(result)
         program.node_of[twin] = result
         program.graph.erase_node(node)
     program.products += [entry for entry in entries.values() if entry.calls]
-
-
-def _reshape_views(node: fx.Node) -> None:
-    """Let views of a tensor be reshapes: its elements lie in another order in memory than those of the exported one."""
-    waiting = [node]
-    while waiting:
-        for user in waiting.pop().users:
-            if user.op == "call_function" and (operation(user) in MOVES or operation(user) in SAME):
-                if operation(user) in ("view", "_unsafe_view"):
-                    user.target = aten.reshape.default
-                waiting.append(user)
 
 
 class _Writing:

@@ -161,9 +161,9 @@ class _ChannelRemoval:
             if needed is not None:
                 self._align(node, source, needed)
             return needed is not None
-        present, by_labels = self._full_masks(source), self._masks_by_labels(source)
-        if by_labels is None or not same_masks(present, by_labels[0]) or name in NEEDS_ALL:
+        if name in NEEDS_ALL or not all(map(self._is_as_labeled, node.all_input_nodes)):
             return False
+        present = self._full_masks(source)
         if name in VIEWS:
             return correct_view(node, wanted)
         if name == "unflatten":
@@ -181,7 +181,8 @@ class _ChannelRemoval:
         for used in node.all_input_nodes:
             if used in self._twin:  # sizes have no twins
                 sizes = shape(self._twin[used])
-                last = wanted[len(wanted) - len(sizes) :]
+                slopes = operation(node) == "prelu" and used is node.args[1]  # those lie along dimension 1
+                last = wanted[1:2] if slopes else wanted[len(wanted) - len(sizes) :]
                 masks = tuple(None if size == 1 else mask for size, mask in zip(sizes, last, strict=True))
                 self._align(node, used, masks)
 
@@ -221,6 +222,11 @@ class _ChannelRemoval:
         for used, part in needed:
             self._align(node, used, part)
         return True
+
+    def _is_as_labeled(self, node: fx.Node) -> bool:
+        """Whether the masks of a node's only output are those of its labels; sizes have none."""
+        by_labels = self._masks_by_labels(node) if node in self._twin else [()]
+        return by_labels is not None and same_masks(self.masks[node][0], by_labels[0])
 
     def _is_pointwise(self, node: fx.Node) -> bool:
         return node in self._twin and node not in self.layers and is_pointwise(self._twin[node])
