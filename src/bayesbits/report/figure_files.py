@@ -37,8 +37,12 @@ _SKYLINE = (760, 200)
 _COLORS = ("#2563b8", "#c9690c", "#0e7f76", "#9b4f96", "#6b7785", "#7d6608")
 _LINES = ("limit", "reference")
 _DASHES = ("none", "7 4", "2 3.5")
-_STYLE = """
-text { font-family: sans-serif; font-size: 11.5px; fill: #17202a; } .head { font-weight: 600; font-size: 12.5px; }
+# What draws PNG images takes Arial for "sans-serif", and leaves text out where that is not installed.
+_FONTS = "Arial, Helvetica, 'Liberation Sans', 'DejaVu Sans', 'Noto Sans', Roboto, Verdana, sans-serif"
+_STYLE = f"""
+text {{ font-family: {_FONTS}; }}
+""" + """
+text { font-size: 11.5px; fill: #17202a; } .head { font-weight: 600; font-size: 12.5px; }
 .tick, .part, .note { fill: #5a6775; font-size: 11px; } .grid { stroke: #dfe4ea; } .axis { stroke: #5a6775; }
 .border { stroke: #5a6775; stroke-dasharray: 2 3; }
 .limit { stroke: #b3261e; stroke-width: 1.6; stroke-dasharray: 6 4; }
