@@ -33,15 +33,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bayesbits as bb
-from bayesbits.baselines import (
-    AdaRoundConfig,
-    ReconstructionConfig,
-    adaround,
-    correct_biases,
-    reconstruct,
-    sensitivity,
-    uniform,
-)
+from bayesbits.baselines import AdaRoundConfig, ReconstructionConfig, adaround, reconstruct, sensitivity, uniform
 from bayesbits.deploy.onnx.export import export_float_onnx
 from bayesbits.deploy.onnx.latency import measure_latencies
 from bayesbits.deploy.onnx.runtime import Session, machine
@@ -214,12 +206,6 @@ def agreement(reference: nn.Module, batches: Batches) -> Callable[[nn.Module], f
     return score
 
 
-def adaround_and_biases(compressor: bb.Compressor, batches: Batches) -> None:
-    """Learned rounding, and then the means of every layer's output as in the float network."""
-    adaround(compressor, batches, progress=show)
-    correct_biases(compressor, batches, reference=network().to(batches[0].device), progress=show)
-
-
 MUS = (0.0006, 0.001, 0.0015, 0.0025, 0.004, 0.006, 0.009)
 STEPS = 64
 COSTS = (5.0, 4.0, 3.2, 2.2, 2.0)
@@ -227,7 +213,6 @@ IMPROVEMENTS: dict[str, Callable[[bb.Compressor, Batches], object]] = {
     "adaround": partial(adaround, progress=show),
     "fast adaround": partial(adaround, config=AdaRoundConfig(lr=3e-2), progress=show),
     "long adaround": partial(adaround, config=AdaRoundConfig(steps=8000), progress=show),
-    "corrected adaround": adaround_and_biases,
     "short adaround": partial(adaround, config=AdaRoundConfig(steps=300), progress=show),
     "layers": partial(reconstruct, config=ReconstructionConfig(blocks=False, steps=500), progress=show),
     "reconstruct": partial(reconstruct, progress=show),

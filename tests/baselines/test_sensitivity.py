@@ -17,10 +17,10 @@ def negative_loss(output, labels):
 
 
 def test_by_hand():
-    """A chain y = b a x, of which inputs (0, x) see 0.25 of a = (1, 0.25), and b = 0.6 with the range 0.6.
+    """A chain y = b a x, of which inputs (0, x) see 0.25 of a = (1, 0.25), and b = 0.6; 1 and 0.6 are code 127 of 8 bits.
 
-    At 2 bits there are three values, 0 and two thirds of the range on both sides: a becomes (2/3, 0), and b becomes
-    0.4. The score is minus the squared error. With b alone y is 0.1 x instead of 0.15 x; with a, alone or not, it is 0.
+    At 2 bits there are three values, 0 and two thirds of the range on both sides: a becomes (0.6693, 0), and b becomes
+    0.4016. The score is minus the squared error. With b alone y is 0.1004 x instead of 0.15 x; with a it is always 0.
     """
     model = nn.Sequential(nn.Linear(2, 1, bias=False), nn.Linear(1, 1, bias=False)).eval()
     with torch.no_grad():
@@ -33,7 +33,7 @@ def test_by_hand():
     size = x[:, 1].square().mean().item()
     found = sensitivity(compressor, [(x, 0.15 * x[:, 1:])], widths=(2,), score_fn=lambda y, t: -(y - t).square().mean())
     assert found.reference == pytest.approx(0, abs=1e-6)
-    by_hand = [("1.weight", -((0.25 * 0.4 - 0.15) ** 2) * size), ("0.weight", -(0.15**2) * size)]
+    by_hand = [("1.weight", -((0.25 * 0.4 * 255 / 254 - 0.15) ** 2) * size), ("0.weight", -(0.15**2) * size)]
     assert [lowering.tensor for lowering in found.alone] == [name for name, _ in by_hand]
     assert [lowering.score for lowering in found.alone] == pytest.approx([s for _, s in by_hand], rel=1e-3)
     assert [str(change) for change in found.changes] == ["1.weight -> 2", "0.weight -> 2"]

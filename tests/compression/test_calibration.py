@@ -74,8 +74,8 @@ def test_the_weight_s_range_is_signed_and_one_for_each_channel_where_there_are_a
     whole, by_channel = GatedQuantizer(signed=False), GatedQuantizer(signed=False, beta=[1.0, 1.0])
     calibrate_weight(whole, weight, "conv.weight")
     calibrate_weight(by_channel, weight, "conv.weight")
-    assert whole.beta.item() == pytest.approx(3.0)
-    assert by_channel.beta.tolist() == pytest.approx([3.0, 0.5])
+    assert whole.beta.item() == pytest.approx(3.0 * 255 / 254)  # code 127 is 3
+    assert by_channel.beta.tolist() == pytest.approx([3.0 * 255 / 254, 0.5 * 255 / 254])
     assert whole.signed
     assert by_channel.signed
 
@@ -204,8 +204,9 @@ def test_a_shared_range_covers_the_values_of_all_that_share_it(asymmetric):
         high = quantizer.beta.item()
         low = quantizer.alpha.item() if asymmetric else -high
         assert quantizer.kind == ("asymmetric" if asymmetric else "symmetric")
-        assert low == pytest.approx(values.min().item(), rel=1e-5)
-        assert high == pytest.approx(values.max().item() if asymmetric else -values.min().item(), rel=1e-5)
+        end = 1 if asymmetric else 255 / 254  # of 255 steps a symmetric range has codes for 254
+        assert low == pytest.approx(end * values.min().item(), rel=1e-5)
+        assert high == pytest.approx(values.max().item() if asymmetric else -end * values.min().item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("method", ["minmax", "mse", "percentile", "moving_average"])

@@ -13,7 +13,7 @@ from tests.compression.calibrated import Net, batch, betas
 def test_minmax_takes_the_largest_magnitude_of_all_batches():
     net = Net()
     calibrate_activations(net, net.quantizers(), [batch(-3.0, 1.0), batch(-1.0, 2.0)])
-    assert betas(net) == pytest.approx([3.0, 2.0], rel=1e-6)
+    assert betas(net) == pytest.approx([3.0 * 255 / 254, 2.0], rel=1e-6)  # the second one is unsigned
 
 
 def test_moving_average_by_hand():
@@ -22,7 +22,7 @@ def test_moving_average_by_hand():
     calibrate_activations(net, net.quantizers(), batches, method="moving_average", momentum=0.75)
     first = 0.75 * (0.75 * 3.0 + 0.25 * 2.0) + 0.25 * 4.0
     second = 0.75 * (0.75 * 1.0 + 0.25 * 2.0) + 0.25 * 0.5
-    assert betas(net) == pytest.approx([first, second], rel=1e-6)
+    assert betas(net) == pytest.approx([first * 255 / 254, second], rel=1e-6)
 
 
 def test_percentile_is_the_mean_of_each_batch_s_by_hand():
@@ -32,7 +32,7 @@ def test_percentile_is_the_mean_of_each_batch_s_by_hand():
         net, {"first.input": net.first}, [one.expand(-1, 4), two.expand(-1, 4)], method="percentile", percentile=75.0
     )
     # Interpolated between sorted values, four copies of each: 0.75 * 1603 = 1202.25 falls on copies of 300.
-    assert net.first.beta.item() == pytest.approx((300.0 + 600.0) / 2, rel=1e-6)
+    assert net.first.beta.item() == pytest.approx((300.0 + 600.0) / 2 * 255 / 254, rel=1e-6)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -53,7 +53,7 @@ def test_a_quantizer_that_is_called_twice_sees_both():
 
     net = Twice()
     calibrate_activations(net, {"shared": net.shared}, [batch(1.0), batch(2.0)], method="moving_average", momentum=0.5)
-    assert net.shared.beta.item() == pytest.approx(7.5)
+    assert net.shared.beta.item() == pytest.approx(7.5 * 255 / 254)
     assert net.shared.signed
 
 

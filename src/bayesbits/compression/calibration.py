@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from bayesbits.compression.attachment import Attachment
 from bayesbits.compression.observers import first_statistics_taken, network_restored, observing
 from bayesbits.compression.range_estimation import (
+    FINE_BITS,
     RangeOptions,
+    end_of_range,
     least_error,
     percentile_of_magnitudes,
     set_asymmetric_range,
@@ -114,7 +116,9 @@ def calibrate_activations(
     """
     observers = {
         name: RangeObserver(
-            RangeOptions(method, percentile, _reference_width(quantizer, reference_bits), momentum, always_signed),
+            RangeOptions(
+                method, percentile, _reference_width(quantizer, reference_bits, method), momentum, always_signed
+            ),
             sampling=quantizer.needs_sample,
         )
         for name, quantizer in quantizers.items()
@@ -191,7 +195,7 @@ def calibrate_weight(
 
     `moving_average` is `minmax` here, as there is only one weight. A channel of zeros gets the range of the tensor.
     """
-    options = RangeOptions(method, percentile, _reference_width(quantizer, reference_bits))
+    options = RangeOptions(method, percentile, _reference_width(quantizer, reference_bits, method))
     count = quantizer.range_shape.numel()
     if weight.numel() == 0 or (count > 1 and weight.shape[0] != count):
         raise ValueError(f"{name}: a weight of shape {tuple(weight.shape)} does not fit a quantizer of {count} ranges")
@@ -199,11 +203,11 @@ def calibrate_weight(
     largest = rows.abs().amax(dim=1)
     if not bool((largest <= LARGEST_RANGE).all()):
         raise ValueError(f"{name}: some of its values are NaN, infinite or larger than {LARGEST_RANGE}")
-    ends = largest
-    if method == "percentile":
-        ends = percentile_of_magnitudes(rows, percentile)
-    elif method == "mse":
+    if method == "mse":
         ends = least_error(evenly_spaced(rows, SAMPLE), largest, options.reference_bits, signed=True)
+    else:
+        inside = percentile_of_magnitudes(rows, percentile) if method == "percentile" else largest
+        ends = end_of_range(inside, options.reference_bits, signed=True)
     problem = set_range(quantizer, ends.cpu(), largest.cpu(), signed=True)
     if quantizer.needs_sample:
         quantizer.start(weight)
@@ -211,10 +215,13 @@ def calibrate_weight(
         warnings.warn(f"{name}: {problem}", stacklevel=2)
 
 
-def _reference_width(quantizer: Quantizer, wanted: int | None) -> int:
-    """The width that a range is made for: the only one or the final one, else what is wanted, else the narrowest."""
+def _reference_width(quantizer: Quantizer, wanted: int | None, method: str) -> int:
+    """The width that a range is made for: the only one or the final one, else what is wanted.
+
+    Else it is the narrowest for the least error, which depends on the width most, and a fine one for other methods.
+    """
     own = quantizer.bits[0] if len(quantizer.bits) == 1 else quantizer.fixed_bits
-    return own or (quantizer.bits[0] if wanted is None else wanted)
+    return own or wanted or (quantizer.bits[0] if method == "mse" else FINE_BITS)
 
 
 def _check_values(seen: Mapping[str, SeenValues]) -> None:

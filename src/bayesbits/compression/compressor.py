@@ -108,8 +108,9 @@ class Compressor:
                 or "minmax".
             percentile: For "percentile": how much of the magnitudes lies inside the range, in percent.
             reference_bits: For "mse": the width at which the error is smallest; None: the narrowest one that a tensor
-                may have. A tensor whose width is not learned has its own width instead.
-            weight_bits: For "mse": the width at which the error of weights is smallest; None: `reference_bits`.
+                may have. For other methods: the width at which the value they find is the outermost code; None: 8. A
+                tensor whose width is not learned has its own width instead.
+            weight_bits: The same for weights; None: `reference_bits`.
             momentum: For "moving_average": how much of the average each further batch keeps.
 
         Raises:

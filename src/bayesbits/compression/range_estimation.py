@@ -1,9 +1,13 @@
 """Range estimation: where a range ends for given values, by one of four methods.
 
-- `minmax`: at the largest magnitude; nothing is clipped;
-- `moving_average`: at the exponential moving average of each batch's largest magnitude;
-- `percentile`: at a percentile of the magnitudes, averaged over batches;
+- `minmax`: where the largest magnitude is the outermost code; nothing is clipped;
+- `moving_average`: the same with the exponential moving average of each batch's largest magnitude;
+- `percentile`: the same with a percentile of the magnitudes, averaged over batches;
 - `mse`: where rounding to a reference width has the smallest mean squared error.
+
+The outermost code of a signed range lies half a step inside of its end, at 127 of 127.5 steps with 8 bits and at 7 of
+7.5 with 4. A range that ended at the largest magnitude would make the largest weights of every channel smaller, and
+with them, layer after layer, the numbers of a deep network.
 
 An asymmetric range has two ends: the smallest and the largest value, their moving averages, the percentiles of the
 values from below and from above, or the two at which the error is smallest.
@@ -49,7 +53,7 @@ class RangeOptions:
     percentile: float
     """For `percentile`: how much of the magnitudes lies inside the range, in percent."""
     reference_bits: int
-    """For `mse`: the width at which the error is smallest."""
+    """The width whose outermost code the largest magnitude is; for `mse`, at which the error is smallest."""
     momentum: float = 0.0
     """For `moving_average`: how much of the average each further batch keeps."""
     always_signed: bool = False
@@ -84,16 +88,24 @@ def round_to_bits(rows: Tensor, beta: Tensor, bits: int, signed: bool, alpha: Te
     )  # fmt: skip
 
 
+def end_of_range(largest: Tensor, bits: int, signed: bool) -> Tensor:
+    """Where a range ends whose outermost code at a width is the largest magnitude."""
+    if not signed or not has_grid(bits, torch.float32):
+        return largest
+    return largest / (step_size(torch.ones_like(largest), bits, signed) * code_bounds(bits, signed)[1])
+
+
 def least_error(rows: Tensor, largest: Tensor, bits: int, signed: bool) -> Tensor:
-    """For each row the fraction of its largest magnitude at which rounding has the least squared error."""
+    """For each row the end of its range at which rounding has the least squared error."""
     fractions = torch.tensor(_FRACTIONS, dtype=largest.dtype, device=largest.device)
-    candidates = (largest[:, None] * fractions).clamp_min(SMALLEST_RANGE)
+    whole = end_of_range(largest, bits, signed)[:, None]
+    candidates = torch.cat([whole, largest[:, None] * fractions], dim=1).clamp_min(SMALLEST_RANGE)
     if not has_grid(bits, rows.dtype):  # values are clipped and not rounded: the widest range is the best
         return candidates[:, 0]
     values = rows.abs() if signed else rows  # signed codes are symmetric
     codes = code_bounds(bits, signed)[1] + 1
     by_sums = bits <= INTEGER_BITS and values.shape[1] > _VALUES_FOR_SUMS * codes
-    at_once = max(1, _SUMS_AT_ONCE // (codes * len(_FRACTIONS)) if by_sums else _VALUES_AT_ONCE // values.shape[1])
+    at_once = max(1, _SUMS_AT_ONCE // (codes * candidates.shape[1]) if by_sums else _VALUES_AT_ONCE // values.shape[1])
     errors = [
         (_errors_from_sums if by_sums else _errors_by_rounding)(*some, bits, signed)
         for some in zip(torch.split(values, at_once), torch.split(candidates, at_once), strict=True)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from bayesbits.compression.range_estimation import (
     RangeOptions,
+    end_of_range,
     least_error,
     least_error_of_two_ends,
     percentile_of_magnitudes,
@@ -110,14 +111,15 @@ class RangeObserver:
 
     def end(self, seen: SeenValues) -> Tensor:
         """Where the range ends by the method; a vector of one."""
-        if self.options.method == "percentile":
-            return seen.percentiles[0].mean().reshape(1)
+        bits = self.options.reference_bits
         if self.options.method == "mse":
             sample = torch.cat(self.sample, dim=1)
-            return least_error(sample, seen.largest.to(sample), self.options.reference_bits, seen.signed).cpu()
-        if self.options.method == "minmax":
-            return seen.largest
-        return self._average(seen.magnitudes)
+            return least_error(sample, seen.largest.to(sample), bits, seen.signed).cpu()
+        if self.options.method == "percentile":
+            largest = seen.percentiles[0].mean().reshape(1)
+        else:
+            largest = seen.largest if self.options.method == "minmax" else self._average(seen.magnitudes)
+        return end_of_range(largest, bits, seen.signed)
 
     def _average(self, values: Tensor) -> Tensor:
         """The exponential moving average over the batches."""
