@@ -17,7 +17,7 @@ def negative_loss(output, labels):
 
 
 def test_by_hand():
-    """A chain y = b a x, of which inputs (0, x) see 0.25 of a = (1, 0.25), and b = 0.6; 1 and 0.6 are code 127 of 8 bits.
+    """A chain y = b a x, of which inputs (0, x) see 0.25 of a = (1, 0.25), and b = 0.6; both end at code 127 of 8 bits.
 
     At 2 bits there are three values, 0 and two thirds of the range on both sides: a becomes (0.6693, 0), and b becomes
     0.4016. The score is minus the squared error. With b alone y is 0.1004 x instead of 0.15 x; with a it is always 0.
