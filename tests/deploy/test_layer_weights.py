@@ -123,7 +123,7 @@ def test_batch_norm_is_folded_into_weight_and_bias(bits):
     numbers = found.weight if found.codes is None else found.codes * found.steps
     assert found.bits == bits
     assert (found.codes is None) == (bits == 32)
-    largest = 1.5 if bits == 32 else 7 * 3.0 / 15  # both lie on the end of the range, half a step behind the last code
+    largest = 1.5  # of both channels, and so the outermost code
     torch.testing.assert_close(numbers.flatten(), torch.tensor([largest, -largest]), rtol=1e-6, atol=0)
     torch.testing.assert_close(found.bias, torch.tensor([10 + 2 * (1.0 - 3.0), 20 - 3 * (2.0 - 4.0)]))
     kept = masked.weight if masked.codes is None else masked.codes

@@ -44,9 +44,9 @@ def compressed(
 
 
 def rounded(weight: Tensor, bits: int, *, per_channel: bool) -> Tensor:
-    """A weight on the grid of its largest number, or of that of each row."""
+    """A weight on the grid in which its largest number, or that of each row, is code 127 of 8 bits."""
     largest = weight.abs().amax(1, keepdim=True) if per_channel else weight.abs().max()
-    step = largest * 2 / (2**bits - 1)
+    step = largest * 255 / 254 * 2 / (2**bits - 1)
     highest = 2 ** (bits - 1) - 1
     return torch.round(weight / step).clamp(-highest, highest) * step
 

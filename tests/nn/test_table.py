@@ -31,8 +31,8 @@ def test_rows_are_those_of_the_quantized_table(per_row: bool) -> None:
     assert quantizer.range_shape == ((5,) if per_row else ())
     compressor.fix(bb.Plan.uniform(compressor.topology, 4, 8))
     largest = table.weight.detach().abs().amax(1, keepdim=True) if per_row else table.weight.detach().abs().max()
-    step = largest * 2 / 15
-    codes = torch.round(table.weight.detach().clamp(-largest, largest) / step).clamp(-7, 7)
+    step = largest * 255 / 254 * 2 / 15  # the largest number is code 127 of 8 bits
+    codes = torch.round(table.weight.detach() / step).clamp(-7, 7)
     torch.testing.assert_close(table(TOKENS), (codes * step)[TOKENS])
     assert bool((table(TOKENS)[0, 1] == 0).all()) is not per_row, "a row of small numbers has a step of its own"
 

@@ -29,15 +29,15 @@ def test_divergence_by_hand():
 
 
 def test_layers_loss_by_hand():
-    """At 2 bits, with steps of 2/3, weights 1 and 0.25 become 2/3 and 0; the input stays in float."""
+    """At 2 bits, with steps of 1, weights 1 and 0.25 become 1 and 0; the input stays in float."""
     model = nn.Sequential(nn.Linear(2, 1, bias=False)).eval()
     with torch.no_grad():
         model[0].weight.copy_(torch.tensor([[1.0, 0.25]]))
     compressor = bb.attach(model, torch.zeros(1, 2), bb.Spec(prune=False, input_bits=32, bits=(2,)))
     compressor.calibrate([torch.ones(1, 2)])
-    x = torch.tensor([[1.0, 1.0], [0.0, 1.0]])  # in float 1.25 and 0.25, rounded 2/3 and 0
+    x = torch.tensor([[1.0, 1.0], [0.0, 1.0]])  # in float 1.25 and 0.25, rounded 1 and 0
     loss = layers_loss(compressor, x)
-    assert loss.item() == pytest.approx(((1.25 - 2 / 3) ** 2 + 0.25**2) / (1.25**2 + 0.25**2), rel=1e-5)
+    assert loss.item() == pytest.approx((0.25**2 + 0.25**2) / (1.25**2 + 0.25**2), rel=1e-5)
 
 
 def test_layers_are_compared_behind_their_batch_norm_and_before_an_activation_in_place():

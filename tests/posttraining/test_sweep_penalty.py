@@ -66,7 +66,7 @@ def test_a_limit_on_milliseconds_closes_the_gates_that_the_table_has_a_price_for
     slow = compressor.cost(table=table).latency_ms
     assert fast < 0.9 * slow
     budget = bb.Budget(latency_ms=(fast + slow) / 2, table=table)
-    config = bb.PosttrainConfig(mus=(1e-4, 10.0), steps=60, gate_lr=0.5)
+    config = bb.PosttrainConfig(mus=(1e-6, 10.0), steps=60, gate_lr=0.5)
     front = bb.posttrain(compressor, pairs(), config=config, budget=budget)
     costs = [compressor.cost(point.plan, table).latency_ms for point in front.points]
     assert costs[0] == slow  # a small weight closes no gate
