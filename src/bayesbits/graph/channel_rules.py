@@ -2,9 +2,8 @@
 
 Three families of operations keep track of channels: those that move data, pointwise ones, and those that work along
 other dimensions than the channels (pooling, means, instance norms without a shift); `head_rules` has those of
-attention. Every other operation ends a
-channel: the channels that it reads cannot be removed, and its output is foreign, which means that no layer's channels
-are in it.
+attention. Every other operation ends a channel: the channels that it reads cannot be removed, and its output is
+foreign, which means that no layer's channels are in it.
 """
 
 from __future__ import annotations
