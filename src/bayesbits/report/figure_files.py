@@ -38,12 +38,8 @@ _COLORS = ("#2563b8", "#c9690c", "#0e7f76", "#9b4f96", "#6b7785", "#7d6608")
 _LINES = ("limit", "reference")
 _DASHES = ("none", "7 4", "2 3.5")
 # What draws PNG images takes Arial for "sans-serif", and leaves text out where that is not installed.
-_FONTS = "Arial, Helvetica, 'Liberation Sans', 'DejaVu Sans', 'Noto Sans', Roboto, Verdana, sans-serif"
-_STYLE = (
-    f"""
-text {{ font-family: {_FONTS}; }}
-"""
-    + """
+_STYLE = """
+text { font-family: Arial, Helvetica, 'Liberation Sans', 'DejaVu Sans', 'Noto Sans', Roboto, Verdana, sans-serif; }
 text { font-size: 11.5px; fill: #17202a; } .head { font-weight: 600; font-size: 12.5px; }
 .tick, .part, .note { fill: #5a6775; font-size: 11px; } .grid { stroke: #dfe4ea; } .axis { stroke: #5a6775; }
 .border { stroke: #5a6775; stroke-dasharray: 2 3; }
@@ -54,13 +50,11 @@ polyline { fill: none; stroke-width: 2; } .bars { fill: #2563b8; fill-opacity: 0
 .weight { fill: #2563b8; } .input { fill: #c9690c; } .middle { stroke: #ffffff; stroke-width: 2; }
 .b0 { fill: #c4ccd4; } .b2 { fill: #bfe3e0; } .b4 { fill: #6fbccb; } .b8 { fill: #2f7fb5; } .b16 { fill: #254f94; }
 .b32 { fill: #1d2f5c; }
-"""
-    + "".join(
-        f".s{number} polyline, .s{number} .key {{ stroke: {color}; stroke-dasharray: {_DASHES[number % 3 - 1]}; }} "
-        f".s{number} circle, .s{number} rect, .s{number} path {{ fill: {color}; }} "
-        f".s{number} .band {{ fill: {color}; fill-opacity: 0.16; }}\n"
-        for number, color in enumerate(_COLORS, start=1)
-    )
+""" + "".join(
+    f".s{number} polyline, .s{number} .key {{ stroke: {color}; stroke-dasharray: {_DASHES[number % 3 - 1]}; }} "
+    f".s{number} circle, .s{number} rect, .s{number} path {{ fill: {color}; }} "
+    f".s{number} .band {{ fill: {color}; fill-opacity: 0.16; }}\n"
+    for number, color in enumerate(_COLORS, start=1)
 )
 
 
