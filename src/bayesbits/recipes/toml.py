@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from bayesbits.compression.spec import BACKENDS, Rule, Spec
 from bayesbits.recipes.recipe import DataConfig, FloatConfig, ModelConfig, Recipe, TaskConfig
+from bayesbits.recipes.toml_text import table_text
 from bayesbits.training import FinetuneConfig, OptimizerConfig, SearchConfig
 
 Table = dict[str, Any]
@@ -163,9 +164,7 @@ def to_toml(recipe: Recipe) -> str:
         >>> text.splitlines()[0]
         'name = "digits-lenet5"'
     """
-    import tomli_w
-
-    return tomli_w.dumps(to_table(recipe))
+    return table_text(to_table(recipe))
 
 
 def to_table(recipe: Recipe) -> dict[str, Any]:
