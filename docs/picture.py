@@ -1,13 +1,19 @@
-"""`python -m docs.picture`: draw docs/images/vgg7.svg, what a search decided, from a result in experiments/results."""
+"""`python -m docs.picture`: draw the pictures of the README from experiments/results.
+
+docs/images/vgg7.svg is what a search decided, and docs/images/pareto.svg accuracy over cost, as on the page of results.
+"""
 
 import json
 import math
 from pathlib import Path
 from typing import Any
 
+from docs.pareto import EXPERIMENTS_SHOWN, pareto
+
 ROOT = Path(__file__).parent.parent
-RESULT = ROOT / "experiments" / "results" / "cifar10-vgg7-mu0.01-seed0.json"
+RESULT = ROOT / "experiments" / "results" / "cifar10-vgg7-distilled-budget0.28-seed0.json"
 PICTURE = ROOT / "docs" / "images" / "vgg7.svg"
+PARETO = ROOT / "docs" / "images" / "pareto.svg"
 
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 760, 300, 60, 56, 236
 WEIGHTS, INPUTS, CHANNELS = "#2a6f97", "#f4a259", "#c9d6df"
@@ -42,6 +48,12 @@ def draw(result: dict[str, Any]) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
+def draw_pareto() -> str:
+    """Accuracy over cost, on CIFAR-10."""
+    (experiment,) = (one for one in EXPERIMENTS_SHOWN if one.recipe == "cifar10-vgg7")
+    return pareto(experiment)[0].svg() + "\n"
+
+
 def draw_layer(x: float, layer: dict[str, Any]) -> list[str]:
     """The three bars of a layer, with its name, its channels and its share of the bit operations under them."""
     left = layer["kept_out"] / layer["channels_out"]
@@ -73,6 +85,7 @@ def text(x: float, y: float, content: str, *, anchor: str = "start", size: int =
 
 def main() -> None:
     PICTURE.write_text(draw(json.loads(RESULT.read_text())))
+    PARETO.write_text(draw_pareto())
 
 
 if __name__ == "__main__":
