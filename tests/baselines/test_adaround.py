@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
@@ -43,13 +44,15 @@ def test_one_step_is_adams_step_on_that_gradient():
     model[0].weight.data.fill_(0.98)  # its fraction is 0.49: nearest is down
     compressor = fixed(model, torch.tensor([[1.0], [3.0]]), 2, 32)
     compressor.attachment.quantizers["0.weight"].set_range(3.0)
-    # The float network wants 1.2 x, so the gradient is negative; Adam's first step moves V up by the rate: h > 0.5.
+    # The float network wants 1.2 x, so the gradient is negative; Adam's first step moves V up by the rate: h > 0.5. It
+    # also makes the logarithm of the range larger by its own rate, and so the step of 2.
     reference = copy.deepcopy(float_copy(compressor))
     reference.get_submodule("0").weight.data.fill_(1.2)
     x = [torch.tensor([[1.0], [3.0]])]
     report = adaround(compressor, x, AdaRoundConfig(steps=1, batch_size=2, lr=0.2), reference=reference)
     assert codes(compressor, "0").item() == 1
-    assert model[0].weight.item() == pytest.approx(2.0)
+    assert model[0].weight.item() == pytest.approx(2 * math.exp(1e-3))
+    assert compressor.attachment.quantizers["0.weight"].beta.item() == pytest.approx(3 * math.exp(1e-3))
     assert report.units[0].moved == 1
 
 
@@ -82,11 +85,79 @@ def test_it_finds_better_codes_than_the_nearest_as_exhaustive_search_does(seed):
     assert nearest.tolist() == [[0, 0, 0, 0, -1, -1]]
     assert error(best) < 0.5 * error(nearest.float())
     # Six weights are few beside their error: their regularizer needs more weight than that of a layer of thousands.
-    report = adaround(compressor, [x[:128], x[128:]], AdaRoundConfig(steps=400, batch_size=64))
+    report = adaround(
+        compressor, [x[:128], x[128:]], AdaRoundConfig(steps=400, batch_size=64, range_lr=0.0, bias_lr=0.0)
+    )
     assert torch.equal(codes(compressor, "0").float(), best)
     assert report.units[0].nearest_error == pytest.approx(error(nearest.float()), rel=1e-4)
     assert report.units[0].error == pytest.approx(error(best), rel=1e-4)
     assert report.units[0].moved == 3
+
+
+def learn_range(range_lr: float) -> tuple[nn.Linear, bb.Compressor, float]:
+    """Weights of 1.3 and -1.3 with steps of 1, whose codes are 1 and -1 and cannot be better."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(6, 2, bias=False)), torch.randn(64, 6)
+    with torch.no_grad():
+        model[0].weight.copy_(1.3 * torch.sign(torch.randn(2, 6)))
+    compressor = fixed(model, x, 2, 32, FLOAT_INPUT)
+    compressor.attachment.quantizers["0.weight"].set_range(1.5)
+    report = adaround(compressor, [x], AdaRoundConfig(steps=100, batch_size=32, range_lr=range_lr))
+    return model[0], compressor, report.units[0].error / report.units[0].nearest_error
+
+
+def test_a_step_grows_where_all_weights_of_a_tensor_were_rounded_down():
+    layer, compressor, part = learn_range(1e-2)
+    assert layer.effective_weight().abs().mean().item() == pytest.approx(1.3, abs=0.02)
+    assert compressor.attachment.quantizers["0.weight"].beta.item() == pytest.approx(1.5 * 1.3, abs=0.03)
+    assert part < 0.01
+
+
+def test_a_step_stays_without_a_learning_rate():
+    layer, compressor, part = learn_range(0.0)
+    assert layer.effective_weight().abs().unique().tolist() == pytest.approx([1.0])
+    assert compressor.attachment.quantizers["0.weight"].beta.item() == pytest.approx(1.5)
+    assert part == 1.0
+
+
+@pytest.mark.parametrize(("with_norm", "bias_lr"), [(False, 1e-2), (True, 1e-2), (True, 0.0)])
+def test_the_bias_takes_away_what_rounding_adds_to_the_mean(with_norm, bias_lr):
+    torch.manual_seed(0)
+    layer, norm = nn.Linear(6, 3), nn.BatchNorm1d(3, eps=0.0)
+    with torch.no_grad():
+        layer.weight.fill_(1.3)  # all are rounded down, and their inputs have a mean
+        norm.running_var.fill_(4.0)
+    x = torch.randn(64, 6) + 2
+    model = nn.Sequential(layer, norm) if with_norm else nn.Sequential(layer)
+    compressor = fixed(model, x, 2, 32)
+    compressor.attachment.quantizers["0.weight"].set_range(1.5 / 2 if with_norm else 1.5)  # the factor of the norm
+    with torch.no_grad():
+        model[0].weight[2] = 0.0  # the last channel of the plan is another one than that of the float network
+    wanted = float_copy(compressor)(x).mean(0)
+    before = model[-1].bias.detach().clone()
+    adaround(compressor, [x], AdaRoundConfig(steps=300, batch_size=32, range_lr=0.0, bias_lr=bias_lr))
+    apart = (model(x).mean(0) - wanted).abs()[:2]
+    moved = (model[-1].bias - before)[:2]
+    if bias_lr:
+        assert (apart < 0.05).all()
+        torch.testing.assert_close(moved, torch.full((2,), 6 * 2 * 0.3 / (2 if with_norm else 1)), rtol=0.1, atol=0.0)
+    else:
+        assert (apart > 1).all()
+        assert (moved == 0).all()
+
+
+def test_the_bias_of_a_removed_channel_stays():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 2)).eval(), torch.randn(64, 6) + 1
+    compressor = bb.attach(model, x[:1], bb.Spec(bits=(2, 4, 8)))
+    compressor.calibrate([x])
+    compressor.fix(dropping(compressor.topology, 0.5, 4))
+    gate = compressor.attachment.gate_of("0").values()
+    assert set(gate.tolist()) == {0.0, 1.0}
+    before = model[0].bias.detach().clone()
+    report = adaround(compressor, [x], AdaRoundConfig(steps=300, batch_size=32, bias_lr=1e-2))
+    assert report.units[0].error < report.units[0].nearest_error
+    assert ((model[0].bias != before) == (gate > 0)).all()
 
 
 class Kinds(nn.Module):
@@ -127,7 +198,16 @@ def test_every_kind_of_layer_is_rounded_to_its_learned_codes(per_channel):
     assert not report.skipped
     assert report.plan == compressor.plan()
     changed = {key for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
-    assert changed <= {layer.parameter for layer in compressor.topology.layers}
+    weights = {layer.parameter for layer in compressor.topology.layers}
+    ranges = {key for key in changed if key.endswith("weight.log_beta")}
+    assert ranges
+    biases = {key for key in changed if key.endswith(".bias")}
+    assert biases <= {
+        "stem_norm.bias", "filter_norm.bias", "grouped.bias", "up_norm.bias", "grouped_up.bias", "twice.bias",
+        "tokens.bias", "head.bias",
+    }  # fmt: skip
+    assert biases
+    assert changed - ranges - biases <= weights
     for layer in report.units:
         after = codes(compressor, layer.name)
         assert (after - nearest[layer.name]).abs().max() <= 1

@@ -10,6 +10,7 @@ import bayesbits as bb
 from bayesbits.baselines.adaround_rounding import (
     AdaRoundConfig,
     RoundingGrid,
+    learned_step,
     logits_of,
     rectified_sigmoid,
     regularizer,
@@ -94,7 +95,7 @@ def test_the_schedule_of_the_regularizer():
 
 def test_options_that_are_out_of_range_are_named():
     for wrong in (
-        {"steps": 0}, {"batch_size": 1.5}, {"lr": 0.0}, {"strength": -1.0}, {"warm_up": 1.0},
+        {"steps": 0}, {"batch_size": 1.5}, {"lr": 0.0}, {"range_lr": -1.0}, {"strength": -1.0}, {"warm_up": 1.0},
         {"exponents": (2.0, 20.0)}, {"max_gibibytes": 0.0}, {"asymmetric": 1}, {"after_activation": None},
     ):  # fmt: skip
         with pytest.raises(ValueError, match=f"AdaRoundConfig.{next(iter(wrong))}"):
@@ -133,3 +134,34 @@ def test_every_group_of_inputs_has_its_own_step():
     assert grid.step.unique().numel() == 9
     nearest = grid.codes((grid.fraction > 0.5).float())
     assert torch.equal(nearest.int(), model.folded_codes().int())
+
+
+@pytest.mark.parametrize("shape", [(), (1, 1), (20, 1)])
+def test_the_soft_weight_has_the_gradient_of_its_step(shape):
+    torch.manual_seed(0)
+    below = torch.tensor([-9.0, -3.0, 0.0, 6.0, 7.0]).repeat(20, 1)  # the first and the last are clipped
+    grid = RoundingGrid(below, torch.zeros_like(below), torch.ones(shape), (-7, 7))
+    logits, aim = 3 * torch.randn(20, 5), torch.randn(20, 5)
+    step = (torch.rand(shape) + 0.5).requires_grad_()
+    ours = soft_weight(grid, logits.clone().requires_grad_(), torch.tensor(0.3), torch.tensor(2.0), step)
+    (found,) = torch.autograd.grad((ours - aim).square().sum(), [step])
+    wanted = step * torch.clamp(below + rectified_sigmoid(logits), -7, 7)
+    torch.testing.assert_close(ours, wanted)
+    torch.testing.assert_close(found, torch.autograd.grad((wanted - aim).square().sum(), [step])[0])
+
+
+def test_a_learned_step_follows_the_range_and_keeps_the_stretch_of_the_batch_norm():
+    for beta, factors in ((3.0, (2.0, 2.0)), ([3.0, 5.0], (2.0, 3.0))):
+        norm = nn.BatchNorm1d(2, eps=0.0)
+        with torch.no_grad():
+            norm.weight.copy_(torch.tensor([-4.0, 2.0]))
+            norm.running_var.fill_(4.0)
+        grid, layer = grid_of(linear([[0.3, -1.3], [0.3, -1.3]]), beta, not isinstance(beta, float), norm=norm)
+        step, quantizer = learned_step(grid, layer), layer.parts.weight
+        torch.testing.assert_close(step(), grid.step)
+        with torch.no_grad():
+            quantizer.log_beta.add_(torch.tensor(factors[: quantizer.log_beta.numel()]).log().squeeze())
+        torch.testing.assert_close(step(), grid.step * torch.tensor(factors)[:, None])
+        torch.testing.assert_close(step(), RoundingGrid.of(layer).step)
+        step().sum().backward()  # d step / d log beta is the step
+        torch.testing.assert_close(quantizer.log_beta.grad.sum(), step().sum().detach())

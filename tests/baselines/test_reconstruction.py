@@ -80,15 +80,15 @@ def test_it_is_closer_to_float_than_nearest_rounding_on_other_data(weights, acti
 
 def test_layers_alone_without_dropping_are_adaround():
     first, second = fixed(3, 8), fixed(3, 8)
-    options = {"steps": 40, "batch_size": 16, "lr": 0.03}
+    options = {"steps": 40, "batch_size": 16, "lr": 0.03, "range_lr": 0.0}
     rounded = adaround(first, batches(), AdaRoundConfig(**options))
-    alone = reconstruct(second, batches(), ReconstructionConfig(**options, drop=0.0, range_lr=0.0, blocks=False))
+    alone = reconstruct(second, batches(), ReconstructionConfig(**options, drop=0.0, blocks=False))
     assert alone.units == rounded.units
     ours, theirs = first.model.state_dict(), second.model.state_dict()
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
 
 
-def test_only_weights_and_ranges_of_the_plan_change():
+def test_only_weights_ranges_and_biases_outside_of_blocks_change():
     compressor = fixed(3, 4)
     plan = compressor.plan()
     compressor.fix(bb.Plan({**plan.bits, "4.a.weight": 32}))
@@ -98,8 +98,15 @@ def test_only_weights_and_ranges_of_the_plan_change():
     changed = {name for name, value in compressor.model.state_dict().items() if not torch.equal(value, before[name])}
     weights = {name for name in changed if name.endswith("weight")}
     assert {"3.a.weight", "3.b.weight", "4.b.weight"} <= weights <= {f"{unit}.weight" for unit in LEARNED}
-    assert changed - weights
-    assert all(name.startswith("bayesbits.tensors.") and "weight" not in name for name in changed - weights)
+    biases = {name for name in changed if name.endswith("bias")}
+    ranges = {name for name in changed - weights if "weight" in name}
+    inputs = changed - weights - biases - ranges
+    assert biases <= {"0.bias", "1.bias", "7.bias"}
+    assert biases
+    assert ranges
+    assert inputs
+    assert all(name.startswith("bayesbits.tensors.") for name in ranges | inputs)
+    assert not [name for name in ranges if "4/a" in name or "4.a" in name]  # skipped
     assert not [name for name in changed if "gates" in name]
     assert report.plan == compressor.plan()
 

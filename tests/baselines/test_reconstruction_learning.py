@@ -37,9 +37,9 @@ def test_only_the_rounding_and_the_given_ranges_learn():
     (quantizer,) = unit.quantizers
     before = {name: value.clone() for name, value in compressor.model.state_dict().items()}
     grid = RoundingGrid.of(unit.module)
-    config = AdaRoundConfig(steps=30, batch_size=8, lr=0.05)
+    config = AdaRoundConfig(steps=30, batch_size=8, lr=0.05, range_lr=0.01)
     state = torch.get_rng_state()
-    learned = learn(unit, [grid], [quantizer.log_beta], [part], config, drop=0.5, range_lr=0.01)
+    learned = learn(unit, [grid], [quantizer.log_beta], [part], config, drop=0.5)
     assert torch.equal(torch.get_rng_state(), state)
     changed = {name for name, value in compressor.model.state_dict().items() if not torch.equal(value, before[name])}
     assert len(changed) == 1

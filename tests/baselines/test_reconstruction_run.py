@@ -28,7 +28,7 @@ def prepared() -> tuple[bb.Compressor, torch.Tensor]:
 
 def run(compressor: bb.Compressor, x: torch.Tensor, lr: float = 0.05, **options):
     units = [layer_unit(compressor, layer, None) for layer in compressor.topology.layers]
-    settings = Settings(AdaRoundConfig(steps=40, batch_size=8, lr=lr), drop=0.5, range_lr=0.01)
+    settings = Settings(AdaRoundConfig(steps=40, batch_size=8, lr=lr, range_lr=0.01), drop=0.5, activation_ranges=True)
     return reconstruct_units(
         compressor, units, [x[:32], x[32:]], float_copy(compressor), settings, options.get("progress")
     )

@@ -1,4 +1,4 @@
-"""Adaptive rounding (AdaRound): learns which weights are rounded up and which down, on top of any plan.
+"""Adaptive rounding (AdaRound): which weights are rounded up and which down is learned.
 
 Rounding every weight to its nearest code is best for each weight alone, but not for the layer, whose inputs add the
 errors of many weights up: they should cancel. Layer after layer, in running order, the choice between the code below
@@ -30,8 +30,9 @@ def adaround(
 ) -> RoundingReport:
     """Learn for every weight of a network with a fixed plan whether it is rounded up or down.
 
-    Only weights change, each by at most one code. A layer keeps its nearest codes where the learned ones are not better
-    on the data. Where the call fails, all weights are restored.
+    Weights change by at most one code each, and with them their ranges and the biases (`AdaRoundConfig.range_lr` and
+    `bias_lr`); nothing else does. A layer stays as it was where what was learned is not better on the data. Where the
+    call fails, everything is restored.
 
     Args:
         compressor: The compressor of a network in evaluation mode, after `Compressor.fix`.

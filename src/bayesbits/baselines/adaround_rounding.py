@@ -4,8 +4,13 @@ A weight w with step s becomes s clip(floor(w / s) + h(V)) with the rectified si
 0, 1). V starts where h(V) is the fraction of w / s, so that learning starts from the float weight. A regularizer, the
 sum of 1 - |2 h(V) - 1|^b, drives every h to 0 or 1. Its exponent b falls from 20, where it acts only on values near 0
 or 1, to 2, where it acts on all. (Nagel et al., *Up or Down? Adaptive Rounding for Post-Training Quantization*, 2020.)
+
+The paper leaves s and the bias as they are. Here they learn, too. With floor(w / s) from the first s, the codes stay
+what they are, and a step that is a little larger or smaller makes the whole channel so, where its rounded weights have
+lost or gained; the bias takes away what rounding has added to the channel's mean.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +26,17 @@ ZETA, GAMMA = 1.1, -0.1  # the sigmoid is stretched to this interval, so that 0 
 
 @dataclass(frozen=True)
 class AdaRoundConfig:
-    """The options of `adaround`. The defaults are those of the paper, except for `steps` and `strength`.
+    """The options of `adaround`. The defaults are those of the paper, except for `steps` and `strength`, and
+    that ranges and biases learn, too.
 
     Args:
         steps: The number of steps for each layer. The paper takes 10,000.
         batch_size: The number of examples in a step.
         lr: The learning rate of Adam.
+        range_lr: The learning rate of the logarithms of the weights' ranges; 0 leaves them as they are, as the paper
+            does.
+        bias_lr: The learning rate of the bias that is deployed, the layer's or that of its batch norm, in standard
+            deviations of the output channel; 0 leaves it as it is, as the paper does.
         strength: The weight of the regularizer, as a multiple of the curvature of the squared error, channel by
             channel. The paper's regularizer has the same weight everywhere.
         warm_up: The part of the steps, at the beginning, without the regularizer.
@@ -55,6 +65,10 @@ class AdaRoundConfig:
     """The number of examples in a step."""
     lr: float = 1e-2
     """The learning rate of Adam."""
+    range_lr: float = 1e-3
+    """The learning rate of the logarithms of the weights' ranges; 0 leaves them as they are, as the paper does."""
+    bias_lr: float = 1e-3
+    """The learning rate of the bias, in standard deviations of the output channel; 0 leaves it, as the paper does."""
     strength: float = 30.0
     """The weight of the regularizer, as a multiple of the curvature of the squared error, channel by channel."""
     warm_up: float = 0.2
@@ -77,7 +91,8 @@ class AdaRoundConfig:
             check_positive(self, name)
         for name in ("after_activation", "asymmetric"):
             check_flag(self, name)
-        check_number(self, "strength", 0.0)
+        for name in ("range_lr", "bias_lr", "strength"):
+            check_number(self, name, 0.0)
         if not is_number(self.warm_up) or not 0 <= self.warm_up < 1:
             raise ValueError(f"AdaRoundConfig.warm_up is {self.warm_up!r}; it is a part, from 0 up to and without 1")
         if len(self.exponents) != 2 or not self.exponents[0] >= self.exponents[1] > 0:
@@ -108,11 +123,12 @@ def regularizer(logits: Tensor, exponent: float | Tensor) -> Tensor:
 
 
 class SoftRounding(torch.autograd.Function):
-    """A weight from its logits, s clip(floor(w / s) + h(V)); its gradient has that of the weighted regularizer added.
+    """A weight from its logits and step, s clip(floor(w / s) + h(V)), with the weighted regularizer's gradient added.
 
     With u = sigmoid(V), h' = 1.2 u (1 - u) where h lies between 0 and 1 and else 0, and r = 2 h - 1:
 
         dV = (g s [the code is not clipped] - strength * 2 b |r|^(b - 1) sign(r)) h'
+        ds = the sum of g clip(floor(w / s) + h(V)) over the weights of the step
 
     One operation in the place of about thirty, most of which would keep a copy of the weight.
     """
@@ -130,15 +146,19 @@ class SoftRounding(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        """The gradient of the logits."""
+        """The gradients of the logits and of the step."""
         sigmoid, below, step, strength, exponent = ctx.saved_tensors
         stretched = _stretched(sigmoid)
         inside = (stretched >= 0) & (stretched <= 1)
-        middle = stretched.clamp_(0.0, 1.0).mul_(2.0).sub_(1.0)  # r
+        up = stretched.clamp_(0.0, 1.0)  # h
+        of_step = None
+        if ctx.needs_input_grad[2]:
+            of_step = up.add(below).clamp_(*ctx.bounds).mul_(gradient).sum_to_size(step.shape)
+        middle = up.mul_(2.0).sub_(1.0)  # r
         result = gradient * step * (below < ctx.bounds[1])
         result -= middle.abs().pow_(exponent - 1).mul_(middle.sign_()).mul_(2 * strength * exponent)
         result *= sigmoid * (1 - sigmoid) * (ZETA - GAMMA)
-        return result.mul_(inside), None, None, None, None, None
+        return result.mul_(inside), None, of_step, None, None, None
 
 
 def _stretched(sigmoid: Tensor) -> Tensor:
@@ -189,7 +209,21 @@ class RoundingGrid:
         return self.codes(up) * self.step
 
 
-def soft_weight(grid: RoundingGrid, logits: Tensor, strength: Tensor, exponent: Tensor) -> Tensor:
-    """The softly rounded weight; its gradient has that of `strength * regularizer(logits, exponent)` added."""
-    weight: Tensor = SoftRounding.apply(logits, grid.below, grid.step, grid.bounds, strength, exponent)  # type: ignore[no-untyped-call]
+def learned_step(grid: RoundingGrid, layer: AttachedLayer) -> Callable[[], Tensor]:
+    """The step of a layer's grid as a function of the range of its quantizer, which is about to learn."""
+    quantizer = layer.parts.weight
+    assert quantizer is not None
+    first = quantizer.beta.detach().clone()
+    return lambda: grid.step * layer.along_ranges(quantizer.beta / first)
+
+
+def soft_weight(
+    grid: RoundingGrid, logits: Tensor, strength: Tensor, exponent: Tensor, step: Tensor | None = None
+) -> Tensor:
+    """The softly rounded weight; its gradient has that of `strength * regularizer(logits, exponent)` added.
+
+    `step` takes the place of the grid's own.
+    """
+    step = grid.step if step is None else step
+    weight: Tensor = SoftRounding.apply(logits, grid.below, step, grid.bounds, strength, exponent)  # type: ignore[no-untyped-call]
     return weight

@@ -1,4 +1,4 @@
-"""Block reconstruction: rounding of weights and ranges of activations learned together, block after block.
+"""Block reconstruction: rounding of weights, and ranges of weights and activations, learned block after block.
 
 AdaRound learns each layer by itself. Here the unit is a residual block (BRECQ), whose layers learn together so that the
 block's output comes close to that of the float network, while activations are quantized at random (QDrop), so that what
@@ -22,12 +22,16 @@ from bayesbits.utils.checks import check_flag, check_number
 
 @dataclass(frozen=True)
 class ReconstructionConfig(AdaRoundConfig):
-    """The options of `reconstruct`: those of `AdaRoundConfig`, and three more.
+    """The options of `reconstruct`: those of `AdaRoundConfig`, and two more.
 
     Args:
         steps: The number of steps for each block or layer.
         batch_size: The number of examples in a step.
         lr: The learning rate of Adam.
+        range_lr: The learning rate of the logarithms of the ranges, those of weights and those of activations; 0 leaves
+            them as they are.
+        bias_lr: The learning rate of the biases of layers outside of blocks, in standard deviations of the output
+            channel; 0 leaves them as they are.
         strength: The weight of the regularizer, as a multiple of the curvature of the squared error, channel by
             channel.
         warm_up: The part of the steps, at the beginning, without the regularizer.
@@ -40,7 +44,6 @@ class ReconstructionConfig(AdaRoundConfig):
             is used.
         seed: The seed of the choice of examples.
         drop: The probability with which an activation is not quantized in a step; 0 quantizes all of them.
-        range_lr: The learning rate of the logarithms of the activations' ranges; 0 leaves the ranges as they are.
         blocks: Whether residual blocks are learned as a whole, or every layer by itself.
 
     Raises:
@@ -55,15 +58,12 @@ class ReconstructionConfig(AdaRoundConfig):
 
     drop: float = 0.5
     """The probability with which an activation is not quantized in a step; 0 quantizes all of them."""
-    range_lr: float = 1e-3
-    """The learning rate of the logarithms of the activations' ranges; 0 leaves the ranges as they are."""
     blocks: bool = True
     """Whether residual blocks are learned as a whole, or every layer by itself."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("drop", "range_lr"):
-            check_number(self, name, 0.0)
+        check_number(self, "drop", 0.0)
         if self.drop >= 1:
             raise ValueError(f"ReconstructionConfig.drop is {self.drop!r}; it is a probability, below 1")
         check_flag(self, "blocks")
@@ -77,11 +77,12 @@ def reconstruct(
     reference: nn.Module | None = None,
     progress: Progress | None = None,
 ) -> RoundingReport:
-    """Learn the rounding of weights and the ranges of activations, block after block, of a network with a fixed plan.
+    """Learn the rounding of weights and all ranges, block after block, of a network with a fixed plan.
 
     Any plan will do: mixed widths, and channels that are removed. Weights change by at most one code each, and the
-    ranges of activations that have a quantizer; nothing else does. A block stays as it was where what was learned is
-    not better on the data. Where the call fails, everything is restored.
+    ranges of weights and activations that have a quantizer, and the biases of layers outside of blocks; nothing else. A
+    block stays as it was where what was learned is not better on the data. Where the call fails, everything is
+    restored.
 
     Args:
         compressor: The compressor of a network in evaluation mode, after `Compressor.fix`.
@@ -111,5 +112,5 @@ def reconstruct(
         ['0', '2']
     """
     config = ReconstructionConfig() if config is None else config
-    settings = Settings(config, config.drop, config.range_lr, config.blocks)
+    settings = Settings(config, config.drop, activation_ranges=True, blocks=config.blocks)
     return reconstruct_network(compressor, batches, settings, reference, progress, "reconstruction")

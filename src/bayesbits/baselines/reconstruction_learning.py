@@ -1,6 +1,7 @@
-"""Learning the rounding of weights, and the ranges of activations, of one unit.
+"""Learning the rounding of weights, the ranges of weights and activations, and the bias of one unit.
 
-    min over V, beta of  E || f(x~; W(V), beta) - f_float(x) ||^2  +  sum of strength * c * (1 - |2 h(V) - 1|^b)
+    min over V, beta, bias of  E || f(x~; W(V, beta), beta, bias) - f_float(x) ||^2
+                               + sum of strength * c * (1 - |2 h(V) - 1|^b)
 
 c is the curvature of the error along h, the mean of the squared derivatives of f over the weights of an output channel.
 With exponent b = 2 the regularizer bends down as much as the error bends up where strength * c is a quarter of the
@@ -8,18 +9,18 @@ curvature of one weight. A regularizer that is much weaker leaves h between 0 an
 better than rounding the weight to its nearest code. The curvature is that of the square of the layer's inputs, and
 differs by five orders of magnitude between the layers of a network, so that no single number would do.
 
-W(V) are the softly rounded weights of `adaround_rounding`, and x~ is the input with quantization dropped at random:
-each element is that of the quantized network with probability 1 - drop, and that of the float network otherwise. In the
-same way an element passes every activation quantizer inside of the unit unchanged with probability drop (Wei et al.,
-*QDrop: Randomly Dropping Quantization for Extremely Low-bit Post-Training Quantization*, 2022). The unit is a layer
-(AdaRound) or a block of layers (BRECQ, Li et al., *Pushing the Limit of Post-Training Quantization by Block
-Reconstruction*, 2021).
+W(V, beta) are the softly rounded weights of `adaround_rounding`, and x~ is the input with quantization dropped at
+random: each element is that of the quantized network with probability 1 - drop, and that of the float network
+otherwise. In the same way an element passes every activation quantizer inside of the unit unchanged with probability
+drop (Wei et al., *QDrop: Randomly Dropping Quantization for Extremely Low-bit Post-Training Quantization*, 2022). The
+unit is a layer (AdaRound) or a block of layers (BRECQ, Li et al., *Pushing the Limit of Post-Training Quantization by
+Block Reconstruction*, 2021).
 
 The loop never waits for the device: the examples of every step are drawn beforehand, and errors are read at the end. So
 on a GPU a step is recorded as a CUDA graph and replayed.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -27,9 +28,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesbits.baselines.adaround_rounding import AdaRoundConfig, RoundingGrid, rectified_sigmoid, soft_weight
-from bayesbits.baselines.reconstruction_units import Examples, Unit
+from bayesbits.baselines.adaround_rounding import (
+    AdaRoundConfig,
+    RoundingGrid,
+    learned_step,
+    rectified_sigmoid,
+    soft_weight,
+)
+from bayesbits.baselines.reconstruction_units import Examples, LayerUnit, Unit
 from bayesbits.nn import Quantizer
+from bayesbits.nn.layer import AttachedLayer
 from bayesbits.utils.cuda_graph import Recorder
 from bayesbits.utils.modes import gradient_flags_restored
 
@@ -44,7 +52,9 @@ class Learned:
     up: list[Tensor]
     """For every layer: 1 where a weight is rounded up from the code below, else 0."""
     ranges: list[Tensor]
-    """The parameters of the activation quantizers' ranges."""
+    """The parameters of the ranges."""
+    bias: Tensor | None = None
+    """What is to be added to the bias of a layer; None where it does not learn."""
 
 
 @torch.no_grad()
@@ -69,12 +79,16 @@ def learn(
     config: AdaRoundConfig,
     *,
     drop: float = 0.0,
-    range_lr: float = 0.0,
 ) -> Learned:
-    """Learn which codes of the unit's weights are rounded up, and these parameters of activation quantizers."""
+    """Learn which codes of the unit's weights are rounded up, and these parameters of ranges."""
     device = data[0].targets.device
     logits = [grid.first_logits().requires_grad_() for grid in grids]
-    groups = [{"params": logits, "lr": config.lr}, {"params": list(ranges), "lr": range_lr}]
+    steps = [_step(grid, module, ranges) for grid, (_, module) in zip(grids, unit.layers, strict=True)]
+    layer = unit if isinstance(unit, LayerUnit) and unit.bias is not None and config.bias_lr else None
+    spread = torch.zeros(0) if layer is None else layer.spread(data[0])
+    moved = [] if layer is None else [torch.zeros_like(spread).requires_grad_()]  # the bias, in standard deviations
+    groups = [{"params": logits, "lr": config.lr}, {"params": list(ranges), "lr": config.range_lr}]
+    groups += [{"params": moved, "lr": config.bias_lr}]
     learning = [group for group in groups if group["params"]]
     optimizer = torch.optim.Adam(learning, fused=True, capturable=device.type == "cuda")
     schedule = torch.tensor([config.regularization(step) for step in range(config.steps)]).to(device)
@@ -89,11 +103,13 @@ def learn(
         if drop:
             inputs = [mixed(here, free[row], drop) for here, free in zip(inputs, part.float_inputs, strict=True)]
         weights = [
-            soft_weight(grid, one, strength * curvature, exponent)
-            for one, grid, curvature in zip(logits, grids, curvatures, strict=True)
+            soft_weight(grid, one, strength * curvature, exponent, step())
+            for one, grid, curvature, step in zip(logits, grids, curvatures, steps, strict=True)
         ]
+        if layer is not None:
+            layer.change = moved[0] * spread
         loss = unit.error(unit.output(inputs, weights, part), part.targets[row], part)
-        learned = [*logits, *ranges]
+        learned = [*logits, *ranges, *moved]
         for parameter, gradient in zip(learned, torch.autograd.grad(loss, learned, allow_unused=True), strict=True):
             parameter.grad = gradient
         optimizer.step()
@@ -110,10 +126,21 @@ def learn(
                 update(data[index], rows[index])
     for parameter in ranges:
         parameter.grad = None
+    if layer is not None:
+        layer.change = None
     return Learned(
         [(rectified_sigmoid(one.detach()) >= 0.5).to(one.dtype) for one in logits],
         [parameter.detach().clone() for parameter in ranges],
+        (moved[0] * spread).detach() if moved else None,
     )
+
+
+def _step(grid: RoundingGrid, module: AttachedLayer, ranges: Sequence[nn.Parameter]) -> Callable[[], Tensor]:
+    """The step of a weight, which follows its range where that learns."""
+    quantizer, learned = module.parts.weight, set(map(id, ranges))
+    assert quantizer is not None
+    follows = any(id(parameter) in learned for parameter in quantizer.range_parameters())
+    return learned_step(grid, module) if follows else lambda: grid.step
 
 
 def channel_curvatures(

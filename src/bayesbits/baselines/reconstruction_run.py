@@ -46,8 +46,8 @@ class Settings:
     config: AdaRoundConfig
     drop: float = 0.0
     """The probability with which an activation is not quantized."""
-    range_lr: float = 0.0
-    """The learning rate of the ranges of activations; 0: they stay."""
+    activation_ranges: bool = False
+    """Whether the ranges of activations learn, too, and not those of weights alone."""
     blocks: bool = True
     """Whether residual blocks are learned as a whole, or every layer by itself."""
 
@@ -128,27 +128,33 @@ def reconstruct_units(
 
 
 def _reconstruct(unit: Unit, networks: Networks, settings: Settings, ranges_done: set[int]) -> RoundedUnit:
-    """Learn the rounding of one unit, and its ranges, and write them into the network."""
+    """Learn the rounding of one unit, its ranges and its bias, and write them into the network."""
     config = settings.config
-    ranges = [one for one in _ranges(unit.quantizers) if id(one) not in ranges_done] if settings.range_lr else []
+    modules = [module for _, module in unit.layers]
+    quantizers = [module.parts.weight for module in modules if module.parts.weight is not None]
+    inputs_learn = settings.activation_ranges and config.range_lr > 0
+    quantizers += unit.quantizers if inputs_learn else []
+    ranges = [one for one in _ranges(quantizers) if id(one) not in ranges_done] if config.range_lr else []
     ranges_done |= set(map(id, ranges))
     gathering = Gathering(
         limit=config.max_gibibytes * 2**30, asymmetric=config.asymmetric, float_inputs=settings.drop > 0,
-        quantize=not settings.drop and not ranges, seed=config.seed,
+        quantize=not settings.drop and not inputs_learn, seed=config.seed,
     )  # fmt: skip
     with torch.no_grad():
         if isinstance(unit, LayerUnit):
             data = gather_layer(unit, networks, gathering)
         else:
             data = gather_block(unit, networks, gathering)
-    modules = [module for _, module in unit.layers]
     grids = [RoundingGrid.of(module) for module in modules]
     nearest = [module.folded_codes() for module in modules]
     first = [module.effective_weight().detach() for module in modules]
-    before = [one.detach().clone() for one in ranges]
+    changing = [*ranges, *([unit.bias] if isinstance(unit, LayerUnit) and unit.bias is not None else [])]
+    before = [one.detach().clone() for one in changing]
     nearest_error = mean_error(unit, first, data, config.batch_size)
-    learned = learn(unit, grids, ranges, data, config, drop=settings.drop, range_lr=settings.range_lr)
-    # Where the range of an input has changed, so has the grid of channels that are widened for their bias.
+    learned = learn(unit, grids, ranges, data, config, drop=settings.drop)
+    if isinstance(unit, LayerUnit) and learned.bias is not None:
+        unit.add_to_bias(learned.bias)
+    # The range of a weight decides about its steps; bias and input do, too, where channels are widened for their bias.
     grids = [replace(grid, step=RoundingGrid.of(module).step) for grid, module in zip(grids, modules, strict=True)]
     weights = [grid.weight(up) for grid, up in zip(grids, learned.up, strict=True)]
     error = mean_error(unit, weights, data, config.batch_size)
@@ -163,7 +169,7 @@ def _reconstruct(unit: Unit, networks: Networks, settings: Settings, ranges_done
     else:
         errors[1] = errors[0]
         with torch.no_grad():
-            for one, value in zip(ranges, before, strict=True):
+            for one, value in zip(changing, before, strict=True):
                 one.copy_(value)
     count = sum(weight.numel() for weight in weights)
     return RoundedUnit(unit.name, count, moved, errors[0], errors[1], tuple(name for name, _ in unit.layers))
@@ -182,10 +188,12 @@ def _ranges(quantizers: Sequence[Quantizer]) -> list[nn.Parameter]:
 
 @contextmanager
 def restored_on_failure(compressor: Compressor) -> Iterator[None]:
-    """If the block raises, all weights and ranges are as they were before."""
+    """If the block raises, all weights, ranges and biases are as they were before."""
     layers = [attached_layer(compressor, names[0]) for names in compressor.topology.weight_tensors.values()]
     stored = [None if layer is None else layer.stored_weight for layer in layers]
     parameters = [parameter for parameter in stored if parameter is not None]
+    biases = [_bias(compressor, layer) for layer in compressor.topology.layers]
+    parameters += list({id(bias): bias for bias in biases if bias is not None}.values())
     parameters += _ranges(list(compressor.attachment.quantizers.values()))
     before = [parameter.detach().clone() for parameter in parameters]
     try:
@@ -253,7 +261,16 @@ def layer_unit(compressor: Compressor, layer: Layer, paths: LayerPaths | None) -
         scale = values if scale is None else scale * values
         shift = None if shift is None else shift * values
     functions = paths.functions_after(layer.name) if paths is not None and layer.name in paths.layers else ()
-    return LayerUnit(layer, module, scale, shift, partial(apply_functions, functions))
+    return LayerUnit(layer, module, scale, shift, partial(apply_functions, functions), _bias(compressor, layer))
+
+
+def _bias(compressor: Compressor, layer: Layer) -> nn.Parameter | None:
+    """What is added to a layer's output behind its scale and before its function; None where nothing is."""
+    module, norm = attached_layer(compressor, layer.name), norm_of(compressor.model, layer)
+    if norm is not None:
+        bias: nn.Parameter | None = norm.bias
+        return bias
+    return None if module is None else module.stored_bias
 
 
 @torch.no_grad()

@@ -65,6 +65,10 @@ class LayerUnit:
     """The numbers that are added to the output channels after that; None where there are none."""
     function: Callable[[Tensor], Tensor]
     """The activation function that follows, or the identity."""
+    bias: nn.Parameter | None = None
+    """What is added to the output channels after the scale, and may learn; None where nothing is."""
+    change: Tensor | None = None
+    """What is added to the bias for now."""
 
     @property
     def name(self) -> str:
@@ -86,6 +90,8 @@ class LayerUnit:
         for values, operation in ((self.scale, torch.mul), (self.shift, torch.add)):
             if values is not None:
                 output = operation(output, values if as_rows else along_channels(values, self.layer, output))
+        if self.change is not None:
+            output = output + (self.change if as_rows else along_channels(self.change, self.layer, output))
         return self.function(output)
 
     def output(self, inputs: list[Tensor], weights: Sequence[Tensor], part: Examples) -> Tensor:
@@ -104,6 +110,18 @@ class LayerUnit:
         """The squared error: summed over channels, averaged over examples and positions."""
         axis = -1 if part.as_rows else channel_axis(self.layer, output)
         return (output - targets).float().square().sum(axis).mean()
+
+    def spread(self, part: Examples) -> Tensor:
+        """The standard deviations of the output channels of the float network; 0 where a channel is removed."""
+        axis = -1 if part.as_rows else channel_axis(self.layer, part.targets)
+        return part.targets.float().movedim(axis, 0).flatten(1).std(1, correction=0)
+
+    @torch.no_grad()
+    def add_to_bias(self, change: Tensor) -> None:
+        """Change the bias of the network, and what is computed here."""
+        assert self.bias is not None
+        self.bias.add_(change)
+        self.shift = None if self.shift is None else self.shift + change
 
 
 @dataclass
