@@ -1,6 +1,6 @@
 """Branches of residual additions that emit only zeros are removed.
 
-A layer without bits emits zeros. An addition of zeros is its other operand; what only the zeros needed is erased.
+A layer without bits emits zeros, and so does the instance norm that has its gate. An addition of zeros is its other operand; what only the zeros needed is erased.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from torch import fx
 from bayesbits.deploy.rewrite.program import RewrittenProgram
 from bayesbits.graph.channel_rules import MOVES, SAME
 from bayesbits.graph.exported_program import operation, shape
+from bayesbits.graph.layers import INSTANCE_NORM
 from bayesbits.graph.operations import AVERAGES, MAXIMA
 
 
@@ -19,6 +20,7 @@ def remove_dead_branches(program: RewrittenProgram) -> None:
     A layer of zeros that something else reads stays, with a weight of zeros.
     """
     zeros = {call for entry in program.layers for call in entry.calls if program.decision.is_zero(entry.layer.name)}
+    gated = {call for entry in program.layers if entry.layer.instance_norm is not None for call in entry.calls}
     twins = program.twins()
     for node in list(program.graph.nodes):
         if zeros.isdisjoint(node.all_input_nodes) or node.op != "call_function":
@@ -30,7 +32,7 @@ def remove_dead_branches(program: RewrittenProgram) -> None:
                 zeros.add(node)
             elif shape(twins[others[0]]) == shape(twins[node]):
                 _replace(program, node, others[0])
-        elif len(node.all_input_nodes) == 1 and _keeps_zero(name):
+        elif (len(node.all_input_nodes) == 1 and _keeps_zero(name)) or (name == INSTANCE_NORM and node.args[0] in gated):
             zeros.add(node)
     program.erase_unread()
     present = set(program.graph.nodes)
