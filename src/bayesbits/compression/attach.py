@@ -2,8 +2,8 @@
 
 The steps, in the order of the calls below: `graph.trace` reads its topology, `compression.attachment` makes
 quantizers and gates for it, and the classes of its layers, norms, outputs and root are exchanged for ones that use them
-(`nn.layer`, `nn.weight_product`, `nn.table`, `nn.recurrent`, `nn.batch_norm`, `nn.instance_norm`, `nn.quantized_output`,
-`nn.network`). Finally every weight gets its range.
+(`nn.layer`, `nn.weight_product`, `nn.table`, `nn.recurrent`, `nn.batch_norm`, `nn.instance_norm`,
+`nn.quantized_output`, `nn.network`). Finally every weight gets its range.
 """
 
 from collections.abc import Mapping, Sequence

@@ -24,7 +24,6 @@ from bayesbits.graph.layers import BATCH_NORMS, INSTANCE_NORM, FoundLayer, data_
 from bayesbits.graph.pointwise import keeps_zero
 from bayesbits.records.topology import ChannelGroup, Unsupported
 
-
 TAKES_FACTORS = (
     "passes instance_norm, which takes the factor of a gate in front of it away and is no module that alone reads one "
     "layer's output"

@@ -1,8 +1,8 @@
 """The attached instance norm: it gates the channels of the layer in front of it.
 
-An instance norm divides every channel by its own spread, and so takes any factor in front of it away: a gate there would
-not change the output until it is closed, and would get no gradient. So the gate stands behind it: scale and shift are
-multiplied by the gate, which costs no pass over x, and a closed channel is exactly zero.
+An instance norm divides every channel by its own spread, and so takes any factor in front of it away: a gate there
+would not change the output until it is closed, and would get no gradient. So the gate stands behind it: scale and shift
+are multiplied by the gate, which costs no pass over x, and a closed channel is exactly zero.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,7 @@
 """Branches of residual additions that emit only zeros are removed.
 
-A layer without bits emits zeros, and so does the instance norm that has its gate. An addition of zeros is its other operand; what only the zeros needed is erased.
+A layer without bits emits zeros, and so does the instance norm that has its gate. An addition of zeros is its other
+operand; what only the zeros needed is erased.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ def remove_dead_branches(program: RewrittenProgram) -> None:
     A layer of zeros that something else reads stays, with a weight of zeros.
     """
     zeros = {call for entry in program.layers for call in entry.calls if program.decision.is_zero(entry.layer.name)}
-    gated = {call for entry in program.layers if entry.layer.instance_norm is not None for call in entry.calls}
     twins = program.twins()
+    zeros |= {norm for norm in _gated_norms(program) if norm.args[0] in zeros}
     for node in list(program.graph.nodes):
         if zeros.isdisjoint(node.all_input_nodes) or node.op != "call_function":
             continue
@@ -32,11 +33,17 @@ def remove_dead_branches(program: RewrittenProgram) -> None:
                 zeros.add(node)
             elif shape(twins[others[0]]) == shape(twins[node]):
                 _replace(program, node, others[0])
-        elif (len(node.all_input_nodes) == 1 and _keeps_zero(name)) or (name == INSTANCE_NORM and node.args[0] in gated):
+        elif len(node.all_input_nodes) == 1 and _keeps_zero(name):
             zeros.add(node)
     program.erase_unread()
     present = set(program.graph.nodes)
     program.layers = [entry for entry in program.layers if present.issuperset(entry.calls)]
+
+
+def _gated_norms(program: RewrittenProgram) -> set[fx.Node]:
+    """The instance norms with the gates of the layers in front of them: they have no shift where those emit zeros."""
+    layers = [entry for entry in program.layers if entry.layer.instance_norm is not None]
+    return {user for entry in layers for call in entry.calls for user in call.users if operation(user) == INSTANCE_NORM}
 
 
 def _keeps_zero(name: str) -> bool:

@@ -120,7 +120,7 @@ def check_deployed_constants(
     for product in network.products:
         _check_product(product, topology, grids)
     _check_modules(small)
-    _check_float_tensors(small, fixed.model, _norm_channels(topology, plan))
+    _check_float_tensors(small, fixed.model, _norm_channels(fixed, plan))
     return ConstantCounts(weights, biases, len(network.structure.grids))
 
 
@@ -249,29 +249,28 @@ def _float_weight(network: IntegerNetwork, layer: IntegerLayer) -> Array:
     return weight
 
 
-def _norm_channels(topology: Topology, plan: Plan) -> dict[str, Array]:
-    """The channels of instance norms that the plan keeps, by the names of what is added or subtracted there.
+def _norm_channels(fixed: Compressor, plan: Plan) -> dict[int, Array]:
+    """The channels of instance norms that the plan keeps, by the ids of what is added or subtracted there.
 
     Both are zero for the others, so that a norm makes zeros of the zeros that the layer in front of it emits.
     """
-    removed = plan.removed(topology)
-    return {
-        f"{layer.instance_norm}.{tensor}": kept_channels(layer, plan, removed)
-        for layer in topology.layers
-        if layer.instance_norm is not None
-        for tensor in ("bias", "running_mean")
-    }
+    removed, kept = plan.removed(fixed.topology), dict[int, Array]()
+    for layer in fixed.topology.layers:
+        if layer.instance_norm is not None:
+            norm = fixed.model.get_submodule(layer.instance_norm)
+            kept |= dict.fromkeys((id(norm.bias), id(norm.running_mean)), kept_channels(layer, plan, removed))
+    return kept
 
 
-def _check_float_tensors(small: DeployedNetwork, model: nn.Module, kept: Mapping[str, Array]) -> None:
-    """Parameters and buffers that stay in float are those of the trained network, but for channels that are not kept."""
+def _check_float_tensors(small: DeployedNetwork, model: nn.Module, kept: Mapping[int, Array]) -> None:
+    """Parameters and buffers that stay in float are those of the trained network, with zeros where `kept` is False."""
     state = model.state_dict(keep_vars=True)
     trained = {key_of(name): (name, tensor) for name, tensor in state.items() if isinstance(tensor, Tensor)}
     for plain, tensor in (*small.program.named_parameters(), *small.program.named_buffers()):
         name, expected = trained.get(plain.removeprefix(f"{FLOATS}."), (plain, None))
         if expected is not None:
             numbers = _array(expected)
-            numbers = np.where(kept[name], numbers, np.float32(0)) if name in kept else numbers
+            numbers = np.where(kept[id(expected)], numbers, np.float32(0)) if id(expected) in kept else numbers
             _DEPLOYED.check_equal(name, "value", _array(tensor), numbers)
 
 
