@@ -82,7 +82,8 @@ LOSING: dict[str, tuple[Any, str]] = {
 # Behind a norm of each channel nothing but a closed gate would be seen.
 CAUTIOUS = (
     "value per channel", "gate", "grouped", "layer norm", "instance norm behind a function",
-    "instance norm by a function", "norm of each channel by a function", "norm of each channel by hand", "largest of each channel is one",
+    "instance norm by a function", "norm of each channel by a function", "norm of each channel by hand",
+    "largest of each channel is one",
 )  # fmt: skip
 
 
