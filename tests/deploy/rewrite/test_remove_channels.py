@@ -89,11 +89,12 @@ class NormedBranches(nn.Module):
         return self.head(F.relu(self.norms[3](self.up(F.relu(self.norms[2](self.filter(x)))))))
 
 
-@pytest.mark.parametrize("per_channel", [False, True])
-def test_a_channel_that_one_of_two_branches_drops_is_zero_behind_its_instance_norm(per_channel, tmp_path):
+@pytest.mark.parametrize("spec", [bb.Spec(bits=(4, 8)), bb.Spec.for_backend("onnxruntime")], ids=["plain", "emitting"])
+def test_a_channel_that_one_of_two_branches_drops_is_zero_behind_its_instance_norm(spec, tmp_path):
+    """A layer that emits codes in front of the norm emits those of zeros there, in training and as deployed."""
     torch.manual_seed(0)
     model, inputs = randomize(NormedBranches()), torch.randn(2, 3, 8, 8)
-    compressor = bb.attach(model.eval(), inputs, bb.Spec(bits=(4, 8), per_channel_weights=per_channel))
+    compressor = bb.attach(model.eval(), inputs, spec)
     compressor.calibrate([inputs])
     assert {group.name for group in compressor.topology.removable_groups} == {"stem", "up"}
     plan = bb.Plan.uniform(compressor.topology, 4, 8)
