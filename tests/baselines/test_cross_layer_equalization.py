@@ -118,13 +118,17 @@ def test_what_is_left_alone_is_listed_with_the_reason():
         nn.BatchNorm2d(4, affine=False),
         nn.ReLU(),
         nn.Conv2d(4, 2, 1),
+        nn.InstanceNorm2d(2, affine=True),
+        nn.ReLU(),
+        nn.Conv2d(2, 2, 1),
     ).eval()
     before = copy.deepcopy(network.state_dict())
     report = equalize(network, torch.randn(1, 3, 4, 4))
     reasons = {entry.name: entry.reason for entry in report.skipped}
     assert reasons["0"] == "passes gelu"
     assert "no scale and shift" in reasons["2"]
-    assert "output" in reasons["5"]
+    assert "passes instance_norm" in reasons["5"]
+    assert "output" in reasons["8"]
     assert not report.pairs
     assert "passes gelu" in str(report)
     for key, value in network.state_dict().items():

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import bayesbits as bb
-from bayesbits.baselines import AdaRoundConfig
+from bayesbits.baselines import AdaRoundConfig, adaround, correct_biases
 from bayesbits.baselines.layerwise import float_copy
 from bayesbits.baselines.reconstruction_run import (
     Settings,
@@ -16,6 +16,8 @@ from bayesbits.baselines.reconstruction_run import (
     reconstruct_units,
     skipped_layers,
 )
+
+IMAGES = torch.randn(16, 2, 6, 6, generator=torch.Generator().manual_seed(0))
 
 
 def prepared() -> tuple[bb.Compressor, torch.Tensor]:
@@ -79,3 +81,26 @@ def test_obstacles_and_the_layers_that_they_skip():
     assert reasons["0"] is None
     assert "32 bits" in str(reasons["2"])
     assert [(layer.name, layer.reason) for layer in skipped_layers(reasons)] == [("2", reasons["2"])]
+
+
+def test_a_gate_behind_an_instance_norm_multiplies_the_output_of_its_layer_as_the_network_does():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.Conv2d(4, 2, 1)).eval(), IMAGES
+    nn.init.uniform_(model[1].bias, 0.5, 1.0)
+    compressor = bb.attach(model, x)
+    compressor.calibrate([x])
+    compressor.fix(bb.Plan(bb.Plan.uniform(compressor.topology, 3, 8).bits, {"0": (0, 2, 3)}))
+    layer = compressor.topology.layer("0")
+    unit = layer_unit(compressor, layer, None)
+    assert unit.scale.tolist() == [1.0, 0.0, 1.0, 1.0]
+    assert unit.shift is None
+    with torch.no_grad():
+        emitted = model[0](x)
+        assert torch.equal(unit.finish(emitted), emitted)
+    before = float_copy(compressor)
+    adaround(compressor, [x], AdaRoundConfig(steps=20, batch_size=8))
+    correct_biases(compressor, [x], reference=before)
+    small = bb.deploy(compressor)
+    with torch.no_grad():
+        wanted = model(x)
+        torch.testing.assert_close(small(x), wanted, rtol=1e-3, atol=1e-3)

@@ -124,6 +124,19 @@ def test_a_replaced_module_is_noticed():
         compressor.calibrate([x])
 
 
+def test_a_replaced_instance_norm_is_noticed_where_it_has_a_gate():
+    x = torch.randn(4, 3, 8, 8)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.InstanceNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    compressor = bb.attach(model, x)
+    model[1] = nn.InstanceNorm2d(8)
+    with pytest.raises(ValueError, match="1 was replaced after attaching"):
+        compressor.plan()
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.InstanceNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    compressor = bb.attach(model, x, bb.Spec(prune=False))
+    model[1] = nn.InstanceNorm2d(8)
+    compressor.plan()
+
+
 @pytest.mark.parametrize("name", ["vgg7", "resnet8", "mobilenetv2", "depthwise"])
 @pytest.mark.parametrize("penalty", ["paper", "expected_bops"])
 def test_everything_moves_to_another_device_with_the_network(name, penalty):

@@ -11,13 +11,14 @@ from tests.graph.networks import output_of
 
 
 def silence(model: nn.Module, topology: Topology, channels: set[int]) -> None:
-    """Make every producer of these channels emit zeros: weight, bias, and the scale and shift of its batch norm."""
+    """Make every producer of these channels emit zeros: weight, bias, and the scale and shift of its norm."""
     for layer in topology.layers:
         following = set() if layer.depthwise else set(layer.followers)  # what need not be zero
         rows = torch.tensor([c in channels and index not in following for index, c in enumerate(layer.out_channels)])
-        modules = [model.get_submodule(layer.name)] + ([model.get_submodule(layer.norm)] if layer.norm else [])
+        names = (layer.name, layer.norm, layer.instance_norm)
+        modules = [model.get_submodule(name) for name in names if name is not None]
         for module in modules:
-            for parameter in (module.weight, module.bias):
+            for parameter in (module.weight, module.bias, getattr(module, "running_mean", None)):
                 if isinstance(parameter, Tensor):
                     transposed = layer.kind == "conv_transpose" and parameter.dim() > 1
                     parameter.data[(slice(None), rows) if transposed else rows] = 0.0

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from bayesbits.graph.channels import TAKES_FACTORS
 from bayesbits.graph.trace import trace
 from tests.graph.networks import IMAGES, Between, output_of, randomize
 from tests.graph.removal import check_every_group, silence
@@ -26,6 +27,8 @@ KEEPING: dict[str, Any] = {
     "transposed convolution": nn.ConvTranspose2d(6, 6, 2, stride=2),
     "spatial mask": lambda x: x * torch.ones(8, 8),
     "instance norm": nn.Sequential(nn.InstanceNorm2d(6), nn.PReLU()),
+    "instance norm with a shift": nn.InstanceNorm2d(6, affine=True),
+    "instance norm with statistics": nn.InstanceNorm2d(6, track_running_stats=True),
     "mean of stacked branches": lambda x: torch.stack([x, x.relu(), x.flip(1)]).mean(0),
     "largest of parts": lambda x: torch.cat((x, x), 1).unflatten(1, (3, 4)).amax(1).repeat(1, 2, 1, 1)[:, :6],
     "flipped twin": lambda x: x + x.flip(1),
@@ -41,11 +44,22 @@ LOSING: dict[str, tuple[Any, str]] = {
         "passes batch norm middle.1, which is not one layer's own",
     ),
     "group norm": (nn.GroupNorm(2, 6), "passes group_norm"),
-    "instance norm with a shift": (nn.InstanceNorm2d(6, affine=True), "passes instance_norm"),
+    "group norm of each channel": (nn.GroupNorm(6, 6), "passes group_norm"),
+    "instance norm behind a function": (nn.Sequential(nn.ReLU(), nn.InstanceNorm2d(6)), TAKES_FACTORS),
+    "instance norm by a function": (nn.functional.instance_norm, TAKES_FACTORS),
     "instance norm over channels": (
         lambda x: nn.functional.instance_norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2),
-        "passes instance_norm over channels",
+        TAKES_FACTORS,
     ),
+    "norm of each channel by a function": (
+        lambda x: nn.functional.normalize(x, dim=(2, 3)),
+        "passes linalg_vector_norm",
+    ),
+    "norm of each channel by hand": (
+        lambda x: x / (x.square().mean((2, 3), keepdim=True) + 1e-5).sqrt(),
+        "passes add",
+    ),
+    "largest of each channel is one": (lambda x: x / x.abs().amax((2, 3), keepdim=True), "passes div"),
     "layer norm": (nn.LayerNorm(8), "passes layer_norm"),
     "softmax": (nn.Softmax(dim=1), "passes softmax"),
     "value per channel": (
@@ -65,7 +79,12 @@ LOSING: dict[str, tuple[Any, str]] = {
 
 
 # Zeros arrive as zeros here; the channels stay because a tensor beside them, or groups, could not be cut with them.
-CAUTIOUS = ("value per channel", "gate", "grouped", "layer norm")
+# Behind a norm of each channel nothing but a closed gate would be seen.
+CAUTIOUS = (
+    "value per channel", "gate", "grouped", "layer norm", "instance norm behind a function",
+    "instance norm by a function", "norm of each channel by a function", "norm of each channel by hand",
+    "largest of each channel is one",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", KEEPING)

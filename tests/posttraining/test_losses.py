@@ -150,3 +150,17 @@ def test_a_function_of_ones_own_gets_the_outputs_as_they_are():
 def test_outputs_without_float_tensors_are_refused():
     with pytest.raises(TypeError, match=r"a tuple with 0 float tensors.*choose loss='layers', or a function"):
         over_tensors(divergence)((torch.zeros(2, dtype=torch.int64),), (torch.zeros(2, 2),))
+
+
+def test_layers_are_compared_behind_the_instance_norm_that_has_their_gate():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1)).eval()
+    x = torch.randn(8, 2, 6, 6)
+    compressor = bb.attach(model, x, bb.Spec(bits=(4, 8), gates="sigmoid"))
+    compressor.calibrate([x])
+    logits = compressor.attachment.channel_gates["0"].gates.logits
+    with torch.no_grad():
+        logits.fill_(0.5)
+    compressor.attachment.train()  # in evaluation mode gates are 0 or 1
+    layers_loss(compressor, x).backward()
+    assert logits.grad.abs().min() > 1e-3

@@ -1,9 +1,9 @@
 """`bb.attach`: quantizers and gates are put into the user's live network, in place.
 
 The steps, in the order of the calls below: `graph.trace` reads its topology, `compression.attachment` makes
-quantizers and gates for it, and the classes of its layers, batch norms, outputs and root are exchanged for ones that
-use them (`nn.layer`, `nn.weight_product`, `nn.table`, `nn.recurrent`, `nn.batch_norm`, `nn.quantized_output`,
-`nn.network`). Finally every weight gets its range.
+quantizers and gates for it, and the classes of its layers, norms, outputs and root are exchanged for ones that use them
+(`nn.layer`, `nn.weight_product`, `nn.table`, `nn.recurrent`, `nn.batch_norm`, `nn.instance_norm`,
+`nn.quantized_output`, `nn.network`). Finally every weight gets its range.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,6 +26,7 @@ from bayesbits.graph.trace import trace_layers
 from bayesbits.nn.activation_product import OperandQuantizers
 from bayesbits.nn.batch_norm import BatchNormParts, attach_batch_norm
 from bayesbits.nn.class_exchange import AttachedModule
+from bayesbits.nn.instance_norm import attach_instance_norm
 from bayesbits.nn.layer import AttachedLayer, LayerParts, attach_layer
 from bayesbits.nn.network import NAME, attach_to_network
 from bayesbits.nn.quantized_output import Output, attach_output
@@ -112,7 +113,7 @@ def check_free(model: nn.Module) -> None:
 
 
 def _attach_to_modules(model: nn.Module, attachment: Attachment, found: Mapping[str, FoundLayer]) -> None:
-    """Make layers, their batch norms, tables, and the modules that emit operands use their quantizers and gates."""
+    """Make layers, their norms, tables, and the modules that emit operands use their quantizers and gates."""
     skipped = attachment.search_space.skipped
     if all(layer.name in skipped for layer in attachment.topology.layers):
         raise ValueError("the rules skip every layer of this network: there is nothing to attach to")
@@ -149,10 +150,12 @@ def _attach_to_layer(model: nn.Module, layer: Layer, attachment: Attachment, sou
     folded = norm is not None and not tied and (layer.kind != "conv_transpose" or layer.groups == 1)
     folded = folded and attachment.folds
     gate = attachment.gate_of(layer.name)
+    behind = None if layer.instance_norm is None else model.get_submodule(layer.instance_norm)
     parts = LayerParts(
         weight=attachment.quantizers.get(layer.parameter),
         input=attachment.quantizers.get(layer.activation),
         gate=gate if norm is None else None,
+        gate_when_final=behind is not None,
         norm=norm if folded else None,
         norm_behind=norm,
         group_size=attachment.group_size(layer.parameter),
@@ -162,6 +165,8 @@ def _attach_to_layer(model: nn.Module, layer: Layer, attachment: Attachment, sou
     module = _attach(model, layer.name, parts, source)
     if norm is not None:
         attach_batch_norm(norm, BatchNormParts(gate=gate, layer=module))
+    if behind is not None and gate is not None:
+        attach_instance_norm(behind, gate)
 
 
 def _attach(model: nn.Module, name: str, parts: LayerParts, source: FoundLayer | None) -> AttachedLayer:

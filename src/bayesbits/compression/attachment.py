@@ -28,6 +28,7 @@ from bayesbits.nn.class_exchange import check_restorable, restore_class
 from bayesbits.nn.dynamic_quantizer import DynamicQuantizer
 from bayesbits.nn.grouping import group_count
 from bayesbits.nn.hard_swish_quantizer import HardSwishQuantizer
+from bayesbits.nn.instance_norm import AttachedInstanceNorm
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.nn.network_quantizers import NetworkQuantizers
 from bayesbits.nn.quantized_output import QuantizedOutput
@@ -128,6 +129,11 @@ def check_intact(model: nn.Module, attachment: Attachment) -> None:
             norm = modules.get(layer.norm)
             if not isinstance(norm, AttachedBatchNorm) or norm.parts.layer is not module:
                 raise _replaced(layer.norm)
+        gate = attachment.gate_of(layer.name)
+        if layer.instance_norm is not None and gate is not None:
+            behind = modules.get(layer.instance_norm)
+            if not isinstance(behind, AttachedInstanceNorm) or behind.parts.gate is not gate:
+                raise _replaced(layer.instance_norm)
     for tensor, table in topology.table_tensors.items():
         for name in table.modules if tensor in quantizers else ():
             module = modules.get(name)

@@ -21,6 +21,7 @@ from bayesbits.compression.compressor import Compressor
 from bayesbits.compression.final_form import make_final
 from bayesbits.deploy.layer_weights import (
     LayerWeights,
+    keep_zeros,
     read_weights,
     remove_weight_channels,
     select_channels,
@@ -122,8 +123,10 @@ def read_decision(compressor: Compressor, channel_multiple: int = 1) -> Decision
     weights = {}
     with torch.no_grad(), evaluation_mode(fixed.model):
         for layer in topology.layers:
-            whole = read_weights(fixed, layer, _emitted_channels(layer, plan, zero))
-            weights[layer.name] = remove_weight_channels(whole, layer, removed)
+            emitted = _emitted_channels(layer, plan, zero)
+            weights[layer.name] = remove_weight_channels(read_weights(fixed, layer, emitted), layer, removed)
+            if layer.instance_norm is not None:
+                keep_zeros(fixed.model.get_submodule(layer.instance_norm), emitted)
         quantized = {
             name: quantizer
             for name, quantizer in fixed.attachment.quantizers.items()

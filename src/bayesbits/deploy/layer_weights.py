@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayesbits.compression.compressor import Compressor
 from bayesbits.functional.grid import INTEGER_BITS, bias_codes
@@ -91,6 +91,13 @@ def read_weights(compressor: Compressor, layer: Layer, emitted: Tensor) -> Layer
     widened = 0 if wider is None else int(((wider > 1) & emitted).sum())
     codes = _zero_unless(emitted, codes, layer).to(torch.int8 if bits <= INTEGER_BITS else torch.int16)
     return LayerWeights(bits, codes, steps, None, bias, parts.group_size, widened)
+
+
+def keep_zeros(norm: nn.Module, emitted: Tensor) -> None:
+    """Let an instance norm, in place, emit zeros for the channels that the layer in front of it does not emit."""
+    for tensor in (norm.bias, norm.running_mean):
+        if isinstance(tensor, Tensor):
+            tensor.masked_fill_(~emitted, 0.0)
 
 
 def stored_weights(network: IntegerNetwork, layer: IntegerLayer) -> LayerWeights:

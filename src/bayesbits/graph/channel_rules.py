@@ -1,9 +1,9 @@
 """The rules by which operations pass the labels of channels on (see `channel_labels`).
 
 Three families of operations keep track of channels: those that move data, pointwise ones, and those that work along
-other dimensions than the channels (pooling, means, instance norms without a shift); `head_rules` has those of
-attention. Every other operation ends a channel: the channels that it reads cannot be removed, and its output is
-foreign, which means that no layer's channels are in it.
+other dimensions than the channels (pooling, means); `head_rules` has those of attention. Every other operation ends a
+channel: the channels that it reads cannot be removed, and its output is foreign, which means that no layer's channels
+are in it.
 """
 
 from __future__ import annotations
@@ -58,8 +58,6 @@ def apply(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses,
             return rule(node, labels, classes)
     if is_pointwise(node):
         return _pointwise(node, labels, classes, passes)
-    if name == "instance_norm" and len(node.all_input_nodes) == 1 and passes(node, node.all_input_nodes, [False]):
-        return _normalize(node, labels, classes)
     return end(node, labels, classes, f"passes {name.lstrip('_')}")
 
 
@@ -166,14 +164,6 @@ def _resample(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClas
         return end(node, labels, classes, f"passes {operation(node)} over channels")
     value: Any = node.meta["val"]
     return small.expand(shape(node)) if isinstance(value, Tensor) else [small.expand(part.shape) for part in value]
-
-
-def _normalize(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses) -> Labels:
-    """Every channel of an image is normalized alone, over the dimensions behind dimension 1."""
-    before = one(labels[node.all_input_nodes[0]])
-    if any(size > 1 for size in collapse(before).shape[2:]):
-        return end(node, labels, classes, f"passes {operation(node)} over channels")
-    return before
 
 
 def _pointwise(node: fx.Node, labels: dict[fx.Node, Labels], classes: ChannelClasses, passes: Criterion) -> Labels:

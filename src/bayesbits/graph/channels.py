@@ -20,9 +20,14 @@ from bayesbits.graph import channel_rules
 from bayesbits.graph.channel_labels import ChannelClasses, Labels, filled, one
 from bayesbits.graph.exported_program import Program, operation
 from bayesbits.graph.head_rules import pass_heads
-from bayesbits.graph.layers import BATCH_NORMS, FoundLayer, data_of
+from bayesbits.graph.layers import BATCH_NORMS, INSTANCE_NORM, FoundLayer, data_of
 from bayesbits.graph.pointwise import keeps_zero
 from bayesbits.records.topology import ChannelGroup, Unsupported
+
+TAKES_FACTORS = (
+    "passes instance_norm, which takes the factor of a gate in front of it away and is no module that alone reads one "
+    "layer's output"
+)
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,8 @@ class ChannelWalk:
 
     blocks: ClassVar[bool] = True
     """Whether channels that can only be removed in blocks are followed, those of attention heads."""
+    through_instance_norms: ClassVar[bool] = True
+    """Whether channels are followed through the instance norms of layers."""
 
     def __init__(
         self, program: Program, layers: tuple[FoundLayer, ...], unsupported: Mapping[fx.Node, Unsupported]
@@ -82,6 +89,7 @@ class ChannelWalk:
         """For every product that is computed head by head an atom of each."""
         self._layer_of = {call: layer for layer in layers for call in layer.calls}
         self._own_norms = {layer.norm for layer in layers}
+        self._own_instance_norms = {layer.instance_norm for layer in layers}
         self._unsupported = unsupported
         self._read: dict[tuple[fx.Node, int], Tensor] = {}
 
@@ -118,6 +126,8 @@ class ChannelWalk:
             )
         elif operation(node) in BATCH_NORMS:
             self.labels[node] = self._pass_norm(node)
+        elif operation(node) == INSTANCE_NORM:
+            self.labels[node] = self._pass_instance_norm(node)
         else:
             self.labels[node] = channel_rules.apply(node, self.labels, self.classes, self.passes)
 
@@ -127,6 +137,13 @@ class ChannelWalk:
         if norm not in self._own_norms:
             self.classes.keep(labels, f"passes batch norm {norm}, which is not one layer's own")
         return labels if isinstance(node.meta["val"], Tensor) else [labels, *filled(node.meta["val"][1:], -1)]
+
+    def _pass_instance_norm(self, node: fx.Node) -> Labels:
+        """The gate of a layer stands behind its own instance norm; any other one would take the gate's factor away."""
+        data = node.all_input_nodes[0]
+        if self.through_instance_norms and self.program.path(node) in self._own_instance_norms:
+            return self.labels[data]
+        return channel_rules.end(node, self.labels, self.classes, TAKES_FACTORS)
 
     def _pass_layer(self, node: fx.Node, layer: FoundLayer) -> Tensor:
         """Read the input channels of a layer, and label its output with the layer's own channels."""

@@ -98,6 +98,7 @@ class _ScalingWalk(ChannelWalk):
     """Follows channels through operations that pass a positive factor on; the softmax between heads is none."""
 
     blocks = False
+    through_instance_norms = False
 
     def passes(self, node: fx.Node, operands: Sequence[fx.Node], foreign: Sequence[bool]) -> bool:
         """Whether the operation passes a positive factor of the channels on."""

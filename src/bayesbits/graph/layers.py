@@ -27,6 +27,8 @@ KINDS: Mapping[type[nn.Module], str] = {
     nn.ConvTranspose3d: "conv_transpose",
 }
 BATCH_NORMS = ("batch_norm", "_native_batch_norm_legit_no_training", "native_batch_norm")
+INSTANCE_NORM = "instance_norm"
+INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 RECURRENT_OPERATIONS = {
     "lstm": "LSTM",
     "lstm_cell": "LSTM",
@@ -60,6 +62,8 @@ class FoundLayer:
     """The parameters that weight and bias are, or are computed from."""
     product: Product | None = None
     """How to find the layer while the network runs; None where a module is called that has the forward of torch.nn."""
+    instance_norm: str | None = None
+    """As of a `Layer`."""
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
@@ -188,7 +192,10 @@ class _FoundLayers:
         shared = any(user not in nodes for user in weight.users)
         norm = _own_norm(self.program, kind, nodes)
         name = self.standard[nodes[0]]
-        return FoundLayer(name, kind, module, weight, tuple(nodes), parameter, norm, shared, tuple(own))
+        behind = _own_instance_norm(self.program, kind, nodes)
+        return FoundLayer(
+            name, kind, module, weight, tuple(nodes), parameter, norm, shared, tuple(own), instance_norm=behind
+        )
 
     def _product(self, nodes: list[fx.Node], *, alone: bool) -> FoundLayer:
         """A layer that is not a standard call: named by its module where that has no other, or by its parameter."""
@@ -209,6 +216,7 @@ class _FoundLayers:
         return FoundLayer(
             name, kind, self.program.module(nodes[0]), operands(nodes[0])[1], tuple(nodes), parameter,
             _own_norm(self.program, kind, nodes), shared, own, self.products.product(nodes[0]),
+            _own_instance_norm(self.program, kind, nodes),
         )  # fmt: skip
 
     def _stored(self, node: fx.Node) -> str | None:
@@ -305,11 +313,8 @@ def unique_name(name: str, taken: set[str], mark: str = "#") -> str:
 
 def _own_norm(program: Program, kind: str, calls: list[fx.Node]) -> str | None:
     """The batch norm that is the only reader of a layer's output, over its channels, with statistics to fold."""
-    readers = [user for user in calls[0].users if user.users or user in program.outputs]
-    if len(calls) != 1 or len(readers) != 1 or calls[0] in program.outputs:
-        return None
-    reader = readers[0]
-    if operation(reader) not in BATCH_NORMS or reader.args[0] is not calls[0]:
+    reader = _only_reader(program, calls, BATCH_NORMS)
+    if reader is None:
         return None
     module = program.module(reader)
     if not isinstance(module, BatchNorm) or module.running_var is None:
@@ -319,6 +324,27 @@ def _own_norm(program: Program, kind: str, calls: list[fx.Node]) -> str | None:
         return None
     features_first = kind == "linear" and len(shape(calls[0])) != 2  # batch norm would read positions as channels
     return None if features_first or program.calls_of[program.path(reader)] != 1 else program.path(reader)
+
+
+def _own_instance_norm(program: Program, kind: str, calls: list[fx.Node]) -> str | None:
+    """The instance norm that is the only reader of a layer's output, over its channels, with tensors of its own."""
+    reader = _only_reader(program, calls, (INSTANCE_NORM,))
+    if reader is None or type(program.module(reader)) not in INSTANCE_NORMS:
+        return None
+    # It normalizes along the dimensions behind dimension 1: those are not a linear layer's features, nor its channels
+    # where an image has no batch.
+    if kind == "linear" or len(shape(calls[0])) != len(shape(operands(calls[0])[1])):
+        return None
+    shared = any(len(used.users) > 1 for used in reader.all_input_nodes if used is not calls[0])
+    return None if shared or program.calls_of[program.path(reader)] != 1 else program.path(reader)
+
+
+def _only_reader(program: Program, calls: list[fx.Node], names: Collection[str]) -> fx.Node | None:
+    """The one reader of the output of a layer that runs once, if it is one of these operations; otherwise None."""
+    readers = [user for user in calls[0].users if user.users or user in program.outputs]
+    if len(calls) != 1 or len(readers) != 1 or calls[0] in program.outputs:
+        return None
+    return readers[0] if operation(readers[0]) in names and readers[0].args[0] is calls[0] else None
 
 
 def _describe(program: Program, node: fx.Node) -> tuple[str, str]:

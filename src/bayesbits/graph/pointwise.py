@@ -90,14 +90,13 @@ def _outcome(
 ) -> Tensor | None:
     """The operation's result for these numbers as channels, in another order for each operand, and a foreign number.
 
-    None where it does not compute doubles, so that nothing is known of it. A norm gets them as one channel of an image.
+    None where it does not compute doubles, so that nothing is known of it.
     """
     target: Any = node.target
-    leading = (1, 1) if operation(node) == "instance_norm" else ()
     values: dict[fx.Node, Tensor] = {}
     for index, (used, unknown) in enumerate(zip(operands, foreign, strict=True)):
         number = torch.full((1,), FOREIGN_PROBES[(trial + index) % len(FOREIGN_PROBES)], dtype=torch.float64)
-        filling = number if unknown else factor * channels.roll(index * (2 * trial + 1)).reshape(*leading, -1)
+        filling = number if unknown else factor * channels.roll(index * (2 * trial + 1))
         dtype = used.meta["val"].dtype
         values[used] = filling > 0 if dtype is torch.bool else filling if dtype.is_floating_point else filling.to(dtype)
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)

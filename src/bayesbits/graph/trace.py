@@ -278,6 +278,7 @@ def _layer(found: FoundLayer, channels: Channels, activation: str) -> Layer:
         out_channels=channels.outputs[found.name],
         depthwise=found.depthwise,
         followers=channels.followers.get(found.name, ()),
+        instance_norm=found.instance_norm,
     )
 
 

@@ -1,6 +1,6 @@
 """Pruning: one gate for every output channel of a layer.
 
-The gate stands after bias and batch norm and before the nonlinearity. By linearity it is the paper's z_2 on the rows of
+The gate stands after bias and norm and before the nonlinearity. By linearity it is the paper's z_2 on the rows of
 the weight, with one difference that matters: the bias goes too, so that a pruned channel is exactly zero.
 
 The channels of an attention head are a block with one gate, which multiplies the values. While it learns, queries and
@@ -70,6 +70,11 @@ class ChannelGate(nn.Module):
     def channels(self) -> int:
         """The number of channels."""
         return self.may_close.numel()
+
+    @property
+    def final(self) -> bool:
+        """Whether the channels are decided."""
+        return self.fixed
 
     def spread(self, values: Tensor) -> Tensor:
         """One value for each gate as one for each channel."""
@@ -170,7 +175,12 @@ class ChannelFollower(nn.Module):
     @property
     def idle(self) -> bool:
         """Whether it gates nothing at present."""
-        return self.when_fixed and not all(gate.fixed for gate in self.producers)
+        return self.when_fixed and not self.final
+
+    @property
+    def final(self) -> bool:
+        """Whether the channels are decided."""
+        return all(gate.fixed for gate in self.producers)
 
     def values(self) -> Tensor:
         """One value for each channel: 1 - product of (1 - z) over the producers."""

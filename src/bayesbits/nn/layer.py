@@ -49,6 +49,8 @@ class LayerParts:
     """Quantizes the input."""
     gate: ChannelGate | ChannelFollower | None = None
     """Gates the output channels; where a batch norm follows, the batch norm has the gate instead."""
+    gate_when_final: bool = False
+    """The gate stands behind an instance norm, and here only once it is final, so that closed channels are zero."""
     norm: BatchNorm | None = None
     """The batch norm whose factor is folded into the weight for rounding."""
     norm_behind: BatchNorm | None = None
@@ -103,6 +105,8 @@ class AttachedLayer(nn.Module):
         if parts.input is not None:
             x = parts.input(x, dtype=autocast_dtype(x))
         gate = None if parts.gate is None or parts.gate.idle else parts.gate
+        if gate is not None and parts.gate_when_final and not gate.final:
+            gate = None
         # Where the weight is multiplied by gates next, it keeps its precision until then.
         dtype = autocast_dtype(weight) if gate is None else None
         weight = weight if parts.weight is None else self._rounded(weight, dtype)

@@ -104,7 +104,7 @@ def channel_axis(output: Tensor) -> int:
 def layers_loss(compressor: Compressor, batch: Any) -> Tensor:
     """The relative squared error of the layers' outputs to the float network's, averaged over the layers."""
     layers = compressor.topology.layers
-    modules = [find_layer(compressor.model, layer.norm or layer.name) for layer in layers]
+    modules = [find_layer(compressor.model, layer.norm or layer.instance_norm or layer.name) for layer in layers]
     with as_float_network(compressor.attachment), torch.no_grad(), _outputs(modules) as wanted:
         call_without_labels(compressor.model, batch)
     with _outputs(modules) as given:

@@ -66,6 +66,10 @@ class Layer:
     followers: tuple[int, ...] = ()
     """The output channels that go with their class and need not be zero for that, as the queries and keys of an
     attention head: no gate decides about them, and nothing reads them once the other channels of the class are zero."""
+    instance_norm: str | None = None
+    """The instance norm that alone reads this layer's output, and reads nothing else; None where there is none. It
+    stays behind the layer when this is deployed, and has the gate of its channels: it takes the factor of one in front
+    of it away."""
 
     @property
     def deciding(self) -> tuple[int, ...]:

@@ -47,12 +47,83 @@ def test_sizes_in_the_users_code_are_corrected():
     check_equal(compressor, small, inputs)
 
 
-def test_channels_are_removed_through_an_instance_norm(tmp_path):
-    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.InstanceNorm2d(16), nn.PReLU(), nn.Conv2d(16, 4, 3))
-    inputs = torch.randn(3, 3, 8, 8)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+
+
+@pytest.mark.parametrize("multiple", [1, 8])
+@pytest.mark.parametrize("tracked", [False, True])
+@pytest.mark.parametrize("affine", [False, True])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_channels_are_removed_through_an_instance_norm(dims, affine, tracked, multiple, tmp_path):
+    """With a multiple of 8 all channels stay, and some of them are zeros behind the norm, too."""
+    convolution, norm = CONVOLUTIONS[dims - 1], INSTANCE_NORMS[dims - 1]
+    normed = norm(16, affine=affine, track_running_stats=tracked)
+    model = nn.Sequential(convolution(3, 16, 3), normed, nn.PReLU(), convolution(16, 4, 3))
+    inputs = torch.randn(3, 3, *[8] * dims)
     compressor = compress(randomize(model), inputs)
+    small = bb.deploy(compressor, channel_multiple=multiple)
+    assert [layer.weight_shape[:2] for layer in small.integer.layers] == [
+        (12 if multiple == 1 else 16, 3),
+        (4, 12 if multiple == 1 else 16),
+    ]
+    check_equal(compressor, small, inputs)
+    form = "compact" if affine == tracked else "fast"
+    bb.export_onnx(small, inputs, tmp_path / "network.onnx", form=form)
+    bb.verify(compressor, small, tmp_path / "network.onnx", inputs)
+
+
+class NormedBranches(nn.Module):
+    """Instance norms behind a residual branch, a depthwise layer and a transposed one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.branch = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.filter, self.up = nn.Conv2d(8, 8, 3, groups=8), nn.ConvTranspose2d(8, 6, 2, stride=2)
+        self.head = nn.Conv2d(6, 2, 1)
+        self.norms = nn.ModuleList([nn.InstanceNorm2d(size, affine=True) for size in (8, 8, 8, 6)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.leaky_relu(self.norms[0](self.stem(x)))
+        x = F.leaky_relu(x + self.norms[1](self.branch(x)))
+        return self.head(F.relu(self.norms[3](self.up(F.relu(self.norms[2](self.filter(x)))))))
+
+
+@pytest.mark.parametrize("spec", [bb.Spec(bits=(4, 8)), bb.Spec.for_backend("onnxruntime")], ids=["plain", "emitting"])
+def test_a_channel_that_one_of_two_branches_drops_is_zero_behind_its_instance_norm(spec, tmp_path):
+    """A layer that emits codes in front of the norm emits those of zeros there, in training and as deployed."""
+    torch.manual_seed(0)
+    model, inputs = randomize(NormedBranches()), torch.randn(2, 3, 8, 8)
+    compressor = bb.attach(model.eval(), inputs, spec)
+    compressor.calibrate([inputs])
+    assert {group.name for group in compressor.topology.removable_groups} == {"stem", "up"}
+    plan = bb.Plan.uniform(compressor.topology, 4, 8)
+    kept = {"stem": (0, 1, 2, 3, 4, 5), "branch": (0, 2, 4, 5, 6), "up": (0, 2, 4)}
+    compressor.fix(bb.Plan(plan.bits, kept))
+    shift = model.norms[1].bias.detach().clone()
     small = bb.deploy(compressor)
-    assert small.parameter_count == compressor.cost().parameters < sum(p.numel() for p in model.parameters())
+    assert torch.equal(model.norms[1].bias, shift)  # the network that was trained stays as it was
+    assert {layer.name: layer.weight_shape[0] for layer in small.integer.layers} == {
+        "stem": 7, "branch": 7, "filter": 7, "up": 7, "head": 2,
+    }  # fmt: skip
+    check_equal(compressor, small, inputs)
+    bb.save(small, tmp_path / "network.bits")
+    loaded = bb.load(tmp_path / "network.bits", model=NormedBranches())
+    assert torch.equal(call(loaded, inputs), call(small, inputs))
+    for form in ("fast", "compact"):
+        bb.export_onnx(small, inputs, tmp_path / "network.onnx", form=form)
+        bb.verify(compressor, small, tmp_path / "network.onnx", inputs)
+
+
+def test_a_branch_that_vanished_behind_an_instance_norm_goes(tmp_path):
+    torch.manual_seed(0)
+    model, inputs = randomize(NormedBranches()), torch.randn(2, 3, 8, 8)
+    compressor = bb.attach(model.eval(), inputs, bb.Spec(bits=(4, 8)))
+    compressor.calibrate([inputs])
+    plan = bb.Plan.uniform(compressor.topology, 4, 8)
+    compressor.fix(bb.Plan({**plan.bits, "branch.weight": 0}, {"branch": ()}))
+    small = bb.deploy(compressor)
+    assert "branch" not in [layer.name for layer in small.integer.layers]
     check_equal(compressor, small, inputs)
     bb.export_onnx(small, inputs, tmp_path / "network.onnx")
     bb.verify(compressor, small, tmp_path / "network.onnx", inputs)

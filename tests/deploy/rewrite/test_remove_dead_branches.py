@@ -27,12 +27,12 @@ def test_a_branch_that_vanished_goes():
     check_equal(compressor, small, inputs)
 
 
-def branch(*operations, zero=("branch",), add=aten.add.Tensor, shapes=((2, 3), (2, 3)), **options):
+def branch(*operations, zero=("branch",), norm=None, add=aten.add.Tensor, shapes=((2, 3), (2, 3)), **options):
     """The operations that are left of `x + operations(branch(x))`, and the layers."""
     graph = fx.Graph()
     x = graph.placeholder("x")
     emitted = graph.call_module("layers./branch", (x,))
-    layers = [LayerNode(SimpleNamespace(name="branch"), Geometry(), [emitted])]
+    layers = [LayerNode(SimpleNamespace(name="branch", instance_norm=norm), Geometry(), [emitted])]
     for operation in operations:
         emitted = graph.call_function(operation, (emitted,))
     total = graph.call_function(add, (x, emitted), options)
@@ -52,6 +52,11 @@ def test_an_addition_of_zeros_is_its_other_operand(operations):
     assert branch(*operations) == ([], 0)
 
 
+def test_an_instance_norm_emits_zeros_only_where_it_has_the_gate():
+    assert branch(aten.instance_norm.default, norm="norm") == ([], 0)
+    assert branch(aten.instance_norm.default)[1] == 1
+
+
 def test_branches_that_stay():
     whole = ["layers./branch", "aten.add.Tensor"]
     assert branch(zero=()) == (whole, 1)
@@ -69,7 +74,8 @@ def test_an_addition_of_two_branches_of_zeros_is_zero():
     graph.output((graph.call_function(aten.add.Tensor, (inner, x)),))
     for node in graph.nodes:
         node.meta["val"] = torch.empty(2)
-    layers = [LayerNode(SimpleNamespace(name=name), Geometry(), [call]) for name, call in zip("ab", calls, strict=True)]
+    named = [SimpleNamespace(name=name, instance_norm=None) for name in "ab"]
+    layers = [LayerNode(layer, Geometry(), [call]) for layer, call in zip(named, calls, strict=True)]
     program = program_of(graph, zero="ab", layers=layers)
     remove_dead_branches(program)
     assert program.layers == []

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import bayesbits as bb
 from bayesbits.deploy.verification.compare_constants import (
@@ -75,6 +76,22 @@ def test_grids_and_layers_that_the_compressor_does_not_have(linear, derived):
     wrong = {"0.input": replace(derived[1]["0.input"], high=254)}
     with pytest.raises(bb.VerificationError, match=r"^0\.input: high is 255 in the deployed network, .* give 254"):
         check(linear, derived[0], wrong)
+
+
+def test_an_instance_norm_that_shifts_a_dropped_channel_is_named():
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.InstanceNorm2d(4, affine=True), nn.ReLU(), nn.Conv2d(4, 2, 1)).eval()
+    nn.init.constant_(model[1].bias, 0.5)
+    x = torch.randn(2, 3, 4, 4)
+    compressor = bb.attach(model, x)
+    compressor.calibrate([x])
+    compressor.fix(bb.Plan(bb.Plan.uniform(compressor.topology, 4, 8).bits, {"0": (0, 1, 3)}))
+    small, plan = bb.deploy(compressor, channel_multiple=4), compressor.plan()
+    grids = derive_grids(compressor, plan)
+    constants = derive_layers(compressor, plan, grids)
+    check_deployed_constants(small, compressor, plan, constants, grids)
+    small.program.get_parameter("floats./1/bias")[2] = 0.5
+    with pytest.raises(bb.VerificationError, match=r"^1\.bias: value differs in 1 of 4 values"):
+        check_deployed_constants(small, compressor, plan, constants, grids)
 
 
 def test_a_module_that_does_not_hold_the_record_is_named(linear, derived):

@@ -34,6 +34,7 @@ from bayesbits.graph.activation_products import SOFTMAX
 from bayesbits.graph.channel_rules import PADS, SAME
 from bayesbits.graph.exported_program import arguments, operation, shape
 from bayesbits.graph.head_rules import masks_of
+from bayesbits.graph.layers import INSTANCE_NORM
 from bayesbits.graph.pointwise import is_pointwise
 from bayesbits.graph.symbolic_sizes import is_symbolic
 
@@ -154,6 +155,9 @@ class _ChannelRemoval:
             return self._adapt_cat(node, wanted)
         if source is None:
             return False
+        if name == INSTANCE_NORM:
+            self._adapt_instance_norm(node, wanted)
+            return True
         if twin in self.program.reading.channels.slices:
             return self._adapt_product(node, wanted)
         if name in PADS:
@@ -185,6 +189,11 @@ class _ChannelRemoval:
                 last = wanted[1:2] if slopes else wanted[len(wanted) - len(sizes) :]
                 masks = tuple(None if size == 1 else mask for size, mask in zip(sizes, last, strict=True))
                 self._align(node, used, masks)
+
+    def _adapt_instance_norm(self, node: fx.Node, wanted: IndexMasks) -> None:
+        """Let the norm behind a layer have the channels that remain, its scale, shift and statistics as well."""
+        for used in node.all_input_nodes:
+            self._align(node, used, wanted if used is node.args[0] else wanted[1:2])
 
     def _adapt_product(self, node: fx.Node, wanted: IndexMasks) -> bool:
         """Let the operands of a product have the heads that remain, and what is added to it those of the result."""

@@ -1,6 +1,7 @@
 """Branches of residual additions that emit only zeros are removed.
 
-A layer without bits emits zeros. An addition of zeros is its other operand; what only the zeros needed is erased.
+A layer without bits emits zeros, and so does the instance norm that has its gate. An addition of zeros is its other
+operand; what only the zeros needed is erased.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from torch import fx
 from bayesbits.deploy.rewrite.program import RewrittenProgram
 from bayesbits.graph.channel_rules import MOVES, SAME
 from bayesbits.graph.exported_program import operation, shape
+from bayesbits.graph.layers import INSTANCE_NORM
 from bayesbits.graph.operations import AVERAGES, MAXIMA
 
 
@@ -20,6 +22,7 @@ def remove_dead_branches(program: RewrittenProgram) -> None:
     """
     zeros = {call for entry in program.layers for call in entry.calls if program.decision.is_zero(entry.layer.name)}
     twins = program.twins()
+    zeros |= {norm for norm in _gated_norms(program) if norm.args[0] in zeros}
     for node in list(program.graph.nodes):
         if zeros.isdisjoint(node.all_input_nodes) or node.op != "call_function":
             continue
@@ -35,6 +38,12 @@ def remove_dead_branches(program: RewrittenProgram) -> None:
     program.erase_unread()
     present = set(program.graph.nodes)
     program.layers = [entry for entry in program.layers if present.issuperset(entry.calls)]
+
+
+def _gated_norms(program: RewrittenProgram) -> set[fx.Node]:
+    """The instance norms with the gates of the layers in front of them: they have no shift where those emit zeros."""
+    layers = [entry for entry in program.layers if entry.layer.instance_norm is not None]
+    return {user for entry in layers for call in entry.calls for user in call.users if operation(user) == INSTANCE_NORM}
 
 
 def _keeps_zero(name: str) -> bool:

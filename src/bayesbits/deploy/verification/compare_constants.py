@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from bayesbits.compression.compressor import Compressor
 from bayesbits.deploy.modules import DEQUANTIZERS, FLOATS, LAYERS, PRODUCTS, QUANTIZERS, target_of
 from bayesbits.deploy.network import DeployedNetwork
-from bayesbits.deploy.verification.derived_constants import LayerConstants
+from bayesbits.deploy.verification.derived_constants import LayerConstants, kept_channels
 from bayesbits.deploy.verification.differences import LAYER_ROUNDOFF, ArrayComparison
 from bayesbits.deploy.verification.result import ConstantCounts, VerificationError
 from bayesbits.nn.batch_norm import AttachedBatchNorm
@@ -120,7 +120,7 @@ def check_deployed_constants(
     for product in network.products:
         _check_product(product, topology, grids)
     _check_modules(small)
-    _check_float_tensors(small, fixed.model)
+    _check_float_tensors(small, fixed.model, _norm_channels(fixed, plan))
     return ConstantCounts(weights, biases, len(network.structure.grids))
 
 
@@ -249,14 +249,29 @@ def _float_weight(network: IntegerNetwork, layer: IntegerLayer) -> Array:
     return weight
 
 
-def _check_float_tensors(small: DeployedNetwork, model: nn.Module) -> None:
-    """Parameters and buffers that stay in float are those of the trained network."""
+def _norm_channels(fixed: Compressor, plan: Plan) -> dict[int, Array]:
+    """The channels of instance norms that the plan keeps, by the ids of what is added or subtracted there.
+
+    Both are zero for the others, so that a norm makes zeros of the zeros that the layer in front of it emits.
+    """
+    removed, kept = plan.removed(fixed.topology), dict[int, Array]()
+    for layer in fixed.topology.layers:
+        if layer.instance_norm is not None:
+            norm = fixed.model.get_submodule(layer.instance_norm)
+            kept |= dict.fromkeys((id(norm.bias), id(norm.running_mean)), kept_channels(layer, plan, removed))
+    return kept
+
+
+def _check_float_tensors(small: DeployedNetwork, model: nn.Module, kept: Mapping[int, Array]) -> None:
+    """Parameters and buffers that stay in float are those of the trained network, with zeros where `kept` is False."""
     state = model.state_dict(keep_vars=True)
     trained = {key_of(name): (name, tensor) for name, tensor in state.items() if isinstance(tensor, Tensor)}
     for plain, tensor in (*small.program.named_parameters(), *small.program.named_buffers()):
         name, expected = trained.get(plain.removeprefix(f"{FLOATS}."), (plain, None))
         if expected is not None:
-            _DEPLOYED.check_equal(name, "value", _array(tensor), _array(expected))
+            numbers = _array(expected)
+            numbers = np.where(kept[id(expected)], numbers, np.float32(0)) if id(expected) in kept else numbers
+            _DEPLOYED.check_equal(name, "value", _array(tensor), numbers)
 
 
 def _array(tensor: Any) -> Array:

@@ -8,7 +8,7 @@ changes no code on the inputs of the verification.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,12 @@ def derive_layers(fixed: Compressor, plan: Plan, grids: Mapping[str, Grid]) -> d
     }
 
 
+def kept_channels(layer: Layer, plan: Plan, removed: Collection[int]) -> Array:
+    """For every output channel of a layer whether the plan keeps it; `removed` are the channel classes that are not."""
+    kept = set(plan.kept.get(layer.name, range(len(layer.out_channels))))
+    return np.array([index in kept and channel not in removed for index, channel in enumerate(layer.out_channels)])
+
+
 def derive_grids(fixed: Compressor, plan: Plan) -> dict[str, Grid]:
     """The grid of every quantized activation, by the tensor's name."""
     found = {}
@@ -122,7 +128,7 @@ class _LayerDerivation:
         """Whether the weight is multiplied by the factor of its batch norm before it is rounded."""
 
     def constants(self) -> LayerConstants:
-        weight, keep = _array(self.module.weight), self._keep()
+        weight, keep = _array(self.module.weight), kept_channels(self.layer, self.plan, self.removed)
         bias = self._bias()
         self.widening = self._widening(bias)
         bias = None if bias is None else np.where(keep, bias, _FLOAT32(0))
@@ -175,12 +181,6 @@ class _LayerDerivation:
         if self.group_size is None or values.size == 1:
             return values
         return np.repeat(values, -(-self.layer.weight_shape[1] // self.group_size))
-
-    def _keep(self) -> Array:
-        """For every output channel whether the plan keeps it."""
-        channels = self.layer.out_channels
-        kept = set(self.plan.kept.get(self.layer.name, range(len(channels))))
-        return np.array([index in kept and channel not in self.removed for index, channel in enumerate(channels)])
 
     def _range(self) -> Array:
         """The upper end of the range, of the weight or of each output channel, before batch norm is folded."""
