@@ -80,7 +80,7 @@ def learn(
     *,
     drop: float = 0.0,
 ) -> Learned:
-    """Learn which codes of the unit's weights are rounded up, and these parameters of ranges."""
+    """Learn which codes of the unit's weights are rounded up, these parameters of ranges, and the bias of a layer."""
     device = data[0].targets.device
     logits = [grid.first_logits().requires_grad_() for grid in grids]
     steps = [_step(grid, module, ranges) for grid, (_, module) in zip(grids, unit.layers, strict=True)]
