@@ -130,10 +130,15 @@ def learned(cost: float) -> Learn:
 
 
 def learned_between(cost: float) -> Learn:
-    """A plan between two neighbors of the learned front."""
-    return lambda compressor, batches, runs: bb.restore(
-        compressor, between(compressor, front(compressor, batches, runs / "learned.front.json", _learned), cost)
-    )
+    """A plan between two neighbors of the learned front, or the point that lies just below the cost."""
+
+    def learn(compressor: bb.Compressor, batches: Batches, runs: Path) -> None:
+        points = front(compressor, batches, runs / "learned.front.json", _learned)
+        below = max(one.relative_bops for one in points.points if one.relative_bops <= cost)
+        near = below > 0.99 * cost
+        bb.restore(compressor, points.within(cost) if near else between(compressor, points, cost))
+
+    return learn
 
 
 def between(compressor: bb.Compressor, front: Front, cost: float) -> Point:

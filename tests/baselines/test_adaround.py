@@ -160,6 +160,17 @@ def test_the_bias_of_a_removed_channel_stays():
     assert ((model[0].bias != before) == (gate > 0)).all()
 
 
+def test_a_bias_that_two_layers_add_stays():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 4)).eval(), torch.randn(64, 6) + 1
+    model[2].bias = model[0].bias
+    compressor = fixed(model, x)
+    before = model[0].bias.detach().clone()
+    report = adaround(compressor, [x], AdaRoundConfig(steps=100, batch_size=32, bias_lr=1e-2))
+    assert any(unit.error < unit.nearest_error for unit in report.units)
+    assert torch.equal(model[0].bias, before)
+
+
 class Kinds(nn.Module):
     """Every kind of layer: batch norm, depthwise, groups, transposed with and without, two calls, tokens."""
 

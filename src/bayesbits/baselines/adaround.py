@@ -1,4 +1,4 @@
-"""Adaptive rounding (AdaRound): which weights are rounded up and which down is learned.
+"""Adaptive rounding (AdaRound): which weights are rounded up and which down is learned, on top of any plan.
 
 Rounding every weight to its nearest code is best for each weight alone, but not for the layer, whose inputs add the
 errors of many weights up: they should cancel. Layer after layer, in running order, the choice between the code below

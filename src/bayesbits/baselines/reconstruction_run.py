@@ -193,7 +193,7 @@ def restored_on_failure(compressor: Compressor) -> Iterator[None]:
     stored = [None if layer is None else layer.stored_weight for layer in layers]
     parameters = [parameter for parameter in stored if parameter is not None]
     biases = [_bias(compressor, layer) for layer in compressor.topology.layers]
-    parameters += list({id(bias): bias for bias in biases if bias is not None}.values())
+    parameters += [bias for bias in biases if bias is not None]
     parameters += _ranges(list(compressor.attachment.quantizers.values()))
     before = [parameter.detach().clone() for parameter in parameters]
     try:
@@ -265,7 +265,16 @@ def layer_unit(compressor: Compressor, layer: Layer, paths: LayerPaths | None) -
 
 
 def _bias(compressor: Compressor, layer: Layer) -> nn.Parameter | None:
-    """What is added to a layer's output behind its scale and before its function; None where nothing is."""
+    """What is added to a layer's output behind its scale and before its function.
+
+    None where nothing is, or where other layers add it, too.
+    """
+    found = _added(compressor, layer)
+    shared = any(_added(compressor, other) is found for other in compressor.topology.layers if other is not layer)
+    return None if shared else found
+
+
+def _added(compressor: Compressor, layer: Layer) -> nn.Parameter | None:
     module, norm = attached_layer(compressor, layer.name), norm_of(compressor.model, layer)
     if norm is not None:
         bias: nn.Parameter | None = norm.bias
