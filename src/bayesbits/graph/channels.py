@@ -20,7 +20,8 @@ from bayesbits.graph import channel_rules
 from bayesbits.graph.channel_labels import ChannelClasses, Labels, filled, one
 from bayesbits.graph.exported_program import Program, operation
 from bayesbits.graph.head_rules import pass_heads
-from bayesbits.graph.layers import BATCH_NORMS, INSTANCE_NORM, FoundLayer, data_of
+from bayesbits.graph.layer_norms import BATCH_NORMS, INSTANCE_NORM
+from bayesbits.graph.layers import FoundLayer, data_of
 from bayesbits.graph.pointwise import keeps_zero
 from bayesbits.records.topology import ChannelGroup, Unsupported
 

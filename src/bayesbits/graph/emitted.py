@@ -16,7 +16,8 @@ from torch import fx
 
 from bayesbits.graph.exported_program import Program, is_float, operation
 from bayesbits.graph.hard_swish import SHIFT, only_hard_swish_reads
-from bayesbits.graph.layers import BATCH_NORMS, FoundLayer, layer_input
+from bayesbits.graph.layer_norms import BATCH_NORMS
+from bayesbits.graph.layers import FoundLayer, layer_input
 from bayesbits.graph.operations import CLIPS, clip_bounds, moved_tensor, moves_values
 from bayesbits.graph.residual import module_output
 from bayesbits.records.topology import Clip

@@ -16,7 +16,8 @@ from torch import Tensor, fx, nn
 
 from bayesbits.graph.channels import Channels, ChannelWalk, number_classes
 from bayesbits.graph.exported_program import Program, export, operation
-from bayesbits.graph.layers import BATCH_NORMS, FoundLayer, find_layers, find_unsupported, layer_input
+from bayesbits.graph.layer_norms import BATCH_NORMS
+from bayesbits.graph.layers import FoundLayer, find_layers, find_unsupported, layer_input
 from bayesbits.graph.pointwise import is_function, passes_factor
 from bayesbits.utils.batches import split_inputs
 

@@ -12,9 +12,10 @@ from torch import Tensor, fx, nn
 from bayesbits.cost.macs import attention_macs, layer_macs, operation_macs, recurrent_macs
 from bayesbits.graph.channel_rules import PADS
 from bayesbits.graph.exported_program import Program, arguments, operation, shape
+from bayesbits.graph.layer_norms import own_batch_norm, own_instance_norm
 from bayesbits.graph.weight_products import Product, Products, operands
 from bayesbits.records.topology import Unsupported
-from bayesbits.utils.torch_private import BatchNorm, OpOverload
+from bayesbits.utils.torch_private import OpOverload
 from bayesbits.utils.weight_products import CONVOLUTIONS, SIGNATURES
 
 KINDS: Mapping[type[nn.Module], str] = {
@@ -26,9 +27,6 @@ KINDS: Mapping[type[nn.Module], str] = {
     nn.ConvTranspose2d: "conv_transpose",
     nn.ConvTranspose3d: "conv_transpose",
 }
-BATCH_NORMS = ("batch_norm", "_native_batch_norm_legit_no_training", "native_batch_norm")
-INSTANCE_NORM = "instance_norm"
-INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 RECURRENT_OPERATIONS = {
     "lstm": "LSTM",
     "lstm_cell": "LSTM",
@@ -190,9 +188,9 @@ class _FoundLayers:
         assert parameter is not None
         own = [self._first_names[id(own)] for own in module.parameters(recurse=False)]
         shared = any(user not in nodes for user in weight.users)
-        norm = _own_norm(self.program, kind, nodes)
+        norm = own_batch_norm(self.program, kind, nodes)
         name = self.standard[nodes[0]]
-        behind = _own_instance_norm(self.program, kind, nodes)
+        behind = own_instance_norm(self.program, kind, nodes)
         return FoundLayer(
             name, kind, module, weight, tuple(nodes), parameter, norm, shared, tuple(own), instance_norm=behind
         )
@@ -215,8 +213,8 @@ class _FoundLayers:
         own = tuple(self.program.parameters[one] for one in used)
         return FoundLayer(
             name, kind, self.program.module(nodes[0]), operands(nodes[0])[1], tuple(nodes), parameter,
-            _own_norm(self.program, kind, nodes), shared, own, self.products.product(nodes[0]),
-            _own_instance_norm(self.program, kind, nodes),
+            own_batch_norm(self.program, kind, nodes), shared, own, self.products.product(nodes[0]),
+            own_instance_norm(self.program, kind, nodes),
         )  # fmt: skip
 
     def _stored(self, node: fx.Node) -> str | None:
@@ -309,42 +307,6 @@ def unique_name(name: str, taken: set[str], mark: str = "#") -> str:
         found = f"{name}{mark}{number}"
     taken.add(found)
     return found
-
-
-def _own_norm(program: Program, kind: str, calls: list[fx.Node]) -> str | None:
-    """The batch norm that is the only reader of a layer's output, over its channels, with statistics to fold."""
-    reader = _only_reader(program, calls, BATCH_NORMS)
-    if reader is None:
-        return None
-    module = program.module(reader)
-    if not isinstance(module, BatchNorm) or module.running_var is None:
-        return None
-    groups = arguments(calls[0])["groups"] if kind == "conv_transpose" else 1
-    if groups > 1 and shape(operands(calls[0])[1])[:2] != (groups, 1):  # the outputs are on no axis of the weight
-        return None
-    features_first = kind == "linear" and len(shape(calls[0])) != 2  # batch norm would read positions as channels
-    return None if features_first or program.calls_of[program.path(reader)] != 1 else program.path(reader)
-
-
-def _own_instance_norm(program: Program, kind: str, calls: list[fx.Node]) -> str | None:
-    """The instance norm that is the only reader of a layer's output, over its channels, with tensors of its own."""
-    reader = _only_reader(program, calls, (INSTANCE_NORM,))
-    if reader is None or type(program.module(reader)) not in INSTANCE_NORMS:
-        return None
-    # It normalizes along the dimensions behind dimension 1: those are not a linear layer's features, nor its channels
-    # where an image has no batch.
-    if kind == "linear" or len(shape(calls[0])) != len(shape(operands(calls[0])[1])):
-        return None
-    shared = any(len(used.users) > 1 for used in reader.all_input_nodes if used is not calls[0])
-    return None if shared or program.calls_of[program.path(reader)] != 1 else program.path(reader)
-
-
-def _only_reader(program: Program, calls: list[fx.Node], names: Collection[str]) -> fx.Node | None:
-    """The one reader of the output of a layer that runs once, if it is one of these operations; otherwise None."""
-    readers = [user for user in calls[0].users if user.users or user in program.outputs]
-    if len(calls) != 1 or len(readers) != 1 or calls[0] in program.outputs:
-        return None
-    return readers[0] if operation(readers[0]) in names and readers[0].args[0] is calls[0] else None
 
 
 def _describe(program: Program, node: fx.Node) -> tuple[str, str]:

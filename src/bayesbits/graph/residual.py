@@ -13,7 +13,7 @@ from torch import fx
 
 from bayesbits.graph.channel_rules import MOVES, SAME
 from bayesbits.graph.exported_program import Program, is_float, operation, shape
-from bayesbits.graph.layers import BATCH_NORMS
+from bayesbits.graph.layer_norms import BATCH_NORMS
 from bayesbits.graph.operations import CLIPS
 from bayesbits.graph.pointwise import is_pointwise
 from bayesbits.records.topology import Addition, Unsupported

@@ -14,7 +14,8 @@ from torch import fx
 from bayesbits.deploy.modules import LAYERS, target_of
 from bayesbits.deploy.rewrite.program import Geometry, LayerNode, RewrittenProgram
 from bayesbits.graph.exported_program import arguments, operation
-from bayesbits.graph.layers import BATCH_NORMS, data_of
+from bayesbits.graph.layer_norms import BATCH_NORMS
+from bayesbits.graph.layers import data_of
 from bayesbits.records.topology import Layer
 
 

@@ -34,7 +34,7 @@ from bayesbits.graph.activation_products import SOFTMAX
 from bayesbits.graph.channel_rules import PADS, SAME
 from bayesbits.graph.exported_program import arguments, operation, shape
 from bayesbits.graph.head_rules import masks_of
-from bayesbits.graph.layers import INSTANCE_NORM
+from bayesbits.graph.layer_norms import INSTANCE_NORM
 from bayesbits.graph.pointwise import is_pointwise
 from bayesbits.graph.symbolic_sizes import is_symbolic
 

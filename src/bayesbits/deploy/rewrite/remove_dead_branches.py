@@ -11,7 +11,7 @@ from torch import fx
 from bayesbits.deploy.rewrite.program import RewrittenProgram
 from bayesbits.graph.channel_rules import MOVES, SAME
 from bayesbits.graph.exported_program import operation, shape
-from bayesbits.graph.layers import INSTANCE_NORM
+from bayesbits.graph.layer_norms import INSTANCE_NORM
 from bayesbits.graph.operations import AVERAGES, MAXIMA
 
 
