@@ -251,8 +251,8 @@ def test_the_implementation_that_was_asked_for_really_ran(name, monkeypatch):
             name == "opaque"
         )
         return
-    module = {"torch": "reference", "eager": "eager", "compiled": "compiled", "triton": "triton_kernels"}[name]
-    chosen = dispatch._triton() if module == "triton_kernels" else getattr(dispatch, module)
+    module = {"torch": "reference", "eager": "eager", "compiled": "compiled", "triton": "triton_launch"}[name]
+    chosen = dispatch._triton() if module == "triton_launch" else getattr(dispatch, module)
     for direction in ("forward", "backward"):
         original = getattr(chosen, direction)
         monkeypatch.setattr(

@@ -10,17 +10,7 @@ import torch
 
 from bayesbits.functional import reference
 
-kernels = pytest.importorskip("bayesbits.functional.triton_kernels")
-
-
-def test_widths_are_chained_where_each_grid_divides_the_next_and_float32_holds_it():
-    doubling = kernels._widths((2, 4, 8, 16, 32), True)
-    assert doubling["LEVELS"] == (3, 15, 255, 65535, 0)
-    assert (doubling["GRIDS"], doubling["LARGEST"], doubling["CHAIN"]) == (4, 32767.0, True)
-    assert kernels._widths((2, 4, 8), False)["LARGEST"] == 255.0
-    others = [kernels._widths(bits, True)["CHAIN"] for bits in ((8,), (2, 3), (9, 18), (32,))]
-    assert others == [False, False, False, False]
-    assert kernels._widths((32,), True)["GRIDS"] == 0
+launch = pytest.importorskip("bayesbits.functional.triton_launch")
 
 
 @pytest.mark.parametrize("bits", [(2, 4, 8), (3, 5), (8, 32)])
@@ -31,21 +21,15 @@ def test_rows_of_odd_lengths_equal_the_definition(bits):
     beta = torch.tensor([[0.5], [1.0], [2.0]], device=device)
     gates = torch.linspace(0.9, 0.4, len(bits)).to(device)
     torch.testing.assert_close(
-        kernels.forward(x, beta, gates, True, bits), reference.forward(x, beta, gates, True, bits)
+        launch.forward(x, beta, gates, True, bits), reference.forward(x, beta, gates, True, bits)
     )
-    ours, theirs = (module.backward(grad, x, beta, gates, True, bits) for module in (kernels, reference))
+    ours, theirs = (module.backward(grad, x, beta, gates, True, bits) for module in (launch, reference))
     assert torch.equal(ours[0], theirs[0])
     torch.testing.assert_close(ours[1:3], theirs[1:3], rtol=1e-4, atol=1e-4)
     assert ours[3] is theirs[3] is None
-    dx, *sums = kernels.backward(grad, x, beta, gates, True, bits, sums_needed=False)
+    dx, *sums = launch.backward(grad, x, beta, gates, True, bits, sums_needed=False)
     assert torch.equal(dx, theirs[0])
     assert sums == [None, None, None]
-
-
-def test_asymmetric_ranges_chain_their_widths_and_allow_for_the_largest_code():
-    constants = kernels._widths((2, 4, 8), True, True)
-    assert (constants["LARGEST"], constants["CHAIN"], constants["ASYMMETRIC"]) == (255.0, True, True)
-    assert not kernels._widths((2, 4, 8), True)["ASYMMETRIC"]
 
 
 def test_the_kernels_compile_for_a_gpu_that_is_not_here():
@@ -54,7 +38,7 @@ def test_the_kernels_compile_for_a_gpu_that_is_not_here():
         import triton
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource
-        from bayesbits.functional import triton_kernels as kernels
+        from bayesbits.functional import triton_kernels as kernels, triton_launch as launch
 
         POINTERS = {"grad": "*bf16", "x": "*bf16", "y": "*bf16", "dx": "*bf16"}
 
@@ -72,7 +56,7 @@ def test_the_kernels_compile_for_a_gpu_that_is_not_here():
 
         for asymmetric in (True, False):
             sizes = {"BLOCK": 512, "SUMS": True, "COUNT": 2, "GATES": 2, "ROWS": 1, "PROGRAMS": 64}
-            constants = kernels._widths((2, 4), True, asymmetric) | sizes
+            constants = launch._widths((2, 4), True, asymmetric) | sizes
             for kernel in (kernels._forward_kernel, kernels._backward_kernel, kernels._finish_kernel):
                 assert "st.global" in compile(kernel, constants).asm["ptx"]
         print("compiled")

@@ -65,10 +65,10 @@ def test_compiling_that_fails_is_told_with_the_reason(monkeypatch):
 @pytest.mark.parametrize(
     ("ran", "words"),
     [
-        ({"triton_kernels"}, "the Triton kernels"),
+        ({"triton_launch"}, "the Triton kernels"),
         ({"eager"}, "the definition in torch's operations"),
         ({"compiled", "eager"}, "the definition, compiled for the CPU where tensors are large"),
-        ({"triton_kernels", "reference"}, "the Triton kernels and the definition in torch's operations"),
+        ({"triton_launch", "reference"}, "the Triton kernels and the definition in torch's operations"),
     ],
 )
 def test_names(ran, words):

@@ -74,10 +74,10 @@ def watching() -> Iterator[Counter[str]]:
 @functools.cache
 def _triton() -> ModuleType | None:
     try:
-        from bayesbits.functional import triton_kernels
+        from bayesbits.functional import triton_launch
     except ImportError:
         return None
-    return triton_kernels
+    return triton_launch
 
 
 def has_kernel(x: Tensor, rows: int) -> bool:

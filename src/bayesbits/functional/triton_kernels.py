@@ -1,81 +1,35 @@
 """`gated_quantize` as Triton kernels, for eager mode on the GPU: x is read once forward, x and g once backward.
 
-In bfloat16 the kernels are bound by memory only if an element costs about thirty instructions, so these are saved:
-
-- A division is three multiply-adds with the inverse of the step, computed once: q = x i, r = x - q s (exact in a fused
-  multiply-add), q + r i. For a correctly rounded inverse this is the correctly rounded quotient (Markstein's theorem),
-  and codes equal the definition's bit for bit.
-- Rounding to whole numbers is adding and subtracting 1.5 * 2^23, which float32 rounds half to even by itself.
-- Where each number of levels 2^b - 1 divides the next (widths that double), the codes of a width follow from those of
-  the next finer one: the ratio is odd, so that rounding twice equals rounding once, except where x lies so close to a
-  tie that the last bit of its quotient decides. A tie of any width is a tie of all finer ones. So forward looks whether
-  any element of a block is close to one; such a block divides for every width. Backward takes either neighbor.
+Where each number of levels 2^b - 1 divides the next (widths that double, `CHAIN`), one division is enough: the codes of
+a width follow from those of the next finer one. The ratio is odd, so that rounding twice equals rounding once, except
+where x lies so close to a tie that the last bit of its quotient decides. A tie of any width is a tie of all finer ones.
+So forward looks whether any element of a block is close to one; such a block divides for every width. Backward takes
+either neighbor.
 
 An asymmetric range (`ASYMMETRIC`) has a lower end of its own. Its codes are limited width by width, as its grids end at
 different numbers, and a second sum at the edges gives the gradient of the lower end. Where ranges are symmetric or
 unsigned, nothing of this is compiled.
 
-Triton's interpreter rounds a fused multiply-add twice; there (`FUSED` false) the kernels divide.
+The arithmetic that the kernels share is in `functional.triton_arithmetic`; `functional.triton_launch` launches them.
 """
 
-import functools
-import os
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from bayesbits.functional import grid
-
-_EDGE = tl.constexpr(grid.EDGE)
-_ROUNDER = tl.constexpr(1.5 * 2**23)
-_FUSED = os.environ.get("TRITON_INTERPRET", "0") != "1"
-
-# The fastest of those tried on one H200: elements of a block, its warps, and programs for each multiprocessor. One warp
-# finds the closest tie without a barrier; with 64 registers a multiprocessor holds as many of them as it can, which
-# pays where an element is two bytes and spills where it is four.
-_FORWARD = {"BLOCK": 512, "num_warps": 1}
-_REGISTERS = {2: 64, 4: None}
-_FORWARD_PROGRAMS = 128
-_BACKWARD = {"BLOCK": 1024, "num_warps": 8}
-_BACKWARD_PROGRAMS = 4
-_FINISHED_AT_ONCE = 4096  # sums of one kind that one program reads together
-
-
-@triton.jit
-def _clip(x, beta, SIGNED: tl.constexpr, FUSED: tl.constexpr):
-    upper = beta * _EDGE
-    lower = -upper if SIGNED else 0.0
-    return _limit(x, lower, upper, FUSED)
-
-
-@triton.jit
-def _limit(x, lower, upper, FUSED: tl.constexpr):
-    """x between two numbers; NaN stays NaN."""
-    if FUSED:
-        return tl.clamp(x, lower, upper, propagate_nan=tl.PropagateNan.ALL)
-    # The interpreter's clamp swallows NaN; comparisons with it are false, so that here it passes through.
-    return tl.where(x > upper, upper, tl.where(x < lower, lower, x))
-
-
-@triton.jit
-def _steps(beta, LEVELS: tl.constexpr, GRIDS: tl.constexpr, SIGNED: tl.constexpr):
-    """The step of every width with a grid."""
-    steps = ()
-    for i in tl.static_range(GRIDS):
-        steps = steps + (tl.div_rn(beta * (2.0 if SIGNED else 1.0), LEVELS[i] * 1.0),)
-    return steps
-
-
-@triton.jit
-def _open(gates_pointer, FIRST: tl.constexpr, LAST: tl.constexpr):
-    """The product of the gates FIRST..LAST - 1."""
-    product = 1.0
-    for i in tl.static_range(FIRST, LAST):
-        product *= tl.load(gates_pointer + i).to(tl.float32)
-    return product
+from bayesbits.functional.triton_arithmetic import (
+    _EDGE,
+    _ROUNDER,
+    _clip,
+    _coarser,
+    _highest_codes,
+    _limit,
+    _lowest_codes,
+    _on_grid,
+    _open,
+    _quotient,
+    _round,
+    _steps,
+)
 
 
 @triton.jit
@@ -91,60 +45,6 @@ def _weights(gates_pointer, steps, COUNT: tl.constexpr, GRIDS: tl.constexpr):
     if GRIDS < COUNT:
         weights = weights + (_open(gates_pointer, 0, GRIDS + 1),)
     return weights
-
-
-@triton.jit
-def _quotient(clipped, step, FUSED: tl.constexpr):
-    """clipped / step, correctly rounded."""
-    if FUSED:
-        inverse = tl.div_rn(1.0, step)
-        estimate = clipped * inverse
-        return tl.fma(tl.fma(-estimate, step, clipped), inverse, estimate)
-    return tl.div_rn(clipped, step + tl.zeros_like(clipped))
-
-
-@triton.jit
-def _round(quotient, LEVELS: tl.constexpr):
-    """The nearest whole number, half to even."""
-    if LEVELS < 2**22:
-        return (quotient + _ROUNDER) - _ROUNDER
-    whole = tl.floor(quotient)
-    part = quotient - whole
-    odd = (whole - 2.0 * tl.floor(whole * 0.5)) == 1.0
-    return tl.where((part > 0.5) | ((part == 0.5) & odd), whole + 1.0, whole)
-
-
-@triton.jit
-def _lowest_codes(alpha, steps, LEVELS: tl.constexpr, GRIDS: tl.constexpr, FUSED: tl.constexpr):
-    """The smallest code of every width with a grid, of an asymmetric range."""
-    lowest = ()
-    for i in tl.static_range(GRIDS):
-        lowest = lowest + (_round(_quotient(alpha, steps[i], FUSED), LEVELS[i]),)
-    return lowest
-
-
-@triton.jit
-def _highest_codes(beta, lowest, steps, LEVELS: tl.constexpr, GRIDS: tl.constexpr, FUSED: tl.constexpr):
-    """The largest code of every width with a grid, of an asymmetric range."""
-    highest = ()
-    for i in tl.static_range(GRIDS):
-        code = _round(_quotient(beta, steps[i], FUSED), LEVELS[i])
-        highest = highest + (tl.minimum(code, lowest[i] + LEVELS[i] * 1.0),)
-    return highest
-
-
-@triton.jit
-def _on_grid(codes, lowest, highest, i: tl.constexpr, FUSED: tl.constexpr):
-    """Codes of the width at i inside their bounds; there are bounds only for asymmetric ranges."""
-    if len(lowest) > 0:
-        codes = _limit(codes, lowest[i], highest[i], FUSED)
-    return codes
-
-
-@triton.jit
-def _coarser(codes, RATIO: tl.constexpr):
-    """Codes of the next coarser grid, whose step is RATIO times as long. RATIO is odd, so there is no tie here."""
-    return tl.fma(codes, 1.0 / RATIO, _ROUNDER) - _ROUNDER
 
 
 @triton.jit
@@ -392,64 +292,3 @@ def _finish_kernel(
             dbeta = first_gate * (tl.div_rn(missing, beta) + edges * _EDGE)
         tl.store(dbeta_pointer + row, dbeta.to(dbeta_pointer.dtype.element_ty), mask=row < rows)
     tl.store(dgates_pointer + indices, dgates.to(dgates_pointer.dtype.element_ty), mask=indices < COUNT)
-
-
-@functools.cache
-def _widths(bits: tuple[int, ...], signed: bool, asymmetric: bool = False) -> dict[str, Any]:
-    """The compile-time constants of a set of widths. No levels stand for a grid that float32 cannot hold."""
-    levels = tuple(2**b - 1 if grid.has_grid(b, torch.float32) else 0 for b in bits)
-    grids = sum(level > 0 for level in levels)
-    chain = grids > 1 and levels[grids - 1] < 2**17 and all(levels[i + 1] % levels[i] == 0 for i in range(grids - 1))
-    largest = float(grid.code_bounds(bits[grids - 1], signed and not asymmetric)[1]) if grids else 0.0
-    return {
-        "LEVELS": levels, "GRIDS": grids, "LARGEST": largest, "CHAIN": chain, "SIGNED": signed,
-        "ASYMMETRIC": asymmetric, "FUSED": _FUSED,
-    }  # fmt: skip
-
-
-@functools.cache
-def _processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-
-
-def forward(
-    x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], dtype: torch.dtype | None = None,
-    alpha: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """As `reference.forward`, on a dense matrix x with one range a row."""
-    y = torch.empty_like(x, dtype=dtype)
-    rows, columns = x.shape
-    programs = min(triton.cdiv(columns, _FORWARD["BLOCK"]), _FORWARD_PROGRAMS * _processors(x.device))
-    _forward_kernel[(programs, rows)](
-        x, y, beta, gates, alpha, columns,
-        **_widths(bits, signed, alpha is not None), **_FORWARD, maxnreg=_REGISTERS[x.element_size()],
-    )  # fmt: skip
-    return y
-
-
-def backward(
-    grad: Tensor, x: Tensor, beta: Tensor, gates: Tensor, signed: bool, bits: tuple[int, ...], sums_needed: bool = True,
-    alpha: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
-    """As `reference.backward`, on a dense matrix x with one range a row."""
-    dx = torch.empty_like(x)
-    rows, columns = x.shape
-    most = max(1, _BACKWARD_PROGRAMS * _processors(x.device) // rows)
-    programs = min(triton.cdiv(columns, _BACKWARD["BLOCK"]), most)
-    asymmetric = alpha is not None
-    sums = torch.empty(rows, len(bits) + 2 + asymmetric, programs, dtype=torch.float32, device=x.device)
-    _backward_kernel[(programs, rows)](
-        grad, x, dx, sums, beta, gates, alpha, columns,
-        **_widths(bits, signed, asymmetric), SUMS=sums_needed, **_BACKWARD,
-    )  # fmt: skip
-    if not sums_needed:
-        return dx, None, None, None
-    dbeta, dgates = torch.empty_like(beta), torch.empty_like(gates)
-    dalpha = None if alpha is None else torch.empty_like(alpha)
-    parts = triton.next_power_of_2(programs)
-    _finish_kernel[(1,)](
-        sums, dbeta, dgates, dalpha, beta, gates, alpha, rows, programs,
-        COUNT=len(bits), GATES=triton.next_power_of_2(len(bits)), ASYMMETRIC=asymmetric,
-        ROWS=min(triton.next_power_of_2(rows), max(1, _FINISHED_AT_ONCE // parts)), PROGRAMS=parts, num_warps=8,
-    )  # fmt: skip
-    return dx, dbeta, dgates, dalpha

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 _NAMES = {
-    "triton_kernels": "the Triton kernels",
+    "triton_launch": "the Triton kernels",
     "compiled": "the definition, compiled for the CPU where tensors are large",
     "eager": "the definition in torch's operations",
     "reference": "the definition in torch's operations",
