@@ -39,7 +39,7 @@ def test_the_papers_settings_are_the_papers():
         assert (recipe.search.epochs, recipe.search.mu, recipe.data.batch_size) == (epochs, 0.01, 128)
         for group in (recipe.search.weights, recipe.search.gates, recipe.search.ranges):
             assert group == bb.OptimizerConfig("adam", 1e-3, "linear")
-        assert (recipe.search.calibration, recipe.search.calibration_bits) == ("mse", 2)  # the paper does not say
+        assert (recipe.search.calibration, recipe.search.calibration_bits) == ("mse", None)  # the paper does not say
         assert recipe.float_training is None
         assert recipe.finetune is None
     for name in ("imagenet-resnet18", "imagenet-mobilenetv2"):
