@@ -15,6 +15,7 @@ from bayesbits.baselines.adaround_rounding import (
     rectified_sigmoid,
     regularizer,
     soft_weight,
+    where_between,
 )
 
 
@@ -119,6 +120,25 @@ def test_the_soft_weight_has_the_gradient_of_its_parts(exponent, strength):
     (wanted,) = torch.autograd.grad(loss, [logits])
     wanted = torch.where(below < 7, wanted, torch.autograd.grad(strength * regularizer(logits, exponent), [logits])[0])
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_pass_between_two_numbers_and_not_at_them(dtype):
+    finite = torch.finfo(dtype)
+    x = torch.tensor([-1.0, -finite.eps, 0.0, finite.eps, 0.5, 1 - finite.eps, 1.0, 1 + finite.eps, 2.0], dtype=dtype)
+    gradient = torch.arange(1, 10, dtype=dtype)
+    inclusive = where_between(gradient, x, -finite.tiny, 1 + finite.eps)
+    assert torch.equal(inclusive, torch.where((x >= 0) & (x <= 1), gradient, 0))
+    codes = torch.tensor([-1e6, 6.0, 7.0], dtype=dtype)
+    assert where_between(torch.ones_like(codes), codes, -math.inf, 7).tolist() == [1.0, 1.0, 0.0]
+
+
+def test_a_weight_whose_code_cannot_rise_gets_no_gradient_of_the_error():
+    grid = RoundingGrid(torch.tensor([6.0, 7.0]), torch.tensor([0.5, 0.5]), torch.tensor(2.0), (-7, 7))
+    logits = grid.first_logits().requires_grad_()
+    soft_weight(grid, logits, torch.tensor(0.0), torch.tensor(2.0)).sum().backward()
+    assert logits.grad[0].item() == pytest.approx(2.0 * 1.2 * 0.25)
+    assert logits.grad[1].item() == 0.0
 
 
 def test_every_group_of_inputs_has_its_own_step():

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 import bayesbits as bb
 from bayesbits.baselines.layerwise import float_copy
 from bayesbits.baselines.reconstruction_examples import Gathering, Networks, gather_block, gather_layer
-from bayesbits.baselines.reconstruction_run import layer_unit
+from bayesbits.baselines.reconstruction_run import layer_unit, own_biases
 from bayesbits.baselines.reconstruction_units import BlockUnit, Examples
 from bayesbits.baselines.waiting_passes import waiting_passes
 
@@ -34,9 +34,9 @@ def gathered(
         if block:
             unit = BlockUnit(name, compressor.model.get_submodule(name), [], [])
             return gather_block(unit, networks, Gathering(**chosen))
-        return gather_layer(
-            layer_unit(compressor, compressor.topology.layer(name), None), networks, Gathering(**chosen)
-        )
+        layer = compressor.topology.layer(name)
+        unit = layer_unit(compressor, layer, None, own_biases(compressor).get(name))
+        return gather_layer(unit, networks, Gathering(**chosen))
 
 
 def test_inputs_are_those_of_the_quantized_network_or_of_the_float_one():

@@ -8,7 +8,7 @@ import bayesbits as bb
 from bayesbits.baselines import AdaRoundConfig
 from bayesbits.baselines.adaround_rounding import RoundingGrid
 from bayesbits.baselines.reconstruction_learning import _draw, channel_curvatures, learn, mean_error, mixed
-from bayesbits.baselines.reconstruction_run import layer_unit
+from bayesbits.baselines.reconstruction_run import layer_unit, own_biases
 from bayesbits.baselines.reconstruction_units import Examples, LayerUnit
 
 
@@ -18,7 +18,8 @@ def prepared() -> tuple[bb.Compressor, LayerUnit, Examples]:
     compressor = bb.attach(model, x, bb.Spec(prune=False, input_bits="learned"))
     compressor.calibrate([x])
     compressor.fix(bb.Plan.uniform(compressor.topology, 2, 3, input_bits=3))
-    unit = layer_unit(compressor, compressor.topology.layers[0], None)
+    layer = compressor.topology.layers[0]
+    unit = layer_unit(compressor, layer, None, own_biases(compressor).get(layer.name))
     with torch.no_grad():
         targets = nn.functional.linear(x, model[0].weight, model[0].bias)
     return compressor, unit, Examples([x.unsqueeze(1)], [x.unsqueeze(1)], targets, as_rows=True)
@@ -89,7 +90,8 @@ def test_the_curvature_is_that_of_the_squared_inputs_and_steps(scale):
         model[0].weight[5] = 0
     compressor = bb.attach(model, x, bb.Spec(prune=False, per_channel_weights=True))
     compressor.fix(bb.baselines.uniform(compressor, [x], 3, 8))
-    unit = layer_unit(compressor, compressor.topology.layers[0], None)
+    layer = compressor.topology.layers[0]
+    unit = layer_unit(compressor, layer, None, own_biases(compressor).get(layer.name))
     grid, part = RoundingGrid.of(unit.module), Examples([x.unsqueeze(1)], [], x @ model[0].weight.detach().T, True)
     with torch.no_grad():
         grid.step[5] = 0.0  # no output depends on it

@@ -13,6 +13,7 @@ from bayesbits.baselines.reconstruction_run import (
     Settings,
     layer_unit,
     obstacles,
+    own_biases,
     reconstruct_units,
     skipped_layers,
 )
@@ -29,7 +30,8 @@ def prepared() -> tuple[bb.Compressor, torch.Tensor]:
 
 
 def run(compressor: bb.Compressor, x: torch.Tensor, lr: float = 0.05, **options):
-    units = [layer_unit(compressor, layer, None) for layer in compressor.topology.layers]
+    biases = own_biases(compressor)
+    units = [layer_unit(compressor, layer, None, biases.get(layer.name)) for layer in compressor.topology.layers]
     settings = Settings(AdaRoundConfig(steps=40, batch_size=8, lr=lr, range_lr=0.01), drop=0.5, activation_ranges=True)
     return reconstruct_units(
         compressor, units, [x[:32], x[32:]], float_copy(compressor), settings, options.get("progress")
@@ -83,6 +85,32 @@ def test_obstacles_and_the_layers_that_they_skip():
     assert [(layer.name, layer.reason) for layer in skipped_layers(reasons)] == [("2", reasons["2"])]
 
 
+def test_biases_that_learn_are_those_that_one_layer_alone_adds():
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(8)
+    model = nn.Sequential(nn.Linear(8, 8), norm, nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8, bias=False)).eval()
+    model[3].bias = model[2].bias
+    model.append(nn.Linear(8, 2))
+    compressor = bb.attach(model, torch.randn(4, 8), bb.Spec(prune=False))
+    biases = own_biases(compressor)
+    assert list(biases) == ["0", "5"]
+    assert biases["0"] is norm.bias  # the layer's own is in front of the batch norm's scale
+    assert biases["5"] is model[5].bias
+
+
+def test_a_weight_that_another_module_owns_is_left_alone():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 2)).eval()
+    model[0].other = nn.Module()
+    model[0].other.weight = model[0].weight
+    compressor = bb.attach(model, torch.randn(4, 8), bb.Spec(prune=False))
+    compressor.calibrate([torch.randn(16, 8)])
+    compressor.fix(bb.Plan.uniform(compressor.topology, 4, 8))
+    reasons = obstacles(compressor, None)
+    assert "tied" in str(reasons["0"])
+    assert reasons["1"] is reasons["2"] is None
+
+
 def test_a_gate_behind_an_instance_norm_multiplies_the_output_of_its_layer_as_the_network_does():
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.Conv2d(4, 2, 1)).eval(), IMAGES
@@ -91,7 +119,7 @@ def test_a_gate_behind_an_instance_norm_multiplies_the_output_of_its_layer_as_th
     compressor.calibrate([x])
     compressor.fix(bb.Plan(bb.Plan.uniform(compressor.topology, 3, 8).bits, {"0": (0, 2, 3)}))
     layer = compressor.topology.layer("0")
-    unit = layer_unit(compressor, layer, None)
+    unit = layer_unit(compressor, layer, None, own_biases(compressor)[layer.name])
     assert unit.scale.tolist() == [1.0, 0.0, 1.0, 1.0]
     assert unit.shift is None
     with torch.no_grad():

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 import bayesbits as bb
-from bayesbits.baselines.reconstruction_run import layer_unit
+from bayesbits.baselines.reconstruction_run import layer_unit, own_biases
 from bayesbits.baselines.reconstruction_units import BlockUnit, Examples, LayerUnit
 from bayesbits.nn.layer import AttachedLayer
 
@@ -16,7 +16,8 @@ def unit_of(layer: nn.Module, x: Tensor, bits: int = 3) -> LayerUnit:
     compressor = bb.attach(nn.Sequential(layer).eval(), x, FLOAT_INPUT)
     compressor.calibrate([x])
     compressor.fix(bb.Plan.uniform(compressor.topology, bits, 32, input_bits=32))
-    return layer_unit(compressor, compressor.topology.layers[0], None)
+    layer = compressor.topology.layers[0]
+    return layer_unit(compressor, layer, None, own_biases(compressor).get(layer.name))
 
 
 def test_scale_and_shift_are_along_the_channels_and_come_before_the_function():

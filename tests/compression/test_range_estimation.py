@@ -173,6 +173,17 @@ def test_errors_of_two_ends_from_sums_are_those_of_rounding_every_value(bits, sh
     torch.testing.assert_close(found + x.square().sum(), expected, rtol=1e-6, atol=1e-7)
 
 
+def test_values_below_ties_are_counted_row_by_row_as_torch_counts_them():
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(3, 1000, dtype=torch.float64, generator=generator).sort(dim=1).values
+    ties = torch.randn(3, 400, dtype=torch.float64, generator=generator)  # in no order
+    ties[:, :50], ties[:, 50:60] = values[:, 100:150], torch.inf  # values that are ties go to the code above
+    found = range_estimation._count_below(values, ties)
+    assert torch.equal(found, torch.searchsorted(values, ties))
+    assert found[:, :50].tolist() == [list(range(100, 150))] * 3
+    assert bool((found[:, 50:60] == 1000).all())
+
+
 def test_two_ends_are_found_together_and_one_by_one():
     # Three values that 2 bits hold exactly, and outliers on either side: one end gives way at a time.
     for side in (1, -1):

@@ -208,7 +208,7 @@ def test_the_exact_simulation_computes_with_the_derived_weights() -> None:
     plan = compressor.plan()
     copied = fixed_copy(compressor, plan)
     constants, tables = derive_layers(copied, plan, derive_grids(copied, plan)), derive_tables(copied, plan)
-    cell = Float64Simulation(compressor, plan, constants, tables).fixed.model.cell
+    cell = Float64Simulation(copied, constants, tables).fixed.model.cell
     assert cell.bayesbits_table.quantizers == {}
     for name in ("weight_ih_l0", "weight_hh_l0"):
         expected = torch.as_tensor(tables[f"cell.{name}"].numbers).double()

@@ -10,6 +10,7 @@ what they are, and a step that is a little larger or smaller makes the whole cha
 lost or gained; the bias takes away what rounding has added to the channel's mean.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -149,16 +150,23 @@ class SoftRounding(torch.autograd.Function):
         """The gradients of the logits and of the step."""
         sigmoid, below, step, strength, exponent = ctx.saved_tensors
         stretched = _stretched(sigmoid)
-        inside = (stretched >= 0) & (stretched <= 1)
-        up = stretched.clamp_(0.0, 1.0)  # h
+        up = stretched.clamp(0.0, 1.0)  # h
         of_step = None
         if ctx.needs_input_grad[2]:
             of_step = up.add(below).clamp_(*ctx.bounds).mul_(gradient).sum_to_size(step.shape)
         middle = up.mul_(2.0).sub_(1.0)  # r
-        result = gradient * step * (below < ctx.bounds[1])
+        result = where_between(gradient * step, below, -math.inf, ctx.bounds[1])
         result -= middle.abs().pow_(exponent - 1).mul_(middle.sign_()).mul_(2 * strength * exponent)
-        result *= sigmoid * (1 - sigmoid) * (ZETA - GAMMA)
-        return result.mul_(inside), None, of_step, None, None, None
+        result *= (1 - sigmoid).mul_(sigmoid).mul_(ZETA - GAMMA)
+        finite = torch.finfo(stretched.dtype)  # at 0 and at 1 themselves h follows its logit
+        return where_between(result, stretched, -finite.tiny, 1 + finite.eps), None, of_step, None, None, None
+
+
+def where_between(gradient: Tensor, x: Tensor, low: float, high: float) -> Tensor:
+    """A gradient where x lies between two numbers, and zero elsewhere: in one pass, where a product with a mask of
+    comparisons takes ten times as long."""
+    result: Tensor = torch.ops.aten.hardtanh_backward(gradient, x, low, high)
+    return result
 
 
 def _stretched(sigmoid: Tensor) -> Tensor:

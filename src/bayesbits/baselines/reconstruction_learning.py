@@ -87,9 +87,10 @@ def learn(
     layer = unit if isinstance(unit, LayerUnit) and unit.bias is not None and config.bias_lr else None
     spread = torch.zeros(0) if layer is None else layer.spread(data[0])
     moved = [] if layer is None else [torch.zeros_like(spread).requires_grad_()]  # the bias, in standard deviations
-    groups = [{"params": logits, "lr": config.lr}, {"params": list(ranges), "lr": config.range_lr}]
-    groups += [{"params": moved, "lr": config.bias_lr}]
-    learning = [group for group in groups if group["params"]]
+    groups: dict[float, list[Tensor]] = {}  # by rate, as every group is an operation of its own
+    for rate, parameters in ((config.lr, logits), (config.range_lr, ranges), (config.bias_lr, moved)):
+        groups.setdefault(rate, []).extend(parameters)
+    learning = [{"params": group, "lr": rate} for rate, group in groups.items() if group]
     optimizer = torch.optim.Adam(learning, fused=True, capturable=device.type == "cuda")
     schedule = torch.tensor([config.regularization(step) for step in range(config.steps)]).to(device)
     parts, rows = _draw(data, config)

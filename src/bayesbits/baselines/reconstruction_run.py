@@ -1,5 +1,6 @@
 """Reconstruction of a network, unit after unit, which AdaRound and block reconstruction have in common."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -85,6 +86,7 @@ def _units(
         with evaluation_mode(reference):
             blocks = find_blocks(compressor, reference, batch)
     block_of = {layer: name for name, layers in blocks.items() for layer in layers}
+    biases = own_biases(compressor)
     units: dict[str, Unit] = {}
     for layer in compressor.topology.layers:
         name = block_of.get(layer.name, layer.name)
@@ -93,7 +95,8 @@ def _units(
         if name in blocks:
             units[name] = block_unit(compressor, name, [one for one in blocks[name] if reasons[one] is None])
         else:
-            units[name] = layer_unit(compressor, layer, paths if settings.config.after_activation else None)
+            after = paths if settings.config.after_activation else None
+            units[name] = layer_unit(compressor, layer, after, biases.get(name))
     return list(units.values())
 
 
@@ -192,8 +195,7 @@ def restored_on_failure(compressor: Compressor) -> Iterator[None]:
     layers = [attached_layer(compressor, names[0]) for names in compressor.topology.weight_tensors.values()]
     stored = [None if layer is None else layer.stored_weight for layer in layers]
     parameters = [parameter for parameter in stored if parameter is not None]
-    biases = [_bias(compressor, layer) for layer in compressor.topology.layers]
-    parameters += [bias for bias in biases if bias is not None]
+    parameters += own_biases(compressor).values()
     parameters += _ranges(list(compressor.attachment.quantizers.values()))
     before = [parameter.detach().clone() for parameter in parameters]
     try:
@@ -216,8 +218,12 @@ def read_paths(compressor: Compressor, batch: Any) -> LayerPaths | None:
 def obstacles(compressor: Compressor, paths: LayerPaths | None) -> dict[str, str | None]:
     """For every layer why its rounding cannot be learned; None where it can."""
     bits = compressor.plan().bits
+    owners = Counter(
+        id(parameter) for module in compressor.model.modules() for parameter in module.parameters(recurse=False)
+    )
     return {
-        layer.name: _obstacle(compressor, layer, bits[layer.parameter], paths) for layer in compressor.topology.layers
+        layer.name: _obstacle(compressor, layer, bits[layer.parameter], paths, owners)
+        for layer in compressor.topology.layers
     }
 
 
@@ -226,7 +232,10 @@ def skipped_layers(reasons: Mapping[str, str | None]) -> tuple[SkippedLayer, ...
     return tuple(SkippedLayer(name, reason) for name, reason in reasons.items() if reason is not None)
 
 
-def _obstacle(compressor: Compressor, layer: Layer, bits: int, paths: LayerPaths | None) -> str | None:
+def _obstacle(
+    compressor: Compressor, layer: Layer, bits: int, paths: LayerPaths | None, owners: Mapping[int, int]
+) -> str | None:
+    """`owners` has the number of modules that own each parameter, by its id."""
     module = attached_layer(compressor, layer.name)
     if module is None or module.parts.weight is None:
         return "its weight was left in float when attaching"
@@ -236,19 +245,14 @@ def _obstacle(compressor: Compressor, layer: Layer, bits: int, paths: LayerPaths
         return "its weight has 0 bits: it returns nothing"
     if module.stored_weight is None:
         return "its weight is computed from parameters, so that no codes can be written into it"
-    owners = [
-        owner
-        for owner in compressor.model.modules()
-        if any(parameter is module.stored_weight for parameter in owner.parameters(recurse=False))
-    ]
     found = None if paths is None else paths.layers.get(layer.name)
-    if len(owners) > 1 or (found is not None and found.shared_weight):
+    if owners[id(module.stored_weight)] > 1 or (found is not None and found.shared_weight):
         return f"its weight {layer.parameter} is tied: other modules that read it would change too"
     return None
 
 
-def layer_unit(compressor: Compressor, layer: Layer, paths: LayerPaths | None) -> LayerUnit:
-    """A layer with the operations on its output up to the point where errors are measured."""
+def layer_unit(compressor: Compressor, layer: Layer, paths: LayerPaths | None, bias: nn.Parameter | None) -> LayerUnit:
+    """A layer with the operations on its output up to the point where errors are measured; `bias` may learn."""
     module = attached_layer(compressor, layer.name)
     assert module is not None
     scale, shift = None, None
@@ -261,17 +265,17 @@ def layer_unit(compressor: Compressor, layer: Layer, paths: LayerPaths | None) -
         scale = values if scale is None else scale * values
         shift = None if shift is None else shift * values
     functions = paths.functions_after(layer.name) if paths is not None and layer.name in paths.layers else ()
-    return LayerUnit(layer, module, scale, shift, partial(apply_functions, functions), _bias(compressor, layer))
+    return LayerUnit(layer, module, scale, shift, partial(apply_functions, functions), bias)
 
 
-def _bias(compressor: Compressor, layer: Layer) -> nn.Parameter | None:
-    """What is added to a layer's output behind its scale and before its function.
+def own_biases(compressor: Compressor) -> dict[str, nn.Parameter]:
+    """By the layer's name, what is added to its output behind its scale and before its function.
 
-    None where nothing is, or where other layers add it, too.
+    Layers to which nothing is added are not there, nor those whose bias other layers add, too.
     """
-    found = _added(compressor, layer)
-    shared = any(_added(compressor, other) is found for other in compressor.topology.layers if other is not layer)
-    return None if shared else found
+    added = {layer.name: _added(compressor, layer) for layer in compressor.topology.layers}
+    layers = Counter(id(bias) for bias in added.values())
+    return {name: bias for name, bias in added.items() if bias is not None and layers[id(bias)] == 1}
 
 
 def _added(compressor: Compressor, layer: Layer) -> nn.Parameter | None:

@@ -1,10 +1,18 @@
 """Code that asks for float32 runs in float64, and tensors that are written into keep their dtype."""
 
+from collections import OrderedDict
+from typing import NamedTuple
+
 import torch
 
 from bayesbits.deploy.verification.float64_mode import Float64Mode
 
 THIRD = torch.tensor(1.0) / 3
+
+
+class Pair(NamedTuple):
+    first: torch.Tensor
+    second: torch.Tensor
 
 
 def test_operations_are_computed_in_float64() -> None:
@@ -38,3 +46,31 @@ def test_integers_stay_integers() -> None:
     with Float64Mode():
         assert (torch.arange(3) + 1).dtype == torch.int64
         assert torch.tensor([1, 2]).sum().dtype == torch.int64
+
+
+def test_tensors_in_containers_of_any_kind_are_converted() -> None:
+    ones = torch.ones(1)
+    seen: list[object] = []
+
+    def function(*args: object, **kwargs: object) -> None:
+        seen.extend((args, kwargs))
+
+    nested = [ones, (ones, {"inner": ones})], Pair(ones, ones), OrderedDict(last=[ones]), torch.Size((2, 3)), None
+    Float64Mode().__torch_function__(function, (), nested, {"out": (ones, torch.float32, "sum")})
+    (listed, pair, ordered, size, nothing), kwargs = seen
+    assert isinstance(listed, list)
+    assert isinstance(pair, Pair)
+    assert isinstance(ordered, OrderedDict)
+    assert (size, nothing) == (torch.Size((2, 3)), None)
+    converted = [listed[0], listed[1][0], listed[1][1]["inner"], *pair, *ordered["last"], kwargs["out"][0]]
+    assert [tensor.dtype for tensor in converted] == [torch.float64] * 7
+    assert kwargs["out"][1:] == (torch.float64, "sum")
+
+
+def test_what_is_joined_into_a_written_tensor_has_its_dtype() -> None:
+    written = torch.zeros(2)
+    with Float64Mode():
+        written.index_put_((torch.tensor([1]),), torch.ones(1, dtype=torch.float64))
+        joined = torch.cat([THIRD.reshape(1), torch.ones(1)])
+    assert torch.equal(written, torch.tensor([0.0, 1.0]))
+    assert joined.dtype == torch.float64

@@ -104,6 +104,12 @@ def test_constants_of_the_exporter_are_those_that_the_network_does_not_hold(mode
     assert exporter_constants(model, SMALL) == {"cosines"}
 
 
+def test_a_constant_of_the_size_of_a_parameter_may_still_be_the_exporters(model: ModelProto) -> None:
+    for name, values in (("other", [1, 2, 3, 5]), ("q.owned", [1, 2, 3, 6]), ("one", [7])):
+        model.graph.initializer.append(numpy_helper.from_array(np.array(values, np.float32), name))
+    assert exporter_constants(model, SMALL) == {"cosines", "other"}
+
+
 def test_inputs_of_the_network_keep_their_dimensions(model: ModelProto) -> None:
     """Without them the runtime cannot tell how many sizes a Resize reads that are computed from an input's."""
     model.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 2]))

@@ -20,12 +20,13 @@ BATCH = Batch((X,), {}, 3)
 
 def exact(compressor: bb.Compressor) -> Float64Simulation:
     plan = compressor.plan()
-    return Float64Simulation(compressor, plan, derive_layers(compressor, plan, derive_grids(compressor, plan)), {})
+    fixed = fixed_copy(compressor, plan)
+    return Float64Simulation(fixed, derive_layers(fixed, plan, derive_grids(fixed, plan)), {})
 
 
 def test_without_replacements_it_computes_what_the_network_does(linear: bb.Compressor) -> None:
     calls: dict[QuantizerCall, torch.Tensor] = {}
-    simulation = Simulation(linear, linear.plan())
+    simulation = Simulation(fixed_copy(linear, linear.plan()))
     (output,) = simulation.run(BATCH, lambda call, x: calls.update({call: x}))
     assert torch.equal(output, linear.model(X))
     assert list(calls) == [QuantizerCall("0.input", "0", 0)]
@@ -35,7 +36,7 @@ def test_without_replacements_it_computes_what_the_network_does(linear: bb.Compr
 
 
 def test_a_replaced_output_of_a_quantizer_is_read_by_the_layer(linear: bb.Compressor) -> None:
-    (output,) = Simulation(linear, linear.plan()).run(BATCH, lambda call, x: torch.zeros_like(x))
+    (output,) = Simulation(fixed_copy(linear, linear.plan())).run(BATCH, lambda call, x: torch.zeros_like(x))
     bias = torch.tensor([191.0, -574.0]) * 2 / 15 / 255
     assert torch.allclose(output, bias.expand(3, 2))
 

@@ -14,6 +14,7 @@ code of the exact value only next to a rounding tie. Outputs are compared with t
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -46,34 +47,35 @@ from bayesbits.deploy.verification.inputs import Batch
 from bayesbits.deploy.verification.result import QuantizedTensor, SimulationCounts, VerificationError
 from bayesbits.deploy.verification.simulation import BEYOND_ALL_RANGES, Float64Simulation, QuantizerCall, Simulation
 from bayesbits.records.integer_network import Grid
-from bayesbits.records.plan import Plan
 
 _FED = ", fed the deployed network's own codes"
 
 
 class SimulationComparison:
-    """Runs both networks and compares them, batch by batch."""
+    """Runs both networks and compares them, batch by batch.
+
+    `fixed` is the copy of the trained network whose constants were checked; it becomes the simulation in float32.
+    """
 
     def __init__(
         self,
-        compressor: Compressor,
+        fixed: Compressor,
         small: DeployedNetwork,
-        plan: Plan,
         constants: Mapping[str, LayerConstants],
         grids: Mapping[str, Grid],
         tables: Mapping[str, TableConstants],
     ) -> None:
         self.small, self.grids = small, grids
-        self.simulation = Simulation(compressor, plan)
-        self.exact = Float64Simulation(compressor, plan, constants, tables)
-        inputs = layer_inputs(small, compressor.topology)
+        self.exact = Float64Simulation(Compressor(copy.deepcopy(fixed.model)), constants, tables)
+        self.simulation = Simulation(fixed)  # behind the copy, which would have its changed quantizers
+        inputs = layer_inputs(small, fixed.topology)
         self.code_nodes = {**inputs, **operand_codes(small), **product_inputs(small)}
         self.nodes = {node.node for nodes in self.code_nodes.values() for node in nodes}
         """The nodes of the deployed program whose values are compared."""
         self.inputs = 0
         self._outputs = OutputComparison(small)
-        self._layer_inputs = describe_layer_inputs(self.simulation.fixed, small.integer.structure.removed)
-        self._heads = describe_heads(compressor.topology, small.integer.structure.removed)
+        self._layer_inputs = describe_layer_inputs(fixed, small.integer.structure.removed)
+        self._heads = describe_heads(fixed.topology, small.integer.structure.removed)
         self._zero_layers = {name for name, constant in constants.items() if not constant.weight.any()}
         self._only_as_codes = only_as_codes(small)
         self._matches: Matches = {}

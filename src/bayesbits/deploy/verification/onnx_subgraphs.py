@@ -193,15 +193,16 @@ class SubgraphExtractor:
 def exporter_constants(model: ModelProto, small: DeployedNetwork) -> set[str]:
     """Float constants of a model that the deployed network does not hold: the exporter computed them."""
     owners = [part.name for part in small.integer.parts] + [grid.name for grid in small.integer.structure.grids]
-    program = small.program
-    held = {_sorted_bytes(tensor.detach().numpy()) for tensor in (*program.parameters(), *program.buffers())}
-    found = set()
-    for tensor in model.graph.initializer:
-        if tensor.data_type == TensorProto.FLOAT and not any(tensor.name.startswith(f"{owner}.") for owner in owners):
-            array = numpy_helper.to_array(tensor)
-            if array.size > 1 and _sorted_bytes(array) not in held:
-                found.add(tensor.name)
-    return found
+    arrays = {
+        tensor.name: numpy_helper.to_array(tensor)
+        for tensor in model.graph.initializer
+        if tensor.data_type == TensorProto.FLOAT and not any(tensor.name.startswith(f"{owner}.") for owner in owners)
+    }
+    arrays = {name: array for name, array in arrays.items() if array.size > 1}
+    sizes = {array.size for array in arrays.values()}  # of the few tensors that are sorted
+    tensors = [tensor for tensor in (*small.program.parameters(), *small.program.buffers()) if tensor.numel() in sizes]
+    held = {_sorted_bytes(tensor.detach().numpy()) for tensor in tensors}
+    return {name for name, array in arrays.items() if _sorted_bytes(array) not in held}
 
 
 def _sorted_bytes(array: NDArray[Any]) -> bytes:

@@ -59,11 +59,11 @@ def fixed_copy(compressor: Compressor, plan: Plan) -> Compressor:
 
 
 class Simulation:
-    """The trained network, in float32 as it was trained."""
+    """The trained network, in float32 as it was trained; `fixed` is a copy of it, whose quantizers are changed."""
 
-    def __init__(self, compressor: Compressor, plan: Plan) -> None:
-        self.fixed = fixed_copy(compressor, plan)
-        topology = self.fixed.topology
+    def __init__(self, fixed: Compressor) -> None:
+        self.fixed = fixed
+        topology = fixed.topology
         self._reader, self._calls = "", Counter[tuple[str, str]]()
         self._replace: Replace | None = None
         self.returned: Tree | None = None
@@ -109,17 +109,14 @@ class Simulation:
 class Float64Simulation(Simulation):
     """The same network in float64: the user's code, with the derived constants in its layers.
 
-    The derived constants have batch norm folded; the batch norm modules stay in the network, as the identity.
+    The derived constants have batch norm folded; the batch norm modules stay in the network, as the identity. `fixed`
+    becomes this network.
     """
 
     def __init__(
-        self,
-        compressor: Compressor,
-        plan: Plan,
-        constants: Mapping[str, LayerConstants],
-        tables: Mapping[str, TableConstants],
+        self, fixed: Compressor, constants: Mapping[str, LayerConstants], tables: Mapping[str, TableConstants]
     ) -> None:
-        super().__init__(compressor, plan)
+        super().__init__(fixed)
         model = self.fixed.model.double()
         for table in self.fixed.topology.tables:
             for name in table.modules if table.name in tables else ():

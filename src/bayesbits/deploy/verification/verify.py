@@ -119,7 +119,7 @@ def verify(
         found.stored = (check_qdq_constants if portable else check_onnx_constants)(model, small.integer)
 
         # Run all three on the inputs, and compare them tensor by tensor and end to end.
-        simulation = found.simulation = SimulationComparison(compressor, small, plan, constants, grids, tables)
+        simulation = found.simulation = SimulationComparison(fixed, small, constants, grids, tables)
         running = found.runtime = _compare_runtime(small, model, runtime, portable)
         with progress_bar("verifying", examples.calls) as advance:
             for batch in examples.batches():
