@@ -123,6 +123,10 @@ def _attach_to_modules(model: nn.Module, attachment: Attachment, found: Mapping[
             _attach_to_layer(model, layer, attachment, source)
         elif source is not None and source.product is not None:  # so that its weight can be read
             _attach(model, layer.name, LayerParts(), source)
+    for name, channels in attachment.steady_channels.items():
+        free = model.get_submodule(name)
+        assert isinstance(free, BatchNorm)
+        attach_batch_norm(free, BatchNormParts(steady=channels))
     for tensor, table in attachment.topology.table_tensors.items():
         for name in table.modules if tensor in attachment.quantizers else ():
             module, quantizer = model.get_submodule(name), attachment.quantizers[tensor]
