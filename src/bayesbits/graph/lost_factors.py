@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor, fx
 
-from bayesbits.graph.channel_labels import ChannelClasses, Labels, collapse_together
+from bayesbits.graph.channel_labels import ChannelClasses, Labels, collapse, collapse_together
 from bayesbits.graph.channel_rules import MOVES, PADS, REDUCTIONS, RESAMPLES, SAME
 from bayesbits.graph.exported_program import is_float, operation, shape
 from bayesbits.graph.pointwise import ignores_factor, is_pointwise
@@ -64,7 +64,7 @@ class LostFactors:
                 self._classes.keep(tensor, f"passes {what}, which takes the factor of a gate in front of it away")
 
     def _has_channels(self, node: fx.Node) -> bool:
-        return any(bool((tensor >= 0).any()) for tensor in self._tensors(node))
+        return any(bool((collapse(tensor) >= 0).any()) for tensor in self._tensors(node))
 
     def _tensors(self, node: fx.Node) -> Sequence[Tensor]:
         """The labels of all tensors that a node makes."""
