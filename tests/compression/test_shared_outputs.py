@@ -62,6 +62,24 @@ def test_an_activation_that_writes_into_what_the_code_kept_is_found(make):
     assert not any(module._forward_hooks for module in model.modules())
 
 
+class Viewed(nn.Module):
+    """A module that returns a view of its input, which others read: nothing is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.flatten, self.last = nn.Conv2d(3, 8, 8), nn.Flatten(), nn.Linear(8, 8)
+        self.other = nn.Sequential(nn.Conv2d(8, 8, 1), nn.Flatten())
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        return self.last(self.flatten(x) + self.other(x))
+
+
+def test_a_view_of_the_input_is_not_written():
+    assert "flatten.output" in bb.trace(Viewed().eval(), IMAGES[:1]).operand_tensors
+    assert shared(Viewed().eval()) == []
+
+
 @pytest.mark.parametrize("options", [(False, False), (True, True), (False, True)])
 def test_others_keep_their_quantizers(options):
     model = Network(*options).eval()

@@ -24,7 +24,7 @@ from bayesbits.compression.observers import network_restored
 from bayesbits.records.topology import Topology, Unsupported
 from bayesbits.utils.batches import split_inputs
 from bayesbits.utils.modes import evaluation_mode
-from bayesbits.utils.torch_private import tree_leaves, tree_map_only
+from bayesbits.utils.torch_private import tensor_version, tree_leaves, tree_map_only
 
 WHY = (
     "its output stays in float: it writes into its input, which the network's code reads afterwards under another "
@@ -71,10 +71,16 @@ def _run(
 ) -> list[Tensor]:
     """What the network returns; those modules of `names` that write into their input are put into `written`."""
 
+    versions: dict[int, int] = {}
+
+    def before(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        versions.update((x.data_ptr(), tensor_version(x)) for x in inputs if isinstance(x, Tensor) and x.numel())
+
     def after(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
-        places = {x.data_ptr() for x in inputs if isinstance(x, Tensor) and x.numel()}
-        if not isinstance(output, Tensor) or not output.is_floating_point() or output.data_ptr() not in places:
+        if not isinstance(output, Tensor) or not output.is_floating_point():
             return None
+        if versions.get(output.data_ptr(), tensor_version(output)) == tensor_version(output):
+            return None  # a tensor of its own, or its input as it was
         written[name] = None
         if not poison:
             return None
@@ -82,7 +88,9 @@ def _run(
         output.fill_(torch.nan)
         return returned
 
-    handles = [model.get_submodule(name).register_forward_hook(partial(after, name)) for name in names]
+    modules = [(name, model.get_submodule(name)) for name in names]
+    handles = [module.register_forward_pre_hook(before) for _, module in modules]
+    handles += [module.register_forward_hook(partial(after, name)) for name, module in modules]
     args, kwargs = tree_map_only(Tensor, lambda x: x.detach().clone(), split_inputs(example_inputs))
     try:
         with network_restored(model), evaluation_mode(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
