@@ -103,6 +103,11 @@ MONAI = {
         channels=(8, 16, 16, 8),
         final_conv_channels=(8,),
     ),
+    "BasicUNet++": monai("BasicUNetPlusPlus", (1, 32, 32), **FLAT, features=(8, 8, 16, 16, 32, 8)),
+    "SegResNetDS": monai("SegResNetDS", (1, 32, 32), **FLAT, init_filters=8, blocks_down=(1, 1, 1)),
+    "UNETR": monai("UNETR", (1, 32, 32), **FLAT, img_size=32, feature_size=8, hidden_size=48, mlp_dim=64, num_heads=4),
+    "SwinUNETR": monai("SwinUNETR", (1, 64, 64), **FLAT, feature_size=12, window_size=4, num_heads=(1, 2, 2, 4)),
+    "PatchDiscriminator": monai("PatchDiscriminator", (3, 32, 32), spatial_dims=2, in_channels=3, channels=16),
 }
 
 CODER: dict[str, Any] = {"block_out_channels": (16, 32), "norm_num_groups": 8}

@@ -71,6 +71,14 @@ PYTORCHCV = {
     "linknet_cityscapes": cv("linknet"),
     "cgnet_cityscapes": cv("cgnet"),
     "nasnet_4a1056": Network("nasnet", image(64)),
+    "densenet121": cv("densenet"),
+    "preresnet18": cv("preresnet"),
+    "xdensenet40_2_k24_bc_cifar10": cv("xdensenet_cifar", 32),
+    "scneta50": cv("scnet", 128),
+    "edanet_cityscapes": cv("edanet", aux=False),
+    "espnetv2_wd2": cv("espnetv2"),
+    "lffd20x5s320v2_widerface": cv("lffd", 128),
+    "dpn68": cv("dpn"),
 }
 
 PIXELS = 64
@@ -300,6 +308,46 @@ TRANSFORMERS |= {
             "neck_hidden_sizes": [8, 16, 24, 32],
             "fusion_hidden_size": 16,
         },
+    ),
+}
+
+TRANSFORMERS |= {
+    "ConvNeXtV2": Network(
+        "ConvNextV2ForImageClassification",
+        PICTURE,
+        {"hidden_sizes": [16, 32, 48, 64], "depths": [1, 1, 2, 1], "image_size": PIXELS},
+    ),
+    "HGNetV2": Network(
+        "HGNetV2ForImageClassification",
+        PICTURE,
+        {
+            "embedding_size": 16,
+            "hidden_sizes": [16, 32, 48, 64],
+            "depths": [1, 1, 1, 1],
+            "stem_channels": [3, 8, 16],
+            "stage_in_channels": [16, 16, 32, 48],
+            "stage_mid_channels": [8, 8, 16, 16],
+            "stage_out_channels": [16, 32, 48, 64],
+            "stage_num_blocks": [1, 1, 1, 1],
+            "stage_numb_of_layers": [2, 2, 2, 2],
+        },
+    ),
+    "I-BERT": Network("IBertForSequenceClassification", TOKENS, TEXT | SMALL),
+    "EnCodec": Network(
+        "EncodecModel",
+        {"input_values": (1, 640)},
+        {"num_filters": 8, "hidden_size": 16, "codebook_size": 32, "codebook_dim": 16, "num_lstm_layers": 1},
+    ),
+    "DAC": Network(
+        "DacModel",
+        {"input_values": (1, 640)},
+        {"encoder_hidden_size": 8, "decoder_hidden_size": 64, "n_codebooks": 2, "codebook_size": 32},
+    ),
+    "Conformer": Network("Wav2Vec2ConformerForSequenceClassification", AUDIO, SPEECH),
+    "SuperPoint": Network(
+        "SuperPointForKeypointDetection",
+        PICTURE,
+        {"encoder_hidden_sizes": [16, 16, 32, 32], "decoder_hidden_size": 32, "descriptor_decoder_dim": 32},
     ),
 }
 

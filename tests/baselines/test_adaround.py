@@ -381,9 +381,10 @@ def test_deploying_works_unchanged():
         nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.Flatten(1))
     )
     x = torch.randn(16, 3, 6, 6)
+    reference = copy.deepcopy(model)
     compressor = fixed(model, x, 3, 8, bb.Spec(prune=False))
     report = adaround(compressor, [x], QUICK)
-    correct_biases(compressor, [x])
+    correct_biases(compressor, [x], reference=reference)
     assert sum(layer.moved for layer in report.units) > 0
     small = bb.deploy(compressor)
     with torch.no_grad():

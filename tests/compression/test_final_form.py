@@ -1,4 +1,4 @@
-"""The final form of a network of another method: plain grids, and weights that lie on them."""
+"""The final form of a network: plain grids, weights that lie on them, and the scales of batch norms."""
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ import bayesbits as bb
 from bayesbits.compression.final_form import make_final
 from bayesbits.nn.final_quantizer import FinalQuantizer
 from tests.methods.quantizers import IMAGES, network
+from tests.nn import pre_activation
 
 
 def fixed(method="tqt", model=None):
@@ -48,3 +49,13 @@ def test_a_weight_that_is_computed_is_refused():
     compressor = fixed(model=model)
     with pytest.raises(ValueError, match="computed from other parameters"):
         make_final(compressor.model, compressor.attachment)
+
+
+@torch.no_grad()
+def test_the_scale_of_a_batch_norm_is_written_with_its_steady_channels_at_zero():
+    compressor = pre_activation.fixed(pre_activation.PreActivation())
+    model = compressor.model
+    before = model(pre_activation.IMAGES)
+    make_final(model, compressor.attachment)
+    assert model.norm1.weight[pre_activation.DEAD] == model.norm2.weight[pre_activation.DEAD] == 0.0
+    assert torch.equal(model(pre_activation.IMAGES), before)

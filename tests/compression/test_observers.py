@@ -6,10 +6,11 @@ from torch import nn
 
 import bayesbits as bb
 from bayesbits.compression.calibration import calibrate_activations
-from bayesbits.compression.observers import observing
+from bayesbits.compression.observers import channels_seen, observing
 from bayesbits.compression.range_estimation import METHODS
 from bayesbits.compression.statistics import measure_statistics
 from bayesbits.nn import GatedQuantizer
+from bayesbits.nn.steady_channels import ChannelRun, SteadyChannels
 from bayesbits.records.topology import Clip
 from tests.compression.calibrated import Net, batch
 from tests.deploy.exported import Function
@@ -113,3 +114,18 @@ def test_a_relu_behind_a_quantizer_leaves_its_range_without_negative_values():
     (found,) = [one for one in measure_statistics(compressor, x).tensors if one.name == "first.output"]
     assert found.low == 0.0
     assert found.clipped < 0.5  # percent: rounding moves one of 400 values behind the end
+
+
+def test_channels_know_their_extremes_over_all_batches_and_keep_them_where_the_block_raised():
+    model, channels = nn.Sequential(nn.BatchNorm2d(2)).eval(), SteadyChannels([ChannelRun((), 2)])
+    first = torch.stack([torch.full((2, 3, 3), -1.0), torch.full((2, 3, 3), 4.0)], dim=1)
+    second = torch.stack([torch.full((4, 5, 5), 2.0), torch.full((4, 5, 5), 3.0)], dim=1)
+    with channels_seen(model, {"0": channels}):
+        model(first)
+        model(second)
+    assert (channels.low.tolist(), channels.high.tolist()) == ([-1.0, 3.0], [2.0, 4.0])
+    before = channels.high.clone()
+    model.register_forward_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError), channels_seen(model, {"0": channels}):
+        model(first + 100)
+    assert torch.equal(channels.high, before)

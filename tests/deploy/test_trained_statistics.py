@@ -3,6 +3,7 @@
 Every layer computes in integers, and the file is proven equal, for ranges of tensors and of channels.
 """
 
+import copy
 import warnings
 
 import pytest
@@ -215,8 +216,10 @@ def test_pruned_fine_tuned_corrected_rounded_and_stored(tmp_path):
         optimizer.zero_grad()
         model(inputs).square().mean().backward()
         optimizer.step()
+    reference = copy.deepcopy(model)
     bb.baselines.correct_biases(compressor, [inputs])
-    bb.baselines.adaround(compressor, [inputs], bb.baselines.AdaRoundConfig(steps=10, batch_size=4))
+    config = bb.baselines.AdaRoundConfig(steps=10, batch_size=4)
+    bb.baselines.adaround(compressor, [inputs], config, reference=reference)
     small = bb.deploy(compressor)
     assert [layer.arithmetic for layer in small.integer.layers] == ["integer"] * 5
     assert small.integer.steps("block.expand").numel() == CHANNELS - 2

@@ -8,7 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from bayesbits.graph.exported_program import export, operation
-from bayesbits.graph.pointwise import apply_functions, is_function, is_pointwise, keeps_zero, passes_factor
+from bayesbits.graph.pointwise import (
+    apply_functions,
+    ignores_factor,
+    is_function,
+    is_pointwise,
+    keeps_zero,
+    passes_factor,
+)
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
@@ -90,3 +97,31 @@ def test_what_is_no_function_of_one_float_tensor(function: Callable[[Tensor], Te
     node = operations(function)[-1]
     assert is_pointwise(node) == pointwise
     assert not is_function(node)
+
+
+@pytest.mark.parametrize(
+    ("function", "ignored"),
+    [
+        (torch.sign, True),
+        (lambda x: x > 0, True),
+        (lambda x: x > 0.5, True),  # no gradient passes
+        (lambda x: torch.heaviside(x, torch.zeros(())), True),
+        (F.relu, False),
+        (F.gelu, False),
+        (lambda x: x.clamp(-1, 1), False),
+        (torch.round, False),
+        (lambda x: x * 0, False),
+        (torch.sigmoid, False),
+    ],
+)
+def test_whether_a_factor_does_not_show(function, ignored):
+    node = operations(function)[-1]
+    foreign = [not used.meta["val"].dim() for used in node.all_input_nodes]
+    assert ignores_factor(node, node.all_input_nodes, foreign) == ignored
+
+
+def test_a_factor_of_one_operand_alone_may_not_show():
+    node = operations(torch.copysign, 2)[-1]
+    assert not ignores_factor(node, node.all_input_nodes, [False, True])
+    assert ignores_factor(node, node.all_input_nodes, [True, False])
+    assert not ignores_factor(node, node.all_input_nodes, [False, False])

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.baselines.bias_correction_input_means import mean_of_layer, means_before
-from bayesbits.baselines.bias_correction_layer import LayerBias, Mean, check_uncorrected, remember
+from bayesbits.baselines.bias_correction_layer import LayerBias, Mean
+from bayesbits.baselines.changed_parameters import CORRECTED, check_unchanged, remember
 from bayesbits.baselines.layerwise import (
     Progress,
     SkippedLayer,
@@ -105,8 +106,9 @@ def correct_biases(
         batches: Batches of inputs, as for `Compressor.calibrate`. All of them are held in memory, and where that is
             possible the outputs of one layer on all of them too: then all layers are corrected in one pass. Otherwise
             the batches run through the network up to each layer once.
-        reference: The float network whose means are wanted. By default it is this network without its quantizers. Give
-            a copy made earlier where weights or biases have changed since, by `adaround` or by a correction.
+        reference: The float network whose means are wanted. By default it is this network without its quantizers. Where
+            weights or biases have changed since, by `adaround`, `reconstruct`, `gptq` or a correction, a copy made
+            before is needed: `reference = copy.deepcopy(model)` before `attach`.
         progress: A function that is called with a layer's name, its number and the number of layers.
 
     Returns:
@@ -114,7 +116,7 @@ def correct_biases(
 
     Raises:
         ValueError: If the plan is not fixed, the network is in training mode, the examples are too few or all equal, or
-            the biases were corrected before and no `reference` is given.
+            weights were rounded or biases corrected before and no `reference` is given.
 
     Example::
 
@@ -130,7 +132,7 @@ def correct_biases(
     """
     check_fixed(compressor, "bias correction")
     if reference is None:
-        check_uncorrected(compressor, "pass reference=, a copy of the network made before")
+        check_unchanged(compressor, "pass reference=, a copy of the network made before")
         reference = float_copy(compressor)
     held = check_batches(batches, "bias correction")
     biases, reasons = _biases(compressor)
@@ -157,8 +159,8 @@ def correct_biases_without_data(compressor: Compressor, example_inputs: Any) -> 
         The shift of every corrected layer, and the layers that were skipped.
 
     Raises:
-        ValueError: If the plan is not fixed, the network is in training mode, the biases were corrected before, or
-            torch.export cannot read the network.
+        ValueError: If the plan is not fixed, the network is in training mode, weights were rounded or biases corrected
+            before, or torch.export cannot read the network.
 
     Example::
 
@@ -174,7 +176,7 @@ def correct_biases_without_data(compressor: Compressor, example_inputs: Any) -> 
         (['3.bias'], ['0'])
     """
     check_fixed(compressor, "bias correction")
-    check_uncorrected(compressor, "use correct_biases with data and reference=, a copy of the network made before")
+    check_unchanged(compressor, "use correct_biases with data and reference=, a copy of the network made before")
     copied = detached_copy(compressor)
     try:
         paths = read_layer_paths(copied, example_inputs)
@@ -344,4 +346,4 @@ def _remembered(compressor: Compressor, biases: list[LayerBias]) -> Iterator[Non
             for bias, value in zip(biases, before, strict=True):
                 bias.parameter.copy_(value)
         raise
-    remember(compressor, biases)
+    remember(compressor, [bias.parameter for bias in biases], CORRECTED)

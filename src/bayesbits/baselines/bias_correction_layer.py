@@ -1,8 +1,6 @@
 """The bias that is corrected for a layer: its own, or where it has none, the shift of its batch norm.
 
-Means are taken at the output of the module that owns the bias, so that a later correction sees an earlier one. The
-corrected values are remembered with the attachment: without its quantizers, a network with corrected biases is not the
-float network any more.
+Means are taken at the output of the module that owns the bias, so that a later correction sees an earlier one.
 """
 
 import torch
@@ -14,8 +12,6 @@ from bayesbits.nn.batch_norm import AttachedBatchNorm
 from bayesbits.nn.folding import fold_factor, round_bias
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.records.topology import Layer
-
-_CORRECTED = "corrected biases"
 
 
 class LayerBias:
@@ -92,21 +88,3 @@ class Mean:
         if not bool(torch.isfinite(mean).all()):
             raise ValueError(f"the output of {self.bias.layer.name} on these batches has a mean that is not finite")
         return mean
-
-
-def remember(compressor: Compressor, biases: list[LayerBias]) -> None:
-    """Remember the corrected biases with the live network; checkpoints do not contain them."""
-    corrected = {bias.name: bias.parameter.detach().clone() for bias in biases}
-    notes = compressor.attachment.notes
-    notes[_CORRECTED] = {**notes.get(_CORRECTED, {}), **corrected}
-
-
-def check_uncorrected(compressor: Compressor, advice: str) -> None:
-    """Raise where a bias still has the value that a correction gave it."""
-    for name, corrected in compressor.attachment.notes.get(_CORRECTED, {}).items():
-        present = compressor.model.get_parameter(name).detach()
-        if torch.equal(present, corrected.to(present)):
-            raise ValueError(
-                f"the biases of this network were corrected before ({name}, for one), so that without its quantizers "
-                f"it is not the float network any more: {advice}"
-            )

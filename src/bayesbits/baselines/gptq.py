@@ -25,9 +25,9 @@ from bayesbits.baselines.layerwise import (
     observing_layers,
 )
 from bayesbits.baselines.reconstruction_run import (
+    changing_parameters,
     obstacles,
     read_paths,
-    restored_on_failure,
     skipped_layers,
     write_codes,
 )
@@ -91,7 +91,7 @@ def gptq(
     names = [name for name, reason in reasons.items() if reason is None]
     curvatures = _curvatures(compressor, names, held, positions)
     rounded = []
-    with restored_on_failure(compressor), progress_bar("gptq", len(names)) as advance:
+    with changing_parameters(compressor), progress_bar("gptq", len(names)) as advance:
         for number, name in enumerate(names, start=1):
             rounded.append(_round(compressor, name, *curvatures.pop(name), damping))
             advance(name)

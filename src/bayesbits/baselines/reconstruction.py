@@ -89,15 +89,15 @@ def reconstruct(
         batches: Batches of inputs, as for `Compressor.calibrate`. All of them are held in memory.
         config: The options; by default `ReconstructionConfig()`.
         reference: The float network whose outputs are approximated. By default it is this network without its
-            quantizers. Give a copy made earlier where weights or biases have changed since.
+            quantizers. Where weights were rounded or biases corrected since, a copy made before is needed.
         progress: A function that is called with the name of a block or layer, its number, and how many there are.
 
     Returns:
         The errors of every block and layer before and after, and the layers that were skipped.
 
     Raises:
-        ValueError: If the plan is not fixed, the network is in training mode, there are fewer examples than a batch, or
-            values are not finite.
+        ValueError: If the plan is not fixed, the network is in training mode, there are fewer examples than a batch,
+            values are not finite, or weights were rounded or biases corrected before and no `reference` is given.
 
     Example::
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.baselines.adaround_rounding import AdaRoundConfig, RoundingGrid
+from bayesbits.baselines.changed_parameters import ROUNDED, check_unchanged, remember
 from bayesbits.baselines.layerwise import (
     Progress,
     SkippedLayer,
@@ -64,7 +65,9 @@ def reconstruct_network(
     """Check the arguments, and learn what can be learned."""
     check_fixed(compressor, method)
     held = check_batches(batches, method, least=settings.config.batch_size)
-    reference = float_copy(compressor) if reference is None else reference
+    if reference is None:
+        check_unchanged(compressor, "pass reference=, a copy of the network made before")
+        reference = float_copy(compressor)
     paths = read_paths(compressor, held[0])
     reasons = obstacles(compressor, paths)
     units = _units(compressor, settings, reference, held[0], paths, reasons)
@@ -115,7 +118,7 @@ def reconstruct_units(
     quantizers = compressor.attachment.quantizers
     ranges_done = {id(one) for one in _ranges([quantizers[name] for name in shared if name in quantizers])}
     with (
-        restored_on_failure(compressor),
+        changing_parameters(compressor),
         evaluation_mode(reference),
         waiting_passes(reference, batches, names) as reference_passes,
         waiting_passes(compressor.model, batches, names) as passes,
@@ -190,13 +193,12 @@ def _ranges(quantizers: Sequence[Quantizer]) -> list[nn.Parameter]:
 
 
 @contextmanager
-def restored_on_failure(compressor: Compressor) -> Iterator[None]:
-    """If the block raises, all weights, ranges and biases are as they were before."""
+def changing_parameters(compressor: Compressor) -> Iterator[None]:
+    """Remembers the weights and biases that the block changes; if it raises, they and all ranges are as before."""
     layers = [attached_layer(compressor, names[0]) for names in compressor.topology.weight_tensors.values()]
     stored = [None if layer is None else layer.stored_weight for layer in layers]
-    parameters = [parameter for parameter in stored if parameter is not None]
-    parameters += own_biases(compressor).values()
-    parameters += _ranges(list(compressor.attachment.quantizers.values()))
+    own = [parameter for parameter in (*stored, *own_biases(compressor).values()) if parameter is not None]
+    parameters = own + _ranges(list(compressor.attachment.quantizers.values()))
     before = [parameter.detach().clone() for parameter in parameters]
     try:
         yield
@@ -205,6 +207,8 @@ def restored_on_failure(compressor: Compressor) -> Iterator[None]:
             for parameter, value in zip(parameters, before, strict=True):
                 parameter.copy_(value)
         raise
+    changed = [one for one, value in zip(own, before, strict=False) if not torch.equal(one.detach(), value)]
+    remember(compressor, changed, ROUNDED)
 
 
 def read_paths(compressor: Compressor, batch: Any) -> LayerPaths | None:

@@ -18,6 +18,7 @@ from bayesbits.compression.float_parts import warn_of_float
 from bayesbits.compression.latency_prices import LatencyPrices
 from bayesbits.compression.penalties import ExpectedLatencyPenalty
 from bayesbits.compression.product_check import check_products_run
+from bayesbits.compression.shared_outputs import without_shared_outputs
 from bayesbits.compression.smallest_plan import check_table
 from bayesbits.compression.spec import Spec
 from bayesbits.graph.activation_products import FoundProduct
@@ -75,6 +76,7 @@ def attach(model: nn.Module, example_inputs: Any, spec: Spec | None = None) -> C
     if not isinstance(spec, Spec):
         raise TypeError(f"the spec is a {type(spec).__name__}; it is a bayesbits.Spec, such as Spec(bits=(2, 4, 8))")
     topology, found, products = trace_layers(model, example_inputs, activation_products=spec.activation_products)
+    topology = without_shared_outputs(model, topology, example_inputs)
     warn_of_float(topology, spec)
     attachment = Attachment(topology, spec, example_inputs)
     if isinstance(attachment.penalty, ExpectedLatencyPenalty):
@@ -123,6 +125,10 @@ def _attach_to_modules(model: nn.Module, attachment: Attachment, found: Mapping[
             _attach_to_layer(model, layer, attachment, source)
         elif source is not None and source.product is not None:  # so that its weight can be read
             _attach(model, layer.name, LayerParts(), source)
+    for name, channels in attachment.steady_channels.items():
+        free = model.get_submodule(name)
+        assert isinstance(free, BatchNorm)
+        attach_batch_norm(free, BatchNormParts(steady=channels))
     for tensor, table in attachment.topology.table_tensors.items():
         for name in table.modules if tensor in attachment.quantizers else ():
             module, quantizer = model.get_submodule(name), attachment.quantizers[tensor]

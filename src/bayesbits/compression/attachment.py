@@ -32,6 +32,7 @@ from bayesbits.nn.instance_norm import AttachedInstanceNorm
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.nn.network_quantizers import NetworkQuantizers
 from bayesbits.nn.quantized_output import QuantizedOutput
+from bayesbits.nn.steady_channels import ChannelRun, SteadyChannels
 from bayesbits.nn.table import AttachedTable
 from bayesbits.nn.weight_product import attached_activation_products, attached_products
 from bayesbits.records.latency_table import LatencyTable
@@ -53,8 +54,8 @@ class Attachment(NetworkQuantizers):
 
     def __init__(self, topology: Topology, spec: Spec, example_inputs: Any) -> None:
         search_space = find_search_space(spec, topology)
-        gates = _channel_gates(topology, spec, search_space)
-        super().__init__(_quantizers(topology, spec, search_space), gates, _followers(topology, gates))
+        gates, quantizers = _channel_gates(topology, spec, search_space), _quantizers(topology, spec, search_space)
+        super().__init__(quantizers, gates, _followers(topology, gates), _steady_channels(topology, quantizers))
         self.topology, self.spec, self.search_space = topology, spec, search_space
         self.example_inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = tree_map_only(
             Tensor, Tensor.detach, split_inputs(example_inputs)
@@ -134,6 +135,10 @@ def check_intact(model: nn.Module, attachment: Attachment) -> None:
             behind = modules.get(layer.instance_norm)
             if not isinstance(behind, AttachedInstanceNorm) or behind.parts.gate is not gate:
                 raise _replaced(layer.instance_norm)
+    for name, channels in attachment.steady_channels.items():
+        norm = modules.get(name)
+        if not isinstance(norm, AttachedBatchNorm) or norm.parts.steady is not channels:
+            raise _replaced(name)
     for tensor, table in topology.table_tensors.items():
         for name in table.modules if tensor in quantizers else ():
             module = modules.get(name)
@@ -217,6 +222,19 @@ def _gated_quantizer(
         gates=gates, learn_range=learn_range,
         asymmetric=not stored and spec.asymmetric_activations,
     )  # fmt: skip
+
+
+def _steady_channels(topology: Topology, quantizers: Mapping[str, Quantizer]) -> dict[str, SteadyChannels]:
+    """For every batch norm that is folded into no layer the channels that it reads, if any of them are rounded."""
+    found = {}
+    for norm in topology.free_norms:
+        runs = [
+            ChannelRun(tuple(quantizers[name] for name in run.tensors if name in quantizers), run.size)
+            for run in norm.inputs
+        ]
+        if any(run.quantizers for run in runs):
+            found[norm.name] = SteadyChannels(runs)
+    return found
 
 
 def _step_bytes(topology: Topology, spec: Spec) -> dict[str, int]:

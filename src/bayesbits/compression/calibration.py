@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.compression.attachment import Attachment
-from bayesbits.compression.observers import first_statistics_taken, network_restored, observing
+from bayesbits.compression.observers import channels_seen, first_statistics_taken, network_restored, observing
 from bayesbits.compression.range_estimation import (
     FINE_BITS,
     RangeOptions,
@@ -51,11 +51,12 @@ def calibrate(
     quantizers = calibrated_quantizers(attachment)
     before, attachment.calibrated = attachment.calibrated, True
     try:
-        calibrate_activations(
-            model, quantizers, batches,
-            method=method, percentile=percentile, reference_bits=reference_bits, momentum=momentum,
-            always_signed=not attachment.spec.unsigned_activations, clips=attachment.topology.clips,
-        )  # fmt: skip
+        with channels_seen(model, attachment.steady_channels):
+            calibrate_activations(
+                model, quantizers, batches,
+                method=method, percentile=percentile, reference_bits=reference_bits, momentum=momentum,
+                always_signed=not attachment.spec.unsigned_activations, clips=attachment.topology.clips,
+            )  # fmt: skip
         if method != "mse" or reference_bits == attachment.spec.output_bits:
             _share_ranges(attachment)
         weight_method = method if method == "mse" else "minmax"

@@ -1,9 +1,10 @@
-"""The final form of a network that another method has quantized: plain grids, and weights that lie on them.
+"""The final form of a network: plain grids, weights that lie on them, and batch norms with the scale that they have.
 
 A method may find the codes of a weight in its own way, by thresholds or by probabilities. For deployment every weight
 is written as the numbers that its layer multiplies with, and every quantizer becomes a `FinalQuantizer`, which rounds
 to the nearest code: from numbers on the grid it finds the same codes again. What deploys and verifies a network then
-knows one kind of grid alone.
+knows one kind of grid alone. And batch norms that are folded into no layer are written with the scale that they
+multiply with, which is zero for steady channels.
 """
 
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 
 from bayesbits.compression.attachment import Attachment
 from bayesbits.methods import MethodQuantizer
+from bayesbits.nn.batch_norm import AttachedBatchNorm
 from bayesbits.nn.final_quantizer import FinalQuantizer
 from bayesbits.nn.layer import AttachedLayer
 from bayesbits.nn.weight_product import attached_activation_products, find_layer
@@ -18,11 +20,14 @@ from bayesbits.utils.naming import key_of
 
 
 def make_final(model: nn.Module, attachment: Attachment) -> None:
-    """Replace the quantizers of another method by final ones, in place; the network is fixed and in evaluation mode.
+    """Write scales of batch norms, and replace the quantizers of another method by final ones, in place.
+
+    The network is fixed and in evaluation mode.
 
     Raises:
         ValueError: A tensor lies on a grid that is not deployed; the message names it.
     """
+    _write_scales(model, attachment)
     quantizers = {name: q for name, q in attachment.quantizers.items() if isinstance(q, MethodQuantizer)}
     for name, quantizer in quantizers.items():
         if quantizer.not_deployable:
@@ -44,6 +49,17 @@ def make_final(model: nn.Module, attachment: Attachment) -> None:
         parts.left, parts.right = final.get(product.left, parts.left), final.get(product.right, parts.right)
     for name, replacement in final.items():
         attachment.tensors[key_of(name)] = replacement
+
+
+def _write_scales(model: nn.Module, attachment: Attachment) -> None:
+    """Write the scale of every batch norm that is folded into no layer as it is multiplied with."""
+    for name in attachment.steady_channels:
+        norm = model.get_submodule(name)
+        assert isinstance(norm, AttachedBatchNorm)
+        scale = norm.effective_scale()
+        assert scale is not None
+        with torch.no_grad():
+            norm.get_parameter("weight").copy_(scale)
 
 
 def _write_weights(model: nn.Module, attachment: Attachment, quantizers: dict[str, MethodQuantizer]) -> None:

@@ -1,12 +1,14 @@
-"""Observing a live network: hooks on its quantizers, first statistics of batch norms, and the restored network."""
+"""Observing a live network: hooks on its quantizers and batch norms, first statistics, and the restored network."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from bayesbits.nn import Quantizer
+from bayesbits.nn.steady_channels import SteadyChannels
 from bayesbits.records.topology import Clip
 from bayesbits.utils.modes import gradient_flags_restored, modes_restored
 from bayesbits.utils.torch_private import BatchNorm, tensor_version
@@ -78,6 +80,27 @@ def observing(
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def channels_seen(model: nn.Module, norms: Mapping[str, SteadyChannels]) -> Iterator[None]:
+    """Afterwards the channels in front of these batch norms know their extremes inside the block, unless it raised."""
+    seen: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def see(name: str, norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        channels = inputs[0].detach().transpose(0, 1).flatten(1)
+        low, high = torch.aminmax(channels, dim=1)
+        before = seen.get(name, (low, high))
+        seen[name] = torch.minimum(low, before[0]), torch.maximum(high, before[1])
+
+    handles = [model.get_submodule(name).register_forward_pre_hook(partial(see, name)) for name in norms]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+    for name, extremes in seen.items():
+        norms[name].see(*extremes)
 
 
 def _clipped(observer: Hook, clip: Clip) -> Hook:

@@ -3,7 +3,8 @@
 Every layer makes fresh channels. They are followed through the network in running order until they reach the input
 channels of other layers (`channel_labels` says how they are named, `channel_rules` how operations pass them on). A
 class of channels can be removed exactly if zeros from all of its producers are still zeros at every layer that reads
-them; otherwise the first obstacle on a path is the reason why not. Attention heads are classes of many channels (see
+them; otherwise the first obstacle on a path is the reason why not, and so is an operation that takes the factor of a
+gate away, which could not learn then (see `lost_factors`). Attention heads are classes of many channels (see
 `head_rules`): the zeros are those of the values, and the channels of queries and keys follow.
 """
 
@@ -22,6 +23,7 @@ from bayesbits.graph.exported_program import Program, operation
 from bayesbits.graph.head_rules import pass_heads
 from bayesbits.graph.layer_norms import BATCH_NORMS, INSTANCE_NORM
 from bayesbits.graph.layers import FoundLayer, data_of
+from bayesbits.graph.lost_factors import LostFactors
 from bayesbits.graph.pointwise import keeps_zero
 from bayesbits.records.topology import ChannelGroup, Unsupported
 
@@ -93,6 +95,7 @@ class ChannelWalk:
         self._own_instance_norms = {layer.instance_norm for layer in layers}
         self._unsupported = unsupported
         self._read: dict[tuple[fx.Node, int], Tensor] = {}
+        self._lost_factors = LostFactors(self.labels, self.classes)
 
     def tensor(self, node: fx.Node) -> Tensor:
         return one(self.labels[node])
@@ -112,6 +115,8 @@ class ChannelWalk:
 
     def step(self, node: fx.Node) -> None:
         """Label one node's output."""
+        if node.op == "call_function":
+            self._lost_factors.follow(node)
         if node.op != "call_function":
             source = "a network input" if node in self.program.inputs else channel_rules.CONSTANT
             self.labels[node] = filled(node.meta.get("val"), self.classes.foreign(source))

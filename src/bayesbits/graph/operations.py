@@ -1,4 +1,4 @@
-"""Which operations clip, take maxima or average, and which ones a quantizer can change places with.
+"""Which operations clip, take maxima, average or interpolate, and which ones a quantizer can change places with.
 
 Rounding to a grid is monotone and keeps zero. So it can change places with a maximum, with clipping between bounds that
 include zero, with padding by zeros, and with every operation that only moves data.
@@ -19,6 +19,7 @@ SPLITS = ("split", "split_with_sizes", "chunk", "unbind")
 """Operations that give several tensors, each a part of one."""
 MAXIMA = re.compile(r"max_pool\dd|amax")
 AVERAGES = re.compile(r"(adaptive_)?avg_pool\dd|mean")
+INTERPOLATIONS = re.compile(r"upsample_[a-z_]+\dd")
 
 
 def clip_bounds(node: fx.Node) -> tuple[float, float] | None:

@@ -1,4 +1,4 @@
-"""Pointwise operations: which nodes are one, whether they keep zeros, and whether they pass a factor on.
+"""Pointwise operations: which nodes are one, whether they keep zeros, and whether they pass a factor on or ignore it.
 
 A pointwise operation computes every element of its output from the elements at the same place of its operands. Whether
 it keeps zeros is not looked up in a list but tried: it is computed for zeros. Whether it passes a positive factor on is
@@ -78,6 +78,26 @@ def passes_factor(node: fx.Node, operands: Sequence[fx.Node], foreign: Sequence[
             if not torch.allclose(after, factor * before, rtol=1e-9, atol=0):
                 return False
     return True
+
+
+def ignores_factor(node: fx.Node, operands: Sequence[fx.Node], foreign: Sequence[bool]) -> bool:
+    """Whether a positive factor of its channels does not show, though they do: f(a x) = f(x), as for a sign.
+
+    Results that are no floats have no gradient, and do not show it either. A result of zeros alone, or one that cannot
+    be computed, says nothing.
+    """
+    probes = torch.tensor(CHANNEL_PROBES, dtype=torch.float64)
+    shows = False
+    for trial in range(len(FOREIGN_PROBES)):
+        before = _outcome(node, operands, foreign, probes, trial)
+        if before is None:
+            return False
+        shows = shows or bool((before != 0).any())
+        for factor in FACTORS if before.is_floating_point() else ():
+            after = _outcome(node, operands, foreign, probes, trial, factor)
+            if after is None or not torch.allclose(after, before, rtol=1e-9, atol=0, equal_nan=True):
+                return False
+    return shows
 
 
 def _outcome(

@@ -31,6 +31,7 @@ from bayesbits.graph.emitted import (
     find_shared_ranges,
 )
 from bayesbits.graph.exported_program import Program, export, is_float, operation
+from bayesbits.graph.free_norms import find_free_norms
 from bayesbits.graph.hook_trace import COMPUTED, trace_with_hooks
 from bayesbits.graph.layers import FoundLayer, find_layers, find_unsupported, layer_input, layer_kind, other_parameters
 from bayesbits.graph.recurrent import find_recurrent_weights
@@ -211,6 +212,7 @@ def read(program: Program, *, activation_products: bool = False) -> Reading:
             for one in products
         ),
         tables=tuple(entry.table for entry in tables),
+        free_norms=find_free_norms(program, norms, operands | emitted),
     )
     return Reading(topology, found, products, operands | emitted, channels, tables)
 

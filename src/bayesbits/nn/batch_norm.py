@@ -2,6 +2,7 @@
 
 Scale and shift are multiplied by the channel gate, which costs no pass over x. Where the batch norm is folded into an
 integer layer at deployment, its shift is chosen such that the folded bias lies on the grid of that layer's biases.
+Where it is folded into none, the scale of channels that are constants is zero (see `steady_channels`).
 """
 
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from bayesbits.nn.channel_gate import ChannelFollower, ChannelGate
 from bayesbits.nn.class_exchange import AttachedModule, exchange_class
 from bayesbits.nn.folding import fold_factor, folded_bias, round_bias
 from bayesbits.nn.layer import AttachedLayer
+from bayesbits.nn.steady_channels import SteadyChannels
 from bayesbits.utils.torch_private import BatchNorm, check_input_dim
 
 
@@ -26,6 +28,8 @@ class BatchNormParts:
     """Gates the channels of the layer in front."""
     layer: AttachedLayer | None = None
     """The layer that the batch norm is folded into at deployment."""
+    steady: SteadyChannels | None = None
+    """The channels that it reads, where it is folded into no layer and quantizers round them."""
 
 
 class AttachedBatchNorm(AttachedModule):
@@ -56,7 +60,7 @@ class AttachedBatchNorm(AttachedModule):
             if self.momentum is None:
                 momentum = 1.0 / float(self.num_batches_tracked)
         keeps_statistics = not self.training or self.track_running_stats
-        weight: Tensor | None = self.weight
+        weight = self.effective_scale()
         bias = self.effective_shift()
         if values is not None:
             weight = values if weight is None else weight * values
@@ -81,6 +85,16 @@ class AttachedBatchNorm(AttachedModule):
             moved = shift if self.bias is None else shift - self.bias
             result = result + moved.detach().to(result.dtype).reshape(shape)
         return result if values is None else result * values.reshape(shape)
+
+    def effective_scale(self) -> Tensor | None:
+        """What batch norm multiplies with: zero for channels that are steady, in evaluation."""
+        assert isinstance(self, BatchNorm)
+        steady = None
+        if self.parts.steady is not None and not self.training:
+            assert self.running_mean is not None
+            assert self.running_var is not None
+            steady = self.parts.steady.mask(self.running_mean, self.running_var)
+        return self.weight if steady is None else self.weight.masked_fill(steady, 0.0)
 
     def effective_shift(self) -> Tensor | None:
         """What batch norm adds last, such that the folded bias lies on its grid where that is final."""

@@ -14,23 +14,26 @@ from bayesbits.nn.calibration_state import CalibrationState
 from bayesbits.nn.channel_gate import ChannelFollower, ChannelGate
 from bayesbits.nn.gates import GateBank
 from bayesbits.nn.quantizer import Quantizer
+from bayesbits.nn.steady_channels import SteadyChannels
 from bayesbits.utils.naming import key_of, name_of
 
 
 class NetworkQuantizers(nn.Module):
-    """The quantizers by tensor, the channel gates and followers by layer, and the bank that draws all gates."""
+    """The quantizers by tensor, gates and followers by layer, steady channels by norm, and the bank of all gates."""
 
     def __init__(
         self,
         quantizers: Mapping[str, Quantizer],
         channel_gates: Mapping[str, ChannelGate],
         followers: Mapping[str, ChannelFollower],
+        steady: Mapping[str, SteadyChannels] | None = None,
     ) -> None:
         super().__init__()
         self.calibration = CalibrationState()
         self.tensors = nn.ModuleDict({key_of(name): quantizer for name, quantizer in quantizers.items()})
         self.channels = nn.ModuleDict({key_of(name): gate for name, gate in channel_gates.items()})
         self.followers = nn.ModuleDict({key_of(name): gate for name, gate in followers.items()})
+        self.norms = nn.ModuleDict({key_of(name): channels for name, channels in (steady or {}).items()})
         learning = [q.gates for q in self.quantizers.values() if q.mode == "learning" and q.gates.logits.numel()]
         # Channels first: a compiler reads their values with large tensors, several at once where they are aligned.
         self.bank = GateBank([*(gate.gates for gate in self.channel_gates.values()), *learning])
@@ -53,6 +56,11 @@ class NetworkQuantizers(nn.Module):
     def channel_gates(self) -> Mapping[str, ChannelGate]:
         """Layer name -> gate of its output channels."""
         return {name_of(key): module for key, module in self.channels.items()}  # type: ignore[misc]
+
+    @property
+    def steady_channels(self) -> Mapping[str, SteadyChannels]:
+        """Name of a batch norm that is folded into no layer -> the channels that it reads."""
+        return {name_of(key): module for key, module in self.norms.items()}  # type: ignore[misc]
 
     def gate_of(self, layer: str) -> ChannelGate | ChannelFollower | None:
         """The gate of a layer's output channels: its own gate, or one that follows those of other layers."""

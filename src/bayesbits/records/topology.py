@@ -108,6 +108,27 @@ class Clip:
 
 
 @dataclass(frozen=True)
+class NormInput:
+    """Neighboring channels that a batch norm reads, and the quantized tensors that they are made of, by clipping,
+    padding, taking maxima, adding and concatenating."""
+
+    tensors: tuple[str, ...]
+    """The tensors, named "module.output"; none where something else lies between."""
+    size: int
+    """The number of channels."""
+
+
+@dataclass(frozen=True)
+class FreeNorm:
+    """A batch norm that is folded into no layer, and that reads tensors which can be quantized, maybe beside others."""
+
+    name: str
+    """The module's path in the user's model."""
+    inputs: tuple[NormInput, ...]
+    """The channels that it reads, in their order."""
+
+
+@dataclass(frozen=True)
 class Product:
     """A matrix product of two computed tensors, as in attention; each operand has a quantizer of its own."""
 
@@ -255,6 +276,8 @@ class Topology(Record):
         clips: The bounds of clipping functions behind emitted tensors: calibration looks at no values beyond.
         hard_swishes: The emitted tensors that only a hard-swish reads.
         sigmoids: The emitted tensors that are sigmoids, which multiply the channels of an image.
+        free_norms: The batch norms that are folded into no layer, with the tensors that they read, where some of those
+            can be quantized.
         version: The version of the JSON form.
         products: The products of two computed tensors, where they were asked for; otherwise they are unsupported.
 
@@ -314,6 +337,8 @@ class Topology(Record):
     """The version of the JSON form."""
     products: tuple[Product, ...] = ()
     """The products of two computed tensors, in running order, where they were asked for."""
+    free_norms: tuple[FreeNorm, ...] = ()
+    """The batch norms that are folded into no layer and read tensors that can be quantized, in running order."""
 
     def layer(self, name: str) -> Layer:
         """The layer of this name; otherwise a KeyError that lists the names."""

@@ -164,12 +164,14 @@ def test_a_concatenation_passes_it_to_all_of_its_parts_or_to_none():
             assert emitted == {"a": EmittedCodes("b.input", -7, 7), "c": EmittedCodes("b.input", 0, 7)}
 
 
-@pytest.mark.parametrize("averages", [True, False])
-def test_averages_are_taken_of_codes(averages):
+@pytest.mark.parametrize(
+    ("target", "averages"),
+    [(aten.mean.dim, True), (aten.upsample_bilinear2d.vec, True), (aten.sum.dim_IntList, False)],
+)
+def test_averages_and_interpolations_are_taken_of_codes(target, averages):
     graph = fx.Graph()
     codes = graph.call_module("quantizers./a", (graph.placeholder("x"),))
     numbers = graph.call_module("dequantizers./a", (codes,))
-    target = aten.mean.dim if averages else aten.sum.dim_IntList
     first = graph.call_function(target, (numbers, [2]))
     graph.output((graph.call_function(aten.neg.default, (first,)), graph.call_function(aten.exp.default, (numbers,))))
     fuse_quantizers(program_of(graph))

@@ -3,7 +3,9 @@
 Rounding to a grid is monotone: it can change places with a maximum, with clipping and with every operation that only
 moves data. So a quantizer behind `layer -> ReLU -> max-pool -> flatten` moves in front of all three. Max-pool and
 flatten then work on codes, the ReLU becomes a bound of the codes, and the layer requantizes its sums itself. Sums of
-codes are exact in any order, so numbers that are only averaged are averaged as codes.
+codes are exact in any order, so numbers that are only averaged are averaged as codes. Numbers that are interpolated are
+interpolated as codes for the same reason: between two codes, their middle is common, and there the last bit of a sum
+would decide about the next quantizer's code.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from torch import fx
 from bayesbits.deploy.modules import DEQUANTIZERS, QUANTIZERS, target_of
 from bayesbits.deploy.rewrite.program import EmittedCodes, LayerNode, ProductNode, RewrittenProgram
 from bayesbits.graph.exported_program import operation
-from bayesbits.graph.operations import AVERAGES, CLIPS, clip_bounds, moves_values, pads_zeros
+from bayesbits.graph.operations import AVERAGES, CLIPS, INTERPOLATIONS, clip_bounds, moves_values, pads_zeros
 from bayesbits.records.integer_network import Grid
 
 
@@ -108,12 +110,13 @@ def _pad_codes(graph: fx.Graph, quantizers: Container[object]) -> None:
 
 
 def _average_codes(graph: fx.Graph) -> None:
-    """Move averages in front of the dequantization of the tensor that they average."""
+    """Move averages and interpolations in front of the dequantization of the tensor that they read."""
     for node in list(graph.nodes):
         if node.op != "call_module" or not str(node.target).startswith(f"{DEQUANTIZERS}."):
             continue
         for user in list(node.users):
-            if user.op == "call_function" and AVERAGES.fullmatch(operation(user)):
+            name = operation(user) if user.op == "call_function" else ""
+            if AVERAGES.fullmatch(name) or INTERPOLATIONS.fullmatch(name):
                 with graph.inserting_after(user):
                     numbers = graph.call_module(str(node.target), (user,))
                 user.replace_all_uses_with(numbers, delete_user_cb=lambda reader, own=numbers: reader is not own)

@@ -13,7 +13,7 @@ from bayesbits.deploy.modules import DEQUANTIZERS, LAYERS, PRODUCTS, QUANTIZERS
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.verification.float64_mode import Float64Mode
 from bayesbits.graph.exported_program import operation
-from bayesbits.graph.operations import AVERAGES
+from bayesbits.graph.operations import AVERAGES, INTERPOLATIONS
 from bayesbits.records.topology import Topology
 from bayesbits.utils.naming import name_of
 
@@ -167,14 +167,16 @@ def product_inputs(small: DeployedNetwork) -> dict[str, list[CodesNode]]:
 def operand_codes(small: DeployedNetwork) -> dict[str, list[CodesNode]]:
     """For every quantized operand of an addition the nodes of its codes, one for each call.
 
-    The codes are the input of the dequantizer; where they are averaged before that, they are the input of the average.
+    The codes are the input of the dequantizer; where they are averaged or interpolated before that, of this operation.
     """
     found: dict[str, dict[fx.Node, None]] = {}
     for node in small.program.graph.nodes:
         module = module_of(node)
         if module is not None and module[0] == DEQUANTIZERS:
             source = node.all_input_nodes[0]
-            while source.op == "call_function" and AVERAGES.fullmatch(operation(source)):
+            while source.op == "call_function" and (
+                AVERAGES.fullmatch(operation(source)) or INTERPOLATIONS.fullmatch(operation(source))
+            ):
                 source = source.all_input_nodes[0]
             found.setdefault(module[1], {})[source] = None
     return {
