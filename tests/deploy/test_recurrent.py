@@ -156,6 +156,7 @@ def test_codes_are_stored_packed_and_read_again(bits: int, tmp_path: Path) -> No
         bb.load(tmp_path, Sequences(nn.GRU, bidirectional=True))
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(("bits", "narrow"), [(2, TensorProto.INT2), (4, TensorProto.INT4)])
 def test_files_are_smaller_than_the_float_one(bits: int, narrow: int, tmp_path: Path) -> None:
     class Large(nn.Module):

@@ -241,6 +241,7 @@ def test_a_method_has_one_range_without_a_second_end():
         quantizer.set_range([1.0, 2.0])
 
 
+@pytest.mark.check
 @every_method
 def test_the_loss_of_a_whole_step_is_one_graph(name):
     torch._dynamo.reset()

@@ -112,6 +112,7 @@ def test_a_penalty_charges_the_gates_by_the_macs_of_their_weight() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # the compiler hides it, but from warnings that are errors
+@pytest.mark.check
 def test_the_network_can_be_compiled() -> None:
     compressor = compressed(nn.LSTM, num_layers=2)
     model, x = compressor.model, inputs()
