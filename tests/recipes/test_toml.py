@@ -145,6 +145,15 @@ def test_a_recipe_is_written_with_settings_that_toml_has_no_value_for(tmp_path):
     assert recipe.description == 'a "quoted" \\ text'
 
 
+def test_none_stands_for_what_has_no_value_in_any_part():
+    """TOML has no null; the commands that `experiments.keep` writes have it, too."""
+    name = "cifar10-vgg7-distilled"
+    assert recipes.load(name).search.calibration_bits == 2
+    assert recipes.load(name, ["search.calibration_bits=none"]).search.calibration_bits is None
+    with pytest.raises(ValueError, match=r"\[search\]: SearchConfig.epochs is None; it is an integer"):
+        recipes.load(name, ["search.epochs=none"])
+
+
 def test_overrides_are_merged_into_one_table():
     assert options_from(["a.b=1", "a.c=two words", "a.b=[3]"]) == {"a": {"b": [3], "c": "two words"}}
 

@@ -311,7 +311,7 @@ def _part(key: str, make: Callable[..., Part], table: Table) -> Part:
 
 def _stage(key: str, cls: Callable[..., Part], table: Table, seed: int) -> Part:
     """The configuration of a stage; options of an optimizer that are not given have the stage's own defaults."""
-    default = cls()
+    default, table = cls(), _with_none(table)
     optimizers = {
         group: _part(f"{key}.{group}", partial(replace, getattr(default, group) or OptimizerConfig()), table[group])
         for group in _GROUPS
@@ -320,9 +320,13 @@ def _stage(key: str, cls: Callable[..., Part], table: Table, seed: int) -> Part:
     return _part(key, cls, table | optimizers | {"seed": seed})
 
 
+def _with_none(table: Table) -> Table:
+    return {key: None if value == _NONE else value for key, value in table.items()}
+
+
 def read_spec(table: Table) -> Spec:
     """The spec of a table `[spec]`; the preset of a runtime is the one for the activations that the table asks for."""
-    options = {key: None if value == _NONE else value for key, value in table.items()}
+    options = _with_none(table)
     preset = options.pop("preset", None)
     if preset is not None and preset not in PRESETS:
         raise ValueError(f"[spec]: preset is {preset!r}; it is one of {', '.join(PRESETS)}")
