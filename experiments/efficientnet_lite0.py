@@ -122,6 +122,55 @@ def then(first: Learn, improve: Callable[[bb.Compressor, Batches], object]) -> L
     return learn
 
 
+def distilled(base: str, steps: int, lr: float) -> Learn:
+    """What another network of this experiment learned, and then weights and ranges learn from float's outputs.
+
+    All of them learn at once, by Adam with a rate that falls to zero, from crops of the same images that are new in
+    every step. Nothing else changes: batch norms keep their statistics.
+    """
+
+    def learn(compressor: bb.Compressor, batches: Batches, runs: Path) -> None:
+        saved = runs / f"{file_name(base)}.pt"
+        if saved.exists():
+            compressor.model.load_state_dict(torch.load(saved, weights_only=True)["state"])
+        else:
+            NETWORKS[base](compressor, batches, runs)
+        images, choose = torch.cat(batches), torch.Generator().manual_seed(0)
+        rates = {"weights": lr, "ranges": RANGE_LR, "gates": 0.0}
+        groups = [group | {"lr": rates[group["name"]]} for group in compressor.parameter_groups()]
+        optimizer = torch.optim.Adam(groups)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        model, reference = compressor.model.eval(), network().to(images.device)
+        for step in range(steps):
+            chosen = torch.randint(len(images), (BATCH,), generator=choose)
+            inputs = cropped(images[chosen.to(images.device)], choose)
+            with torch.no_grad():
+                wanted = reference(inputs)
+            loss = divergence(model(inputs), wanted)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            if step % 100 == 0:
+                show(f"divergence {loss.item():.4f}", step, steps)
+
+    return learn
+
+
+def cropped(inputs: Tensor, choose: torch.Generator) -> Tensor:
+    """A crop of every image, of at least a third of its area and up to a third longer than wide or wider than long,
+    at its whole size, mirrored at random."""
+    area, shape, top, left, mirror = torch.rand(5, len(inputs), generator=choose)
+    area, shape = (1 + 2 * area) / 3, (0.75 ** (2 * shape - 1)).sqrt()
+    height, width = (area.sqrt() * shape).clamp(max=1), (area.sqrt() / shape).clamp(max=1)
+    zero = torch.zeros(len(inputs))
+    rows = torch.stack((zero, height, (2 * top - 1) * (1 - height)), 1)
+    columns = torch.stack((torch.where(mirror < 0.5, -width, width), zero, (2 * left - 1) * (1 - width)), 1)
+    places = F.affine_grid(torch.stack((columns, rows), 1), list(inputs.shape), align_corners=False)
+    found = F.grid_sample(inputs, places.to(inputs), mode="bicubic", padding_mode="border", align_corners=False)
+    return found.clamp(-127 / 128, 1)
+
+
 def learned(cost: float) -> Learn:
     """The point of the learned front that is closest to the float network's outputs, at this cost or below."""
     return lambda compressor, batches, runs: bb.restore(
@@ -213,6 +262,7 @@ def agreement(reference: nn.Module, batches: Batches) -> Callable[[nn.Module], f
 
 MUS = (0.0006, 0.001, 0.0015, 0.0025, 0.004, 0.006, 0.009)
 STEPS = 64
+RANGE_LR = 1e-3
 COSTS = (5.0, 4.0, 3.2, 2.2, 2.0)
 IMPROVEMENTS: dict[str, Callable[[bb.Compressor, Batches], object]] = {
     "adaround": partial(adaround, progress=show),
@@ -233,6 +283,15 @@ PLANS: dict[str, Learn] = {
 }
 NETWORKS = PLANS | {
     f"{plan} {how}": then(PLANS[plan], improve) for plan in PLANS for how, improve in IMPROVEMENTS.items()
+}
+DISTILLATIONS = {
+    "distilled": (1000, 1e-4),
+    "slowly distilled": (1000, 3e-5),
+    "quickly distilled": (1000, 3e-4),
+    "long distilled": (4000, 1e-4),
+}
+NETWORKS |= {
+    f"{base} {how}": distilled(base, *settings) for base in tuple(NETWORKS) for how, settings in DISTILLATIONS.items()
 }
 
 

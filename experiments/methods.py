@@ -35,6 +35,7 @@ from bayesbits.recipes.run_folder import FLOAT, METRICS
 from bayesbits.training.metrics import read_metrics
 from bayesbits.utils.files import write_atomically
 from bayesbits.utils.tables import text_table
+from experiments.posttrain import as_typed
 
 RESULTS = Path(__file__).parent / "results"
 SETTINGS = ("plain", "tricks")
@@ -276,7 +277,7 @@ class Results:
         kept = [one for one in self.rows if (*self._key(one), one.get("epochs")) != key]
         self.rows = [one for one in kept if not (self._key(one) == key[:3] and "error" in one)] + [result]
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        content = {"command": " ".join(["python -m experiments.methods", *sys.argv[1:]]), "rows": self.rows}
+        content = {"command": f"python -m experiments.methods {as_typed(sys.argv[1:])}", "rows": self.rows}
         write_atomically(self.path, (json.dumps(content, indent=1) + "\n").encode())
 
     @staticmethod

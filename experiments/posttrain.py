@@ -44,6 +44,8 @@ CHECKPOINTS = {
 }
 PLACES = {"--data": "FOLDER", "--files": "FILES", "--time": "FILES", "--latency-table": "table.json"}
 """What is written in the place of a path of this machine, by the option."""
+OUTPUTS = {"--out", "--results", "--runs"}
+"""Options that say where results are written, and nothing about them."""
 METHODS = ("8/8 minmax", "8/8 mse", "gates", "gates+ranges", "sensitivity")
 
 
@@ -190,10 +192,12 @@ def negative_loss(output: Tensor, labels: Tensor) -> Tensor:
 
 def as_typed(arguments: list[str]) -> str:
     """The arguments on a command line, without the paths of this machine."""
-    words = [word for argument in arguments for word in argument.split("=", 1)]
+    words = [
+        word for argument in arguments for word in (argument.split("=", 1) if argument.startswith("--") else [argument])
+    ]
     shown: list[str] = []
     for before, word in zip(["", *words], words, strict=False):
-        if "--out" not in (before, word):
+        if OUTPUTS.isdisjoint((before, word)):
             shown.append(PLACES.get(before, word))
     return shlex.join(shown)
 

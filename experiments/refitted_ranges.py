@@ -2,8 +2,8 @@
 
     python -m experiments.refitted_ranges --data FOLDER
 
-The plans are those of `results/posttrain-resnet20.json` near a cost of 2.2%, found with ranges for 8 bits. They are
-tested on the first 2,000 test images.
+The plans are those of `results/posttrain-resnet20-adaround.json` near a cost of 2.2%, found with ranges for 8 bits.
+They are tested on the first 2,000 test images.
 """
 
 import json
@@ -16,7 +16,7 @@ import torch
 import bayesbits as bb
 from experiments.posttrain import Bench, attached, parse, say
 
-FRONTS = Path(__file__).parent / "results" / "posttrain-resnet20.json"
+FRONTS = Path(__file__).parent / "results" / "posttrain-resnet20-adaround.json"
 COST = 2.2
 
 

@@ -98,6 +98,8 @@ def test_a_recorded_command_can_be_repeated_and_names_no_machine():
     assert as_typed(["--data=/some/where", "--out=/else/where", "--seeds=1"]) == "--data FOLDER --seeds 1"
     files = ["--files", "/some/where", "--latency-table=/some/table20.json", "--kinds", "latency"]
     assert as_typed(files) == "--files FILES --latency-table table.json --kinds latency"
+    methods = ["mnist-lenet5", "--runs", "/some/where", "--results=/else/where", "--set", "search.lr=0.1"]
+    assert as_typed(methods) == "mnist-lenet5 --set search.lr=0.1"
 
 
 def test_a_paired_difference_counts_only_images_that_differ():

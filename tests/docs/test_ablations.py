@@ -8,11 +8,13 @@ def test_what_has_run_is_compared_with_the_first_row_of_its_network(tmp_path):
     whole, other = "cifar10-vgg7-distilled", "cifar10-resnet18-distilled"
     write(
         tmp_path,
-        cifar10_vgg7_distilled_budget0__45_seed0=result(whole, 93.0),
-        cifar10_vgg7_distilled_budget0__45_seed1=result(whole, 94.0, seed=1),
+        cifar10_vgg7_distilled_40epochs_float__epochs_50_budget0__45_seed0=result(whole, 93.0),
+        cifar10_vgg7_distilled_40epochs_float__epochs_50_budget0__45_seed1=result(whole, 94.0, seed=1),
         cifar10_resnet18_distilled_budget0__50_seed0=result(other, 95.0),
-        cifar10_vgg7_distilled_distillation_0__0_budget0__45_seed0=result(whole, 92.0),
-        cifar10_vgg7_distilled_distillation_0__0_budget0__45_seed1=result(whole, 94.0, seed=1),
+        cifar10_vgg7_distilled_40epochs_distillation_0__0_float__epochs_50_budget0__45_seed0=result(whole, 92.0),
+        cifar10_vgg7_distilled_40epochs_distillation_0__0_float__epochs_50_budget0__45_seed1=result(
+            whole, 94.0, seed=1
+        ),
     )
     (tmp_path / "cifar10-resnet18-distilled-residual_bits-8-budget0.50-seed0.json").write_text(
         (tmp_path / "cifar10-resnet18-distilled-budget0.50-seed0.json").read_text().replace("95.0", "94.5")
@@ -26,7 +28,12 @@ def test_what_has_run_is_compared_with_the_first_row_of_its_network(tmp_path):
 
 
 def test_without_the_first_row_there_is_no_difference(tmp_path):
-    write(tmp_path, cifar10_vgg7_distilled_distillation_0__0_budget0__45_seed0=result("cifar10-vgg7-distilled", 92.0))
+    write(
+        tmp_path,
+        cifar10_vgg7_distilled_40epochs_distillation_0__0_float__epochs_50_budget0__45_seed0=result(
+            "cifar10-vgg7-distilled", 92.0
+        ),
+    )
     row = next(row for row in ablation_rows(tmp_path) if row["what is changed"] == "without distillation")
     assert (row["accuracy"], row["points"]) == ("92.00%", "")
     assert len(planned()) == 14

@@ -13,7 +13,9 @@ def folder(tmp_path):
         cifar10_vgg7_mu0__1_seed0=result("cifar10-vgg7", 92.0, relative_bops=0.3, epochs=300),
         cifar10_vgg7_mu0__1_seed1=result("cifar10-vgg7", 92.0, relative_bops=0.3, epochs=300, seed=1),
         cifar10_vgg7_mu0__01_seed0=result("cifar10-vgg7", 93.0, mu=0.01, epochs=300),
-        cifar10_vgg7_distilled_prune_false_budget0__45_seed0=result("cifar10-vgg7-distilled", 90.0),
+        cifar10_vgg7_distilled_40epochs_prune_false_float__epochs_50_budget0__45_seed0=result(
+            "cifar10-vgg7-distilled", 90.0
+        ),
         cifar10_vgg7_distilled_validation_mu0__1_seed0=result("cifar10-vgg7-distilled", 91.0, validation_accuracy=95.0),
         mine_mu0__1_seed0=result("mine", 50.0),
         mine_mu0__1_seed1=result("mine", 51.0, seed=1),

@@ -23,7 +23,7 @@ def test_rows_become_a_table():
 
 
 def test_a_front_is_the_mean_over_seeds_and_a_dash_where_a_seed_has_no_point():
-    lines = front("posttrain-resnet20", (2.71, 1.8)).splitlines()
+    lines = front("posttrain-resnet20-adaround", (2.71, 1.8)).splitlines()
     assert lines[2] == "| 2.71 | 89.54 | 89.59 | 90.86 | 90.67 | 91.21 |"
     assert lines[3] == "| 1.8 | 82.71 | - | 88.81 | 87.60 | 90.79 |"
 
