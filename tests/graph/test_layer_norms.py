@@ -25,6 +25,41 @@ def test_a_batch_norm_that_is_not_alone_is_nobodys_own() -> None:
     assert topology.group("first").reason == "passes batch norm norm, which is not one layer's own"
 
 
+class Shared(nn.Module):
+    """A convolution that is called twice, with a norm behind the first call and that or another behind the second."""
+
+    def __init__(self, norm: nn.Module, other: nn.Module | None = None) -> None:
+        super().__init__()
+        self.first, self.norm, self.other, self.last = nn.Conv2d(3, 4, 1), norm, other, nn.Conv2d(4, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        two = self.other or self.norm
+        return self.last(self.norm(self.first(x)).relu() + two(self.first(x + 1)).relu())
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d(4), nn.InstanceNorm2d(4, affine=True)])
+def test_a_norm_that_follows_every_call_of_a_shared_layer_is_its_own(norm) -> None:
+    topology = trace(Shared(norm), IMAGES)
+    layer = topology.layer("first")
+    assert (layer.norm or layer.instance_norm, layer.calls) == ("norm", 2)
+    assert topology.group("first").removable
+
+
+@pytest.mark.parametrize("other", [nn.BatchNorm2d(4), nn.Identity()], ids=["another norm", "no norm"])
+def test_a_norm_of_one_call_of_a_shared_layer_is_nobodys_own(other) -> None:
+    topology = trace(Shared(nn.BatchNorm2d(4), other), IMAGES)
+    assert topology.layer("first").norm is None
+    assert not topology.group("first").removable
+
+
+def test_a_norm_that_also_reads_something_else_is_nobodys_own() -> None:
+    class Again(Shared):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + self.last(self.norm(x.repeat(1, 2, 1, 1)[:, :4]))
+
+    assert trace(Again(nn.BatchNorm2d(4)), IMAGES).layer("first").norm is None
+
+
 class Normed(nn.Module):
     """A convolution and an instance norm, which `join` makes something of."""
 

@@ -14,36 +14,48 @@ INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 
 
 def own_batch_norm(program: Program, kind: str, calls: list[fx.Node]) -> str | None:
-    """The batch norm that is the only reader of a layer's output, over its channels, with statistics to fold."""
-    reader = _only_reader(program, calls, BATCH_NORMS)
-    if reader is None:
+    """The batch norm that is the only reader of a layer's outputs, over its channels, with statistics to fold."""
+    readers = _only_readers(program, calls, BATCH_NORMS)
+    if not readers:
         return None
-    module = program.module(reader)
+    module = program.module(readers[0])
     if not isinstance(module, BatchNorm) or module.running_var is None:
         return None
     groups = arguments(calls[0])["groups"] if kind == "conv_transpose" else 1
     if groups > 1 and shape(operands(calls[0])[1])[:2] != (groups, 1):  # the outputs are on no axis of the weight
         return None
-    features_first = kind == "linear" and len(shape(calls[0])) != 2  # batch norm would read positions as channels
-    return None if features_first or program.calls_of[program.path(reader)] != 1 else program.path(reader)
+    # Of more dimensions than two, batch norm would read a linear layer's positions as channels.
+    features_first = kind == "linear" and any(len(shape(call)) != 2 for call in calls)
+    return None if features_first else program.path(readers[0])
 
 
 def own_instance_norm(program: Program, kind: str, calls: list[fx.Node]) -> str | None:
-    """The instance norm that is the only reader of a layer's output, over its channels, with tensors of its own."""
-    reader = _only_reader(program, calls, (INSTANCE_NORM,))
-    if reader is None or type(program.module(reader)) not in INSTANCE_NORMS:
+    """The instance norm that is the only reader of a layer's outputs, over its channels, with tensors of its own."""
+    readers = _only_readers(program, calls, (INSTANCE_NORM,))
+    if not readers or type(program.module(readers[0])) not in INSTANCE_NORMS:
         return None
     # It normalizes along the dimensions behind dimension 1: those are not a linear layer's features, nor its channels
     # where an image has no batch.
-    if kind == "linear" or len(shape(calls[0])) != len(shape(operands(calls[0])[1])):
+    rank = len(shape(operands(calls[0])[1]))
+    if kind == "linear" or any(len(shape(call)) != rank for call in calls):
         return None
-    shared = any(len(used.users) > 1 for used in reader.all_input_nodes if used is not calls[0])
-    return None if shared or program.calls_of[program.path(reader)] != 1 else program.path(reader)
+    used = {node for reader in readers for node in reader.all_input_nodes if node not in calls}
+    shared = any(user not in readers for node in used for user in node.users)
+    return None if shared else program.path(readers[0])
 
 
-def _only_reader(program: Program, calls: list[fx.Node], names: Collection[str]) -> fx.Node | None:
-    """The one reader of the output of a layer that runs once, if it is one of these operations; otherwise None."""
-    readers = [user for user in calls[0].users if user.users or user in program.outputs]
-    if len(calls) != 1 or len(readers) != 1 or calls[0] in program.outputs:
-        return None
-    return readers[0] if operation(readers[0]) in names and readers[0].args[0] is calls[0] else None
+def _only_readers(program: Program, calls: list[fx.Node], names: Collection[str]) -> list[fx.Node]:
+    """The readers of a layer's outputs, one for each call, where all of them are the calls of one norm; otherwise none.
+
+    A layer and its norm run several times in a shared encoder, for one.
+    """
+    found = []
+    for call in calls:
+        readers = [user for user in call.users if user.users or user in program.outputs]
+        if len(readers) != 1 or call in program.outputs or operation(readers[0]) not in names:
+            return []
+        if readers[0].args[0] is not call:
+            return []
+        found += readers
+    paths = {program.path(reader) for reader in found}
+    return found if len(paths) == 1 and program.calls_of[paths.pop()] == len(calls) else []

@@ -27,6 +27,21 @@ class TwiceNormed(nn.Module):
         return self.head(F.relu(self.other(self.second(F.relu(self.norm(self.first(x)))))))
 
 
+class SharedEncoder(nn.Module):
+    """Two images through the same layers and batch norms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(
+            nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(8, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        )  # fmt: skip
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return self.head((self.encoder(left) - self.encoder(right)).abs())
+
+
 NETWORKS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "valid padding, dilation": (lambda: chain(nn.Conv2d(6, 4, 3, padding="valid", dilation=2)), IMAGES),
     "transposed": (lambda: chain(nn.ConvTranspose2d(6, 4, 3, stride=2, output_padding=1), nn.BatchNorm2d(4)), IMAGES),
@@ -82,3 +97,19 @@ def test_other_forms_of_layers_at_eight_bits(layers):
     assert all(layer.arithmetic == "integer" for layer in small.integer.layers)
     expected, actual = call(compressor.model, inputs), call(small, inputs)
     assert ((actual - expected).norm() / expected.norm()).item() < 1e-2  # biases are rounded
+
+
+@pytest.mark.parametrize("form", ["fast", "compact"])
+def test_a_shared_encoder_is_folded_and_loses_channels_in_all_of_its_calls(form, tmp_path):
+    torch.manual_seed(0)
+    inputs = (torch.randn(4, 3, 12, 12), torch.randn(4, 3, 12, 12) + 1)
+    model = randomize(SharedEncoder())
+    compressor = compress(model, inputs)
+    kept = compressor.plan().kept
+    assert {name for name, channels in kept.items() if len(channels) < {"encoder.0": 8, "encoder.4": 6}[name]}
+    small = bb.deploy(compressor)
+    assert not any("batch_norm" in str(node.target) for node in small.program.graph.nodes)
+    assert [layer.output for layer in small.integer.layers] == ["encoder.4.input", None, None]
+    check_equal(compressor, small, inputs)
+    bb.export_onnx(small, inputs, tmp_path / "small.onnx", form)
+    bb.verify(compressor, small, tmp_path / "small.onnx", inputs)

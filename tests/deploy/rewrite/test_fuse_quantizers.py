@@ -32,7 +32,7 @@ class Chain:
         self.last.meta["val"] = torch.ones(1)
         return self
 
-    def fuse(self, grid: Grid = GRID, integer_layers: tuple[str, ...] = ("a", "c"), calls: int = 1):
+    def fuse(self, grid: Grid = GRID, integer_layers: tuple[str, ...] = ("a", "c")):
         """What the layers emit, and the operations that are left."""
         quantized = self.graph.call_module("quantizers./b/input", (self.last,))
         self.graph.output(self.graph.call_module("layers./b", (quantized,)))
@@ -40,7 +40,7 @@ class Chain:
         for name, node in zip("ac", self.layers, strict=False):
             layer: Any = SimpleNamespace(name=name)
             reason = None if name in integer_layers else "asked for"
-            program.layers.append(LayerNode(layer, Geometry(), [node] * calls, reason))
+            program.layers.append(LayerNode(layer, Geometry(), [node], reason))
         fuse_quantizers(program)
         self.graph.lint()
         emitted = {entry.layer.name: entry.emits for entry in program.layers if entry.emits is not None}
@@ -55,7 +55,6 @@ def test_a_quantizer_goes_into_the_layer_before_it():
 
 def test_what_does_not_emit_codes():
     assert Chain().fuse(integer_layers=("c",)) == ({}, ["layers./a", "quantizers./b/input", "layers./b"])
-    assert Chain().fuse(calls=2)[0] == {}  # a layer that runs twice has one output grid for both
     wide = Grid("b.input", 16, True, 0.5, -32767, 32767, 1.0)
     assert Chain().fuse(wide)[0] == {}
     chain = Chain()
@@ -64,6 +63,38 @@ def test_what_does_not_emit_codes():
     chain = Chain()
     chain.last = chain.x
     assert chain.fuse()[0] == {}
+
+
+@pytest.mark.parametrize(
+    ("functions", "emits"),
+    [
+        ([aten.relu.default, aten.relu.default], EmittedCodes("b.input", 0, 7)),
+        ([aten.relu.default, aten.alias.default], None),  # the two calls would emit other codes
+        ([aten.relu.default, aten.neg.default], None),  # the second call emits none
+        ([aten.neg.default, aten.relu.default], None),
+        ([aten.relu.default, None], None),  # numbers of the second call leave the network
+    ],
+)
+def test_a_layer_that_runs_twice_emits_codes_if_both_calls_emit_the_same(functions, emits):
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    calls = [graph.call_module("layers./a", (x,)) for _ in functions]
+    outputs = []
+    for call, function in zip(calls, functions, strict=True):
+        if function is not None:
+            between = graph.call_function(function, (call,))
+            between.meta["val"] = torch.ones(1)
+            call = graph.call_module("layers./b", (graph.call_module("quantizers./b/input", (between,)),))
+        outputs.append(call)
+    graph.output(tuple(outputs))
+    program = program_of(graph, grids=[GRID])
+    layer: Any = SimpleNamespace(name="a")
+    program.layers.append(LayerNode(layer, Geometry(), calls))
+    fuse_quantizers(program)
+    graph.lint()
+    assert program.layers[0].emits == emits
+    left = [node for node in graph.nodes if str(node.target).startswith("quantizers")]
+    assert len(left) == (0 if emits else len([function for function in functions if function is not None]))
 
 
 @pytest.mark.parametrize(

@@ -30,37 +30,59 @@ def fuse_quantizers(program: RewrittenProgram) -> None:
     }  # integer kernels emit no wider codes
     entries: list[LayerNode | ProductNode] = [entry for entry in program.layers if not entry.dynamic]
     entries += program.products
-    emitters = {entry.calls[0]: entry for entry in entries if entry.float_reason is None and len(entry.calls) == 1}
+    emitters = {call: entry for entry in entries if entry.float_reason is None for call in entry.calls}
     dequantizers = {target_of(DEQUANTIZERS, name): grid for name, grid in program.decision.grids.items()}
-    for node in list(program.graph.nodes):
+    fusions = []
+    for node in program.graph.nodes:
         if node.op == "call_module" and node.target in by_target:
-            grid = by_target[node.target]
-            fusion = _Fusion(grid, emitters, dequantizers)
-            if fusion.follow(node.args[0], EmittedCodes(grid.name, grid.low, grid.high), node):
-                for reader, numbers in fusion.dequantized:
-                    reader.replace_input_with(numbers, numbers.all_input_nodes[0])
-                for absorbed in (*fusion.clips, node):
-                    absorbed.replace_all_uses_with(absorbed.all_input_nodes[0])
-                for call, codes in fusion.emits.items():
-                    emitters.pop(call).emits = codes
+            fusion = _Fusion(node, by_target[node.target], emitters, dequantizers)
+            fusions += [fusion] if fusion.found else []
+    for fusion in _of_all_calls(fusions, emitters):
+        fusion.apply()
+        for call, codes in fusion.emits.items():
+            emitters[call].emits = codes
     _pad_codes(program.graph, by_target)
     _average_codes(program.graph)
     program.erase_unread()
+
+
+def _of_all_calls(fusions: list[_Fusion], emitters: Mapping[fx.Node, LayerNode | ProductNode]) -> list[_Fusion]:
+    """The fusions without those of layers of which some calls emit no codes, or others: a layer emits one kind."""
+    while True:
+        emits = {call: codes for fusion in fusions for call, codes in fusion.emits.items()}
+        whole = [fusion for fusion in fusions if all(_alike(emitters[call], emits) for call in fusion.emits)]
+        if len(whole) == len(fusions):
+            return whole
+        fusions = whole
+
+
+def _alike(entry: LayerNode | ProductNode, emits: Mapping[fx.Node, EmittedCodes]) -> bool:
+    return len({emits.get(call) for call in entry.calls}) == 1
 
 
 class _Fusion:
     """The search from one quantizer upstream for the layers that feed it."""
 
     def __init__(
-        self, grid: Grid, emitters: Mapping[fx.Node, LayerNode | ProductNode], dequantizers: Mapping[str, Grid]
+        self, quantizer: fx.Node, grid: Grid, emitters: Container[fx.Node], dequantizers: Mapping[str, Grid]
     ) -> None:
-        self.grid, self.emitters, self.dequantizers = grid, emitters, dequantizers
+        self.quantizer, self.grid, self.emitters, self.dequantizers = quantizer, grid, emitters, dequantizers
         self.emits: dict[fx.Node, EmittedCodes] = {}
         """The calls of the layers and products that were reached, with the codes that they would emit."""
         self.clips: list[fx.Node] = []
         """The clipping operations that were passed; they become bounds of the codes."""
         self.dequantized: list[tuple[fx.Node, fx.Node]] = []
         """The dequantizers of an equal grid that were reached, each behind its reader: that takes their codes."""
+        codes = EmittedCodes(grid.name, grid.low, grid.high)
+        self.found = self.follow(quantizer.args[0], codes, quantizer)
+        """Whether all that feeds the quantizer can emit its codes."""
+
+    def apply(self) -> None:
+        """Take the quantizer and what it has passed out of the graph."""
+        for reader, numbers in self.dequantized:
+            reader.replace_input_with(numbers, numbers.all_input_nodes[0])
+        for absorbed in (*self.clips, self.quantizer):
+            absorbed.replace_all_uses_with(absorbed.all_input_nodes[0])
 
     def follow(self, node: Any, codes: EmittedCodes, reader: fx.Node) -> bool:
         """Search upstream of a node that would make these codes; False where the quantizer cannot pass an operation."""
