@@ -27,6 +27,9 @@ def ablation_rows(folder: Path = EXPERIMENTS, path: Path = ABLATIONS) -> list[di
                 "accuracy": "not run" if search is None else accuracy_text(search.accuracy),
                 "points": "" if search is None or search is first else difference(search, first),
                 "bit operations": "" if search is None else cost_text(search.cost),
+                "float": ""
+                if search is None or search.float_accuracy is None
+                else accuracy_text(search.float_accuracy),
                 "seeds": "" if search is None else seeds_text(search.seeds),
                 "search": f"`{name}`",
             }

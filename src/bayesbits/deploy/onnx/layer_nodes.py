@@ -12,7 +12,8 @@ in integers, and its result is known bit by bit. Another runtime that fuses othe
 - A linear layer whose input is quantized at run time is DynamicQuantizeLinear and MatMulInteger (see `run_time_nodes`).
 - A convolution of an image with one position that emits numbers is written as a linear layer: the runtime's ConvInteger
   takes ten times as long.
-- Convolutions of few channels and depthwise ones are given channels of zeros (see `zero_channels`).
+- Convolutions of few channels and depthwise ones are given channels of zeros (see `zero_channels`), and groups of few
+  channels are computed together (see `merged_groups`).
 - A float layer whose weight has a step for every group of inputs is MatMulNBits (see `block_weights`).
 """
 
@@ -25,6 +26,7 @@ import numpy as np
 from onnx import TensorProto
 
 from bayesbits.deploy.onnx.block_weights import FLOAT32, stored_bits, write_block_product, write_expanded_weight
+from bayesbits.deploy.onnx.merged_groups import write_merged_weight
 from bayesbits.deploy.onnx.node_writer import Array, NodeWriter, window
 from bayesbits.deploy.onnx.run_time_nodes import RunTimeNodes
 from bayesbits.deploy.onnx.tensor_names import RUNTIME_DOMAIN
@@ -105,7 +107,8 @@ class LayerWriter(NodeWriter):
             depthwise, more_in = False, 0
         more_out = more_in if depthwise else self.more_channels.get(layer.name, 0)
         x = self._padded_input(layer, x, name, more_in) if more_in else x
-        weight = self._padded(layer, "weight", self._weight(layer), name, [more_out, 0 if depthwise else more_in])
+        weight, groups = write_merged_weight(self, layer, self._weight(layer), name)
+        weight = self._padded(layer, "weight", weight, name, [more_out, 0 if depthwise else more_in])
         operands = [self.add("DequantizeLinear", [x, *self.grid_constants(self._input(layer))], f"{name}/input")]
         operands.append(self._dequantized(layer, "weight", weight, name, self._steps(layer), more_out))
         if layer.bias:
@@ -113,8 +116,8 @@ class LayerWriter(NodeWriter):
             bias = self._padded(layer, "bias", bias, name, [more_out])
             operands.append(self._dequantized(layer, "bias", bias, name, self._accumulator_steps(layer), more_out))
         operation, attributes = ("Conv", window(layer, padding)) if layer.kind == "conv" else ("Gemm", {"transB": 1})
-        if depthwise:
-            attributes["group"] += more_out
+        if layer.kind == "conv":
+            attributes["group"] = groups + more_out if depthwise else groups
         result = self.add(operation, operands, f"{name}/sum", name=name, **attributes)
         assert layer.output is not None
         target = f"{name}/codes" if flat else f"{output}/padded" if more_out else output
@@ -175,7 +178,8 @@ class LayerWriter(NodeWriter):
         """A layer that emits numbers: the integer sum of products and bias, converted to float and scaled."""
         operands = [x, weight, self.grid_constants(self._input(layer))[1]]
         if layer.kind == "conv":
-            total = self.add("ConvInteger", operands, f"{name}/sum", name=name, **window(layer))
+            operands[1], groups = write_merged_weight(self, layer, weight, name)
+            total = self.add("ConvInteger", operands, f"{name}/sum", name=name, **window(layer) | {"group": groups})
         else:
             operands[1] = self.add("Transpose", [operands[1]], f"{name}/turned", perm=[1, 0])
             total = self.add("MatMulInteger", operands, f"{name}/sum", name=name)

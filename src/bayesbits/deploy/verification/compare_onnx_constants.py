@@ -35,10 +35,11 @@ Array = NDArray[Any]
 _FILE = ArrayComparison("in the ONNX file", "in the deployed network")
 _UINT8_BOUNDS = (0, 255)
 _PADDED = ("weight", "weight.step", "weight.zero_point", "bias", "bias.step", "bias.zero_point")
-_SHAPES = frozenset(("features", "rows", "shape", "end", *(f"{what}.channels" for what in _PADDED)))
-"""The constants of a layer that hold sizes: a mistake in them shows when the file runs."""
-_SHARED = frozenset(("first axis", "channel axis", "one"))
-"""The constants of all layers: axes, and the step of channels of zeros."""
+_MERGED = ("weight.apart", "weight.own", "weight.whole")
+_SHAPES = frozenset(("features", "rows", "shape", "end", *(f"{what}.channels" for what in _PADDED), *_MERGED))
+"""The constants of a layer that hold sizes and places: a mistake in them shows when the file runs."""
+_SHARED = frozenset(("first axis", "channel axis", "one", "no weight"))
+"""The constants of all layers: axes, the step of channels of zeros, and the weight between merged groups."""
 
 
 def check_onnx_constants(model: ModelProto, network: IntegerNetwork) -> ConstantCounts:
