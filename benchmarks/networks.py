@@ -49,6 +49,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "DenseNet-121": lambda: pytorchcv("densenet", "densenet121"),
     "ShuffleNetV2": lambda: pytorchcv("shufflenetv2", "shufflenetv2_w1"),
     "RegNet-Y": lambda: Logits("RegNet"),
+    "ResNeXt-50 (32x4d)": lambda: pytorchcv("resnext", "resnext50_32x4d"),
     "MobileNetV2": lambda: Logits("MobileNetV2"),
     "ResNet-18": resnet18,
     "ResNet-50": resnet50,

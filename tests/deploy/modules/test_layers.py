@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bayesbits.deploy.modules.layers import EXACT_IN_FLOAT32, ExactLayer, FloatLayer, largest_sum, make_layer
+from bayesbits.deploy.exact_sums import EXACT_IN_FLOAT32, largest_sum
+from bayesbits.deploy.modules.layers import ExactLayer, FloatLayer, make_layer
 from bayesbits.records.integer_network import Grid, IntegerNetwork
 from tests.records.test_integer_network import STRUCTURE, layer
 
@@ -122,27 +123,6 @@ def test_a_layer_in_float_has_the_numbers_of_its_codes_or_its_own(kind, groups):
     plain = IntegerNetwork(net.structure, {**net.tensors, "a.weight": torch.ones(entry.weight_shape)})
     assert torch.equal(FloatLayer(plain, entry).weight, torch.ones(entry.weight_shape))
     assert "4-bit weights, float: asked for" in repr(module)
-
-
-def test_the_largest_sum_is_that_of_the_worst_output_channel():
-    signed, unsigned = Grid("x", 4, True, 1.0, -7, 7, 1.0), Grid("x", 4, False, 1.0, 0, 15, 1.0)
-    codes, bias = torch.tensor([[1, -7, 0], [2, 3, -4]], dtype=torch.int8), torch.tensor([-100, 2], dtype=torch.int32)
-
-    def bound(codes, bias, grid, **more):
-        net = network(codes, bias, torch.ones(1), [grid], **more)
-        return largest_sum(net, net.layer("a"))
-
-    assert bound(codes, bias, signed) == 7 * 8 + 100
-    assert bound(codes, None, signed) == 7 * 9
-    assert bound(codes, None, unsigned) == 15 * 9
-    transposed = {"kind": "conv_transpose", "stride": (1,)}
-    kernel = codes.reshape(2, 3, 1)  # two channels in, three out
-    assert bound(kernel, None, signed, **transposed) == 7 * 10
-    assert bound(kernel, torch.tensor([0, -5, 9], dtype=torch.int32), signed, **transposed) == 7 * 10 + 5
-    grouped = torch.tensor([[[1], [-7]], [[2], [3]]], dtype=torch.int8)  # two groups, each one channel to two
-    four = torch.tensor([0, 1, -9, 2], dtype=torch.int32)
-    assert bound(grouped, four, signed, groups=2, **transposed) >= 7 * 7 + 9  # a bound: channels lie within groups
-    assert bound(torch.zeros(0, 3, dtype=torch.int8), None, signed) == 0
 
 
 @pytest.mark.parametrize(("bias", "wide"), [(2**24 - 2, False), (2**24 - 1, True)])

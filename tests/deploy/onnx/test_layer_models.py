@@ -36,7 +36,7 @@ def output_of(model):
     ("layer", "form", "x_shape", "kernel", "y_shape"),
     [
         (CONV, "codes", IMAGE, "QLinearConv", (1, 3, 3, 16)),
-        (CONV, "numbers", IMAGE, "ConvInteger", (1, 16, 3, 3)),
+        (CONV, "numbers", IMAGE, "Conv", (1, 16, 3, 3)),
         (CONV, "float", IMAGE, "Conv", (1, 16, 3, 3)),
         (DEPTHWISE, "codes", IMAGE, "QLinearConv", (1, 3, 3, 8)),
         (GROUPED, "codes", IMAGE, "QLinearConv", (1, 3, 3, 16)),

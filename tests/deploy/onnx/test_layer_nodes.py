@@ -8,11 +8,12 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 from torch import nn
+from torch.nn import functional as F
 
 import bayesbits as bb
 from bayesbits.deploy.onnx.layer_nodes import LayerWriter
 from bayesbits.deploy.onnx.node_writer import NodeWriter
-from bayesbits.deploy.onnx.runtime import Session
+from bayesbits.deploy.onnx.runtime import Session, layer_of
 from bayesbits.deploy.onnx.tensor_names import RUNTIME_DOMAIN
 from bayesbits.deploy.onnx.zero_channels import missing_channels, pads_depthwise
 from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
@@ -29,7 +30,7 @@ def test_a_layer_whose_numbers_are_not_quantized_at_once_stays_in_integers(funct
     compressor.fix(bb.Plan(plan.bits | {"5.weight": 16, "5.input": 16}))
     small = bb.deploy(compressor)
     bb.export_onnx(small, inputs[:1], tmp_path / "network.onnx")
-    assert bb.verify(compressor, small, tmp_path / "network.onnx", inputs).integer_layers == ("0", "3")
+    assert bb.verify(compressor, small, tmp_path / "network.onnx", inputs).exact_layers == ("0", "3")
 
 
 INPUT, OUTPUT = Grid("in", 8, False, 0.5, 0, 255, 127.5), Grid("out", 4, True, 2.0, -7, 7, 15.0)
@@ -49,6 +50,7 @@ class Network(SimpleNamespace):
     """The tensors and grids of a network, without its structure."""
 
     bias, adds_bias_to_numbers = IntegerNetwork.bias, IntegerNetwork.adds_bias_to_numbers
+    codes = IntegerNetwork.codes
 
 
 NETWORK = Network(tensors=TENSORS, grid={"in": INPUT, "out": OUTPUT}.__getitem__)
@@ -120,14 +122,42 @@ def test_a_convolution_of_one_position_that_emits_numbers_is_a_matrix_product(co
 @pytest.mark.parametrize(
     ("size", "changes"), [(2, {"stride": (2, 2)}), (3, {}), (1, {"padding": (1, 1)}), (1, {"groups": 2})]
 )
-def test_other_convolutions_that_emit_numbers_stay_convolutions(size, changes):
+def test_other_convolutions_that_emit_numbers_are_those_of_whole_numbers(size, changes):
     groups = changes.get("groups", 1)
     codes = TENSORS["fc.codes"][:, : 2 // groups].reshape(2, 2 // groups, 1, 1)
     stride, padding = changes.get("stride", (1, 1))[0], changes.get("padding", (0, 0))[0]
     output = (size + 2 * padding - 1) // stride + 1
-    assert "ConvInteger" in convolution(
-        LayerWriter(NETWORK, False), codes, [None, 2, output, output], output=None, **changes
-    )
+    writer = LayerWriter(NETWORK, False)
+    kinds = convolution(writer, codes, [None, 2, output, output], output=None, **changes)
+    assert kinds.count("Conv") == 1
+    assert not {"ConvInteger", "Split"} & set(kinds)
+    x = np.array([[6, 1], [0, 255]], np.uint8).repeat(size * size, 1).reshape(2, 2, size, size)
+    numbers = run(writer, x, UINT8, FLOAT)
+    bias = TENSORS["fc.bias"].to(torch.float32)
+    sums = F.conv2d(torch.from_numpy(x).float(), codes.float(), bias, stride, padding, 1, groups)
+    assert numbers.tolist() == (0.25 * sums).tolist()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("channels", [301, 4000])
+def test_sums_that_float32_does_not_hold_are_computed_in_parts(channels, bias):
+    generator = torch.Generator().manual_seed(0)
+    codes = torch.randint(100, 128, (2, channels, 3, 3), generator=generator).to(torch.int8)
+    tensors = TENSORS | {"fc.codes": codes, "fc.bias": torch.tensor([2**24 + 1, -3], dtype=torch.int32)}
+    writer = LayerWriter(Network(tensors=tensors, grid=NETWORK.grid), False)
+    changes = {"kind": "conv", "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "output": None, "bias": bias}
+    writer.layer(replace(LAYER, weight_shape=tuple(codes.shape), **changes), "x", "y", "fc", [None, 2, 1, 1])
+    kinds = [node.op_type for node in writer.nodes]
+    if channels == 4000:
+        assert "ConvInteger" in kinds
+        return
+    assert kinds.count("Conv") > 1
+    assert [layer_of(node.name) for node in writer.nodes if node.op_type == "Conv"] == ["fc"] * kinds.count("Conv")
+    x = torch.randint(200, 256, (3, channels, 3, 3), generator=generator)
+    sums = F.conv2d(x.double(), codes.double(), tensors["fc.bias"].double() if bias else None)
+    assert sums.max() > 2**25  # in float32 most of them are rounded before the last one is added
+    numbers = run(writer, x.numpy().astype(np.uint8), UINT8, FLOAT)
+    assert numbers.tolist() == (sums.float() * 0.25).tolist()
 
 
 @pytest.mark.parametrize("compact", [False, True])

@@ -162,7 +162,7 @@ def test_transformers_run_their_layers_in_integers(name, form, tmp_path):
     model, example = transformer(name)
     case = exported(model, example)
     found = case.verify(case.write(tmp_path / "network.onnx", form))
-    assert len(found.integer_layers) == len(case.compressor.topology.layers)
+    assert len(found.exact_layers) == len(case.compressor.topology.layers)
     assert any(not tensor.exact for tensor in found.runtime_tensors), "softmax and normalization stay float"
     assert max(tensor.relative_error for tensor in found.runtime_tensors) < 1e-5
 
@@ -188,7 +188,7 @@ def test_small_networks_with_one_difficulty_each(name, tmp_path):
     make, example = OWN[name]
     case = exported(make(), example, spec=bb.Spec(bits=(2, 4, 8), per_channel_weights=True), seed=1)
     found = case.verify(case.write(tmp_path / "network.onnx", "compact"))
-    assert len(found.integer_layers) == len(found.kernels)
+    assert len(found.exact_layers) == len(found.kernels)
 
 
 @settings(max_examples=3, deadline=None, derandomize=True, phases=[Phase.generate])
@@ -197,7 +197,7 @@ def test_random_networks_under_random_plans(tmp_path_factory, network, plan):
     path = tmp_path_factory.mktemp("random") / "network.onnx"
     case = exported(Random(network), IMAGES, seed=plan, count=8)
     found = case.verify(case.write(path))
-    assert len(found.integer_layers) == len(found.kernels)
+    assert len(found.exact_layers) == len(found.kernels)
 
 
 @settings(max_examples=2, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
@@ -216,7 +216,7 @@ def test_weights_that_are_multiplied_in_any_way(tmp_path_factory, kinds, plan, p
     assert case.small.macs < topology.macs, "channels are removed"
     found = case.verify(case.write(path))
     runs_in_integers = [layer.name for layer in topology.layers if layer.kind != "conv_transpose"]
-    assert set(runs_in_integers) <= set(found.integer_layers)
+    assert set(runs_in_integers) <= set(found.exact_layers)
 
 
 class FloatOperations(nn.Module):
@@ -283,7 +283,7 @@ def test_equal_grids_need_no_second_quantizer(moved, tmp_path):
     assert any(target.startswith("dequantizers") for target in targets) is moved
     bb.export_onnx(small, inputs[:1], tmp_path / "network.onnx")
     found = bb.verify(compressor, small, tmp_path / "network.onnx", inputs)
-    assert found.integer_layers == ("main", "cheap", "head")
+    assert found.exact_layers == ("main", "cheap", "head")
 
 
 class Padded(nn.Module):
@@ -351,7 +351,7 @@ def test_asymmetric_ranges_are_deployed_and_proven(activation, bits, form, tmp_p
     found = case.verify(case.write(tmp_path / "network.onnx", form))
     assert found.failure is None
     if max(bits) <= 8:
-        assert len(found.integer_layers) == len(found.kernels) == 5
+        assert len(found.exact_layers) == len(found.kernels) == 5
         # What emits codes of an asymmetric range is one integer kernel.
         kernels = {kernel.layer: kernel.operation for kernel in found.kernels}
         assert kernels["expand"] == kernels["project"] == "QLinearConv"
@@ -379,7 +379,7 @@ def test_openvino_runs_networks_in_integers_within_a_step(name, tmp_path):
         found = case.verify(path, runtime)
         rounded = [tensor for tensor in found.runtime_tensors if tensor.steps is not None and tensor.steps.on_grid]
         assert sum(tensor.differing for tensor in rounded) <= 1e-3 * sum(tensor.values for tensor in rounded)
-    assert found.integer_layers == layers
+    assert found.exact_layers == layers
 
 
 @pytest.mark.check

@@ -8,13 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bayesbits.deploy.exact_sums import EXACT_IN_FLOAT32, largest_sum
 from bayesbits.deploy.modules.quantizers import describe_output, emit, output_scale
 from bayesbits.functional.dynamic import LEVELS, dynamic_codes, dynamic_ends, dynamic_grid
 from bayesbits.nn.grouping import along_groups
 from bayesbits.records.integer_network import IntegerLayer, IntegerNetwork
 from bayesbits.records.topology import output_axis
-
-EXACT_IN_FLOAT32 = 2**24
 
 _CONVOLUTIONS: dict[tuple[str, int], Any] = {
     ("conv", 1): F.conv1d,
@@ -141,22 +140,6 @@ def make_layer(network: IntegerNetwork, layer: IntegerLayer) -> nn.Module:
     if layer.arithmetic == "float":
         return FloatLayer(network, layer)
     return (DynamicLayer if layer.dynamic else ExactLayer)(network, layer)
-
-
-def largest_sum(network: IntegerNetwork, layer: IntegerLayer) -> int:
-    """An upper bound of the magnitude of every partial sum that a layer accumulates."""
-    assert layer.input is not None
-    grid = network.grid(layer.input)
-    codes, bias = network.codes(layer.name).to(torch.int64).abs(), network.bias(layer.name)
-    axis = output_axis(layer.kind, layer.groups)
-    rows = codes.movedim(axis, 0).flatten(1).sum(1) * max(-grid.low, grid.high)
-    if bias is None or network.adds_bias_to_numbers(layer):
-        return int(rows.max()) if rows.numel() else 0
-    if rows.shape == bias.shape:
-        rows = rows + bias.to(torch.int64).abs()
-    else:
-        rows = rows.sum() + bias.to(torch.int64).abs().max()
-    return int(rows.max()) if rows.numel() else 0
 
 
 def _numbers(network: IntegerNetwork, layer: IntegerLayer) -> Tensor:

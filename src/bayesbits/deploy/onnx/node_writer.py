@@ -50,6 +50,12 @@ class NodeWriter:
         self.nodes.append(helper.make_node(operation, list(inputs), [output], name=name, **attributes))
         return output
 
+    def split(self, x: str, sizes: str, output: str, count: int) -> list[str]:
+        """Parts of a tensor along its channels, of these sizes."""
+        parts = [f"{output}{place}" for place in range(count)]
+        self.nodes.append(helper.make_node("Split", [x, sizes], parts, name=auxiliary_node(output), axis=1))
+        return parts
+
     def constant(self, name: str, value: Array | np.generic) -> str:
         """Add a constant, or find the one of this name."""
         if name not in self.constants:

@@ -36,7 +36,9 @@ INTEGER_KERNELS = frozenset(
 _INSTRUCTIONS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "amx_int8", "asimddp", "i8mm")
 _KERNEL_TIME = "_kernel_time"
 _ERRORS_ONLY, _FATAL_ONLY = 3, 4
-_MARKS = re.compile(r"(@\d+)?(_token_\d+)?$")
+WHOLE_NUMBERS = "whole numbers in float, exact"
+"""Ends the reason of a kernel that is no integer one and yet adds up nothing but integers."""
+_MARKS = re.compile(r"(@\d+)?(#\d+)?(_token_\d+)?(/sum\d*_nchwc)?$")
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,11 @@ class Kernel:
     integer: bool
     reason: str | None
     """Why it does not run in integers; None where it does."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether it adds up nothing but integers, in an integer kernel or as whole numbers in float."""
+        return self.integer or (self.reason or "").endswith(WHOLE_NUMBERS)
 
 
 class Session:
@@ -221,7 +228,9 @@ def _kernel(layer: IntegerLayer | IntegerProduct, operations: set[str]) -> Kerne
     if layer.arithmetic == "float":
         reason = layer.reason
     elif not isinstance(layer, IntegerProduct) and layer.kind == "conv_transpose":
-        reason = f"{NAME} has no integer kernel for transposed convolutions; whole numbers in float, exact"
+        reason = f"{NAME} has no integer kernel for transposed convolutions; {WHOLE_NUMBERS}"
+    elif not isinstance(layer, IntegerProduct) and layer.kind == "conv" and layer.output is None:
+        reason = f"{NAME}'s ConvInteger takes many times as long; {WHOLE_NUMBERS}"
     else:
         reason = f"{NAME} did not fuse it"
     return Kernel(layer.name, operation, False, reason)

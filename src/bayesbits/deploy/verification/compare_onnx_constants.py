@@ -36,7 +36,8 @@ _FILE = ArrayComparison("in the ONNX file", "in the deployed network")
 _UINT8_BOUNDS = (0, 255)
 _PADDED = ("weight", "weight.step", "weight.zero_point", "bias", "bias.step", "bias.zero_point")
 _MERGED = ("weight.apart", "weight.own", "weight.whole")
-_SHAPES = frozenset(("features", "rows", "shape", "end", *(f"{what}.channels" for what in _PADDED), *_MERGED))
+_PARTS = ("parts", "bias.shape")
+_SHAPES = frozenset(("features", "rows", "shape", "end", *(f"{what}.channels" for what in _PADDED), *_MERGED, *_PARTS))
 """The constants of a layer that hold sizes and places: a mistake in them shows when the file runs."""
 _SHARED = frozenset(("first axis", "channel axis", "one", "no weight"))
 """The constants of all layers: axes, the step of channels of zeros, and the weight between merged groups."""
@@ -149,6 +150,7 @@ def _check_constants_read(model: ModelProto, network: IntegerNetwork) -> None:
     producers = {name: node for node in model.graph.node for name in node.output}
     tensors = read_tensor_map(model)
     values = {tensor.value for tensor in tensors}
+    in_float = {layer_of(node.name) for node in model.graph.node if node.op_type == "Conv"}
     layers = {layer.name: layer for layer in network.layers}
     products = {product.name: product for product in network.products}
     grids = {grid.name: grid for grid in network.structure.grids}
@@ -158,7 +160,7 @@ def _check_constants_read(model: ModelProto, network: IntegerNetwork) -> None:
             layer = layers[tensor.of]
             read = set(_read_by_layer(tensor.value, layer, producers, values - {tensor.value}))
             read -= {f"{layer.name}.{what}" for what in _SHAPES} | _SHARED
-            _check_same_constants(tensor, read, _constants_of_layer(layer, network))
+            _check_same_constants(tensor, read, _constants_of_layer(layer, network, in_float=layer.name in in_float))
         elif tensor.kind in ("Table", "Matrix") and tensor.of in tables:
             expected = {f"{tensor.of}.{what}" for what in table_constants(tables[tensor.of], network)}
             _check_same_constants(tensor, set(read_by_table(tensor.value, producers)), expected)
@@ -238,7 +240,8 @@ def _read_by_quantizer(value: str, producers: Mapping[str, NodeProto]) -> Iterat
         node = None if node.op_type in {"QuantizeLinear", "Div"} | ON_CODES else producers.get(node.input[0])
 
 
-def _constants_of_layer(layer: IntegerLayer, network: IntegerNetwork) -> set[str]:
+def _constants_of_layer(layer: IntegerLayer, network: IntegerNetwork, *, in_float: bool) -> set[str]:
+    """The constants that a layer reads; `in_float`: a convolution is written as one of numbers in float."""
     parts = {"weight"} | ({"bias"} if layer.bias else set())
     if layer.arithmetic == "float" or layer.dynamic:
         if f"{layer.name}.codes" in network.tensors:
@@ -256,6 +259,9 @@ def _constants_of_layer(layer: IntegerLayer, network: IntegerNetwork) -> set[str
     elif network.adds_bias_to_numbers(layer):
         parts.add("weight.step")
         grids |= {f"{inputs.name}.{what}" for what in ("step", "zero_point")}
+    elif outputs is None and in_float:
+        parts.add("scale")
+        grids |= {f"{inputs.name}.zero_point.float"} if inputs.zero_point else set()
     elif outputs is None:
         parts.add("scale")
         grids.add(f"{inputs.name}.zero_point")

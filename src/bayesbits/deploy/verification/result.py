@@ -246,6 +246,11 @@ class Verification(Record):
         return tuple(kernel.layer for kernel in self.kernels if kernel.integer)
 
     @property
+    def exact_layers(self) -> tuple[str, ...]:
+        """The layers that add up nothing but integers: those, and the ones of whole numbers in float."""
+        return tuple(kernel.layer for kernel in self.kernels if kernel.exact)
+
+    @property
     def outputs(self) -> tuple[RuntimeTensor, ...]:
         """The tensors that are outputs of the file."""
         return tuple(tensor for tensor in self.runtime_tensors if tensor.output is not None)
