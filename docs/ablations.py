@@ -21,15 +21,14 @@ def ablation_rows(folder: Path = EXPERIMENTS, path: Path = ABLATIONS) -> list[di
     for label, name, network in planned(path):
         search = found.get(name)
         first = whole.setdefault(network, search)
+        start = None if search is None else search.float_accuracy
         rows.append(
             {
                 "what is changed": label,
                 "accuracy": "not run" if search is None else accuracy_text(search.accuracy),
                 "points": "" if search is None or search is first else difference(search, first),
                 "bit operations": "" if search is None else cost_text(search.cost),
-                "float": ""
-                if search is None or search.float_accuracy is None
-                else accuracy_text(search.float_accuracy),
+                "float": "" if start is None else accuracy_text(start),
                 "seeds": "" if search is None else seeds_text(search.seeds),
                 "search": f"`{name}`",
             }

@@ -7,6 +7,7 @@ from bayesbits.records.topology import output_axis
 
 EXACT_IN_FLOAT32 = 2**24
 MOST_PARTS = 8
+"""A layer that needs more is left to the runtime's kernel for sums of any size; so many were not timed."""
 
 
 def largest_sum(network: IntegerNetwork, layer: IntegerLayer) -> int:

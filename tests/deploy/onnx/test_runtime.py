@@ -49,6 +49,8 @@ def test_the_layer_of_a_node():
     assert [layer_of(name) for name in ("a.b", "a.b@2", "a.b_token_12", "a.b@3_token_4", "a.b#2", "a.b#2@3")] == [
         "a.b", "a.b", "a.b", "a.b", "a.b#2", "a.b#2",
     ]  # fmt: skip
+    parts = ("a.b/part1", "a.b/sum_nchwc", "a.b@2/part3/sum3_nchwc", "a.b/sum")
+    assert [layer_of(name) for name in parts] == ["a.b", "a.b", "a.b", "a.b/sum"]
 
 
 def test_the_kernel_of_every_layer(monkeypatch):

@@ -228,7 +228,7 @@ class LayerWriter(NodeWriter):
             sums = []
             for place, (codes, part) in enumerate(zip(inputs, weights, strict=True)):
                 operands = [self.to_float_codes(self._input(layer), codes, f"{codes}/number"), part]
-                own = f"{name}#{place}" if place else name
+                own = f"{name}/part{place}" if place else name
                 total = self.add("Conv", operands, f"{name}/sum{place}", name=own, **window(layer))
                 sums.append(self.add("Cast", [total], f"{total}/integer", to=TensorProto.INT32))
             if bias is not None:

@@ -2,7 +2,7 @@
 
 Its integer kernels multiply the matrices of one group after the other, and with a few channels in a group a matrix
 fills little of a register. Neighboring groups are merged up to 32 input channels, which takes a quarter of the time for
-groups of 4 (ResNeXt, RegNet) and is the fastest number for filters of 1 to 7 by 7. A depthwise convolution has a kernel
+groups of 4 (ResNeXt) and is the fastest number for filters of 1 to 7 by 7. A depthwise convolution has a kernel
 of its own, and stays. Products with weights of zero are zero, so that all sums are the same integers.
 """
 
