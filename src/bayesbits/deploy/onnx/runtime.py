@@ -173,9 +173,9 @@ def check_loads(content: bytes) -> None:
 def kernels(model: ModelProto, network: IntegerNetwork) -> tuple[Kernel, ...]:
     """The kernel that every layer of a model became in the runtime, and every product of two activations.
 
-    The runtime keeps the name of the node that it fuses others into, and may append a mark to it. Calls of a layer after
-    the first have a number there, and so have parts of one after the first. Where the calls of a layer became different
-    kernels, one that is no integer kernel is reported.
+    The runtime keeps the name of the node that it fuses others into, and may append a mark to it. Calls of a layer
+    after the first have a number there, and so have parts of one after the first. Where the calls of a layer became
+    different kernels, one that is no integer kernel is reported.
     """
     operations: dict[str, set[str]] = {}
     for node in _optimized(model).graph.node:
