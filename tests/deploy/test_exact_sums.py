@@ -41,7 +41,7 @@ def test_a_convolution_whose_sums_float32_holds_is_one_part():
     codes = torch.full((1, most, 1), 127, dtype=torch.int8)
     none, large = torch.zeros(1, dtype=torch.int32), torch.full((1,), 255 * 127, dtype=torch.int32)
     assert convolution(codes, none) == [most]
-    assert len(convolution(codes, large)) == 2  # the bias alone is too much
+    assert len(convolution(codes, large)) == 2  # with the bias it is too much
 
 
 def test_parts_are_as_few_as_possible_and_hold_every_input_channel():

@@ -36,7 +36,7 @@ def test_neighboring_groups_are_merged_up_to_32_channels(channels, groups, outpu
 
 
 class Grouped(nn.Module):
-    """Groups of 4 to 4, of 2 to 3, and of two with one channel more, in front of a head."""
+    """Groups of 4 channels to 4, and of 2 to 3."""
 
     def __init__(self) -> None:
         super().__init__()

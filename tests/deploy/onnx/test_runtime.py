@@ -71,6 +71,18 @@ def test_the_kernel_of_every_layer(monkeypatch):
     assert found[4] == Kernel("gone", "not found", False, "onnxruntime did not fuse it")
 
 
+@pytest.mark.parametrize(
+    ("output", "operation", "exact"), [(None, "Conv", True), ("y", "Conv", False), (None, "X", False)]
+)
+def test_whole_numbers_in_float_are_exact_and_no_integer_kernel(output, operation, exact, monkeypatch):
+    graph = SimpleNamespace(node=[SimpleNamespace(op_type=operation, name="a")])
+    monkeypatch.setattr(runtime, "_optimized", lambda model: SimpleNamespace(graph=graph))
+    entry = layer("a", "conv")
+    entry.output = output
+    (kernel,) = kernels(PRODUCT, SimpleNamespace(parts=(entry,)))
+    assert (kernel.integer, kernel.exact) == (False, exact)
+
+
 def test_the_optimized_graph_is_the_runtimes():
     network = SimpleNamespace(parts=(layer("head"),))
     (kernel,) = kernels(PRODUCT, network)

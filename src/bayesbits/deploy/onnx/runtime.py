@@ -227,9 +227,11 @@ def _kernel(layer: IntegerLayer | IntegerProduct, operations: set[str]) -> Kerne
     operation = others[0] if others else "not found"
     if layer.arithmetic == "float":
         reason = layer.reason
-    elif not isinstance(layer, IntegerProduct) and layer.kind == "conv_transpose":
+    elif isinstance(layer, IntegerProduct):
+        reason = f"{NAME} did not fuse it"
+    elif layer.kind == "conv_transpose":
         reason = f"{NAME} has no integer kernel for transposed convolutions; {WHOLE_NUMBERS}"
-    elif not isinstance(layer, IntegerProduct) and layer.kind == "conv" and layer.output is None:
+    elif layer.kind == "conv" and layer.output is None and operation == "Conv":
         reason = f"{NAME}'s ConvInteger takes many times as long; {WHOLE_NUMBERS}"
     else:
         reason = f"{NAME} did not fuse it"

@@ -19,6 +19,7 @@ from onnx import ModelProto
 from torch import Tensor
 from torch.nn import functional
 
+from bayesbits.deploy.exact_sums import EXACT_IN_FLOAT32
 from bayesbits.deploy.network import DeployedNetwork
 from bayesbits.deploy.onnx.runtime import NAME, Session
 from bayesbits.deploy.onnx.tensor_names import MappedTensor, read_tensor_map
@@ -43,8 +44,6 @@ from bayesbits.deploy.verification.result import Predictions, RuntimeTensor, Ver
 
 Array = NDArray[Any]
 
-EXACT_SUM = 2**24
-"""Integers below are exact in float32."""
 LARGEST_CODE = 255
 LONGEST_ROW = 2**12
 """Matrix products, softmax and normalization over features sum rows, which are no longer than this."""
@@ -347,7 +346,7 @@ def _is_exact(subgraph: Subgraph, in_file: Mapping[str, Array], count: int) -> b
     if not subgraph.sums_over_positions:
         return subgraph.exact
     outputs = max(1, in_file[subgraph.value].size // max(1, count))
-    return subgraph.exact and _terms(subgraph, in_file, count) // outputs < EXACT_SUM // LARGEST_CODE
+    return subgraph.exact and _terms(subgraph, in_file, count) // outputs < EXACT_IN_FLOAT32 // LARGEST_CODE
 
 
 def _as_in_file(tensor: MappedTensor, value: Tensor) -> Array:
