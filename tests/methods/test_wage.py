@@ -36,6 +36,16 @@ def test_errors_of_activations_are_quantized_on_their_way_back():
     assert quantized_error(torch.tensor([4.0])).item() == pytest.approx(4 * (1 - 2.0**-7))  # clipped below c
 
 
+def test_an_activation_beyond_the_grid_has_no_gradient():
+    """The scale is 1, and 2 bits end at -0.5 and 0.5. With a gradient there a network on MNIST learns nothing."""
+    made, x = WageQuantizer(weight=False, bits=(2,)), torch.tensor([-0.6, -0.4, 0.1, 0.4, 0.6], requires_grad=True)
+    made.set_range(1.0, signed=True)
+    y = made(x)
+    assert y.tolist() == [-0.5, -0.5, 0.0, 0.5, 0.5]
+    y.backward(torch.tensor([3.0, 2.0, -3.0, 1.0, 3.0]))
+    assert x.grad.tolist() == [0.0, 2.0, -3.0, 1.0, 0.0]
+
+
 def test_activations_have_the_signed_grid_behind_a_relu_too():
     made = WageQuantizer(weight=False, bits=(4,))
     made.set_range(1.0, signed=False)

@@ -7,13 +7,13 @@ S. Wu et al., Training and Inference with Integers in Deep Neural Networks, ICLR
     weights:      w_q = c Q(w / c, k_W) with a constant c, a power of two
     activations:  a_q = c Q(a / c, k_A)
     errors:       e_q = c Q(e / c, k_E) with c = Shift(max|e|), on their way back through a_q
-    d Q / d x = 1 everywhere
+    d Q / d x = 1 for weights, and for activations 1 between the ends of the grid and 0 beyond them
 
-What is left out: the gradients G and the updates of stored integer weights, which replace the optimizer; here weights
-are trained in float by the recipe's optimizer. Where it differs: c is Shift of the calibrated range of each tensor,
-where the paper takes it from the initialization of the weights, and activations have none, as its networks have no
-batch norm; errors keep their magnitude c, which the paper drops because its update normalizes it again. Activations
-have the signed grid also behind a ReLU, as in the paper.
+What is left out: the gradients G and the updates of stored integer weights, which replace the optimizer and keep
+weights between -1 and 1; here weights are trained in float by the recipe's optimizer. Where it differs: c is Shift of
+the calibrated range of each tensor, where the paper takes it from the initialization of the weights, and activations
+have none, as its networks have no batch norm; errors keep their magnitude c, which the paper drops because its update
+normalizes it again. Activations have the signed grid also behind a ReLU, as in the paper.
 """
 
 import math
@@ -42,6 +42,8 @@ class WageQuantizer(MethodQuantizer):
         scale = self.scale.to(x.dtype)
         if not self.of_weight:
             x = _QuantizedError.apply(x)  # type: ignore[no-untyped-call]
+            end = scale * (1 - 2.0 ** (1 - self.present_bits))
+            x = x.clamp(-end, end)
         return x + (scale * on_grid(x.detach() / scale, self.present_bits) - x).detach()
 
     @property
