@@ -1,7 +1,7 @@
 """The tables of evidence among the results: searches as means over seeds, beside published points and targets."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,12 +9,17 @@ from typing import Any
 from bayesbits.report.paper_points import OTHERS, PAPER, POINTS
 from bayesbits.sweeps.estimate import Estimate
 from docs.ablations import planned
-from docs.pareto import method_means
+from docs.pareto import MethodKey, mean_of, method_runs
 from docs.searches import EXPERIMENTS, Search, accuracy_text, cost_text, searches, seeds_text
 from docs.targets import targets, verdicts
 
 BUDGETS = ("6.25% bops", "4% bops", "2.5% bops", "1.5% bops", "half of the 8/8 size", "a third of the 8/8 size")
 COLUMNS = ("search", "seeds", "epochs", "float", "accuracy", "bit operations", "ONNX file", "seconds")
+OUR_METHOD = "Bayesian Bits"
+METHOD_COLUMNS = (
+    "method", "setting", "seeds", "epochs", "accuracy", "bit operations", "with 8-bit ends", "ours at no more cost",
+    "seconds an epoch", "device", "deployed",
+)  # fmt: skip
 TITLES = {
     "mnist-lenet5": "LeNet-5 on MNIST",
     "cifar10-vgg7": "VGG-7 on CIFAR-10",
@@ -89,39 +94,61 @@ def onnx_accuracy(search: Search, folder: Path = EXPERIMENTS) -> str:
     return accuracy_text(Estimate.of(found)) + tested
 
 
-def published(base: str) -> list[Row]:
+def published(base: str, columns: Sequence[str] = COLUMNS) -> list[Row]:
     """The points of the paper and of later work for a network, in the same columns."""
     rows = []
     for kind in (PAPER, OTHERS):
         for point in POINTS.get(base, {}).get(kind, ()):
             accuracy, cost = ("" if one is None else f" ± {one:.2f}" for one in point.errors or (None, None))
-            row = dict.fromkeys(COLUMNS, "")
-            row |= {"search": f"{point.method} ({kind})", "accuracy": f"{point.accuracy:.2f}{accuracy}%"}
+            row = dict.fromkeys(columns, "")
+            row |= {columns[0]: f"{point.method} ({kind})", "accuracy": f"{point.accuracy:.2f}{accuracy}%"}
             rows.append(row | {"bit operations": f"{point.relative_bops:.2f}{cost}%"})
     return rows
 
 
-def methods(folder: Path = EXPERIMENTS) -> list[tuple[str, list[Row], str]]:
-    """For every table of methods the recipe, its rows as means over seeds, and its command."""
+def methods(folder: Path = EXPERIMENTS) -> list[Table]:
+    """A table for every recipe that other methods were trained in, as means over seeds, beside published points."""
     found = []
     for path in sorted(folder.glob("methods-*.json")):
-        content = json.loads(path.read_text())
-        deployed = {(row["row"], row["setting"]): row["deployed"] for row in content["rows"] if "error" not in row}
-        rows = [
-            {
-                "method": name,
-                "setting": setting,
-                "seeds": seeds_text(len(accuracy.values)),
-                "epochs": epochs,
-                "accuracy": accuracy_text(accuracy),
-                "bit operations": cost_text(cost),
-                "deployed": deployed[name, setting] if deployed[name, setting][0].isdigit() else "no",
-            }
-            for (name, setting, epochs), accuracy, cost in method_means(content["rows"])
-        ]
-        rows.sort(key=lambda row: (row["setting"], row["method"]))
-        found.append((path.stem.removeprefix("methods-"), rows, content["command"]))
+        runs, recipe = method_runs(path), path.stem.removeprefix("methods-")
+        rows = [_method_row(key, runs) for key in sorted(runs, key=lambda key: (key[1], key[0]))]
+        commands = {run["command"]: None for own in runs.values() for run in own}
+        found.append(Table(f"Recipe {recipe}", [*rows, *published(recipe, METHOD_COLUMNS)], [], list(commands)))
     return found
+
+
+def _method_row(key: MethodKey, runs: Mapping[MethodKey, Sequence[Row]]) -> Row:
+    name, setting, epochs = key
+    first = runs[key][0]
+    narrow_ends = first["relative_bops_8_bit_ends"]
+    return {
+        "method": name,
+        "setting": setting,
+        "seeds": seeds_text(len(runs[key])),
+        "epochs": epochs,
+        "accuracy": accuracy_text(mean_of(runs[key], "accuracy")),
+        "bit operations": cost_text(mean_of(runs[key], "relative_bops")),
+        "with 8-bit ends": "" if narrow_ends is None else f"{narrow_ends:.3f}%",
+        "ours at no more cost": "" if name.startswith(OUR_METHOD) else _ours_within(key, runs),
+        "seconds an epoch": first["seconds_an_epoch"] or "",
+        "device": first["device"],
+        "deployed": first["deployed"] if first["deployed"][0].isdigit() else "no",
+    }
+
+
+def _ours_within(key: MethodKey, runs: Mapping[MethodKey, Sequence[Row]]) -> str:
+    """The best of ours with the same setting and epochs that costs no more."""
+    limit = mean_of(runs[key], "relative_bops").mean
+    own = [
+        (mean_of(found, "accuracy"), mean_of(found, "relative_bops"))
+        for (name, *same), found in runs.items()
+        if name.startswith(OUR_METHOD) and same == list(key[1:])
+    ]
+    within = [(accuracy, cost) for accuracy, cost in own if cost.mean <= limit]
+    if not within:
+        return "-" if own else "not run"
+    accuracy, cost = max(within, key=lambda point: point[0].mean)
+    return f"{accuracy_text(accuracy)} at {cost_text(cost)}"
 
 
 def budget_searches(folder: Path = EXPERIMENTS) -> list[Row]:

@@ -27,6 +27,8 @@ ORDER = (OURS, SHORTER, REPEATED, SHORTER_REPEATED, PUBLISHED, OTHER, PLAIN, TRI
 TICKS = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8, 12)
 MOST = 10.0
 """Costs above this, as those of float, are no compression; they are left out."""
+MethodKey = tuple[str, str, int]
+"""The name, the setting and the epochs of a method that was trained here."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,8 @@ def _methods(path: Path) -> tuple[list[Point], list[Sequence[tuple[float, float]
     if not path.exists():
         return [], []
     found: dict[str, list[Point]] = {}
-    for (name, setting, epochs), accuracy, cost in method_means(json.loads(path.read_text())["rows"]):
+    for (name, setting, epochs), runs in method_runs(path).items():
+        accuracy, cost = mean_of(runs, "accuracy"), mean_of(runs, "relative_bops")
         ours = name.startswith("Bayesian Bits")
         style = {"plain": (PLAIN, PLAIN_OURS), "tricks": (TRICKS, TRICKS_OURS)}[setting][ours]
         short = name.replace("Bayesian Bits ", "").replace("Learned step and width", "learned width")
@@ -133,16 +136,18 @@ def _methods(path: Path) -> tuple[list[Point], list[Sequence[tuple[float, float]
     return points, pairs
 
 
-def method_means(rows: Sequence[Mapping[str, Any]]) -> list[tuple[tuple[str, str, int], Estimate, Estimate]]:
-    """Name, setting and epochs of every method with accuracy and cost over its seeds; failures are left out."""
-    groups: dict[tuple[str, str, int], list[Mapping[str, Any]]] = {}
-    for row in rows:
+def method_runs(path: Path) -> dict[MethodKey, list[Mapping[str, Any]]]:
+    """The runs of a file of methods by name, setting and epochs, which differ by their seeds; failures are left out."""
+    groups: dict[MethodKey, list[Mapping[str, Any]]] = {}
+    for row in json.loads(path.read_text())["rows"]:
         if "error" not in row:
             groups.setdefault((row["row"], row["setting"], row["epochs"]), []).append(row)
-    return [
-        (key, Estimate.of(one["accuracy"] for one in own), Estimate.of(one["relative_bops"] for one in own))
-        for key, own in groups.items()
-    ]
+    return groups
+
+
+def mean_of(runs: Sequence[Mapping[str, Any]], field: str) -> Estimate:
+    """The mean of a number over runs."""
+    return Estimate.of(run[field] for run in runs)
 
 
 def caption(plot: Plot, below: Sequence[Point]) -> str:

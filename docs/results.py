@@ -5,7 +5,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,12 @@ def tables() -> dict[str, str]:
     """Every table and figure, by the name that the page calls it."""
     return {
         "targets": markdown(target_rows()),
-        "searches": "\n\n".join(experiment_tables()),
+        "searches": sections(evidence.experiments()),
         "pareto_mnist": pareto_figure(EXPERIMENTS_SHOWN[0]),
         "pareto_cifar10": pareto_figure(EXPERIMENTS_SHOWN[1]),
         "choices": with_commands(evidence.choices()),
         "budget_searches": markdown(evidence.budget_searches()),
-        "methods": "\n\n".join(method_tables()),
+        "methods": sections(evidence.methods()),
         "ablations": markdown(ablation_rows()),
         "layers": figure_of("layers", figures.layers),
         "gates": figure_of("history", figures.gates),
@@ -71,17 +71,9 @@ def tables() -> dict[str, str]:
     }
 
 
-def experiment_tables() -> list[str]:
-    """A heading, a table and the commands of every network and data set."""
-    return [f"### {table.title}\n\n{with_commands(table)}" for table in evidence.experiments()]
-
-
-def method_tables() -> list[str]:
-    """A heading, a table and the command of every recipe that other methods were trained in."""
-    return [
-        f"### Recipe {recipe}\n\n{markdown(rows)}\n\nCommand: `{command}`"
-        for recipe, rows, command in evidence.methods()
-    ]
+def sections(tables: Sequence[evidence.Table]) -> str:
+    """Tables with their headings and commands."""
+    return "\n\n".join(f"### {table.title}\n\n{with_commands(table)}" for table in tables)
 
 
 def with_commands(table: evidence.Table) -> str:

@@ -272,13 +272,13 @@ class Results:
         )
 
     def add(self, result: dict[str, Any]) -> None:
-        """Add a row, and write the file; a row of the same run is replaced."""
+        """Add a row with the command of this process, and write the file; a row of the same run is replaced."""
+        result = result | {"command": f"python -m experiments.methods {as_typed(sys.argv[1:])}"}
         key = (*self._key(result), result.get("epochs"))
         kept = [one for one in self.rows if (*self._key(one), one.get("epochs")) != key]
         self.rows = [one for one in kept if not (self._key(one) == key[:3] and "error" in one)] + [result]
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        content = {"command": f"python -m experiments.methods {as_typed(sys.argv[1:])}", "rows": self.rows}
-        write_atomically(self.path, (json.dumps(content, indent=1) + "\n").encode())
+        write_atomically(self.path, (json.dumps({"rows": self.rows}, indent=1) + "\n").encode())
 
     @staticmethod
     def _key(one: dict[str, Any]) -> tuple[str, str, int]:
