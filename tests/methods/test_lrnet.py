@@ -38,6 +38,20 @@ def test_a_binary_weight():
     assert made.eval()(torch.zeros(2)).tolist() == [1.0, -1.0]
 
 
+def test_probabilities_of_binary_weights_are_driven_to_certainty():
+    """lambda p (1 - p) has the derivative lambda (1 - 2 p) p (1 - p) in the logit; ternary weights have no term."""
+    model = nn.Sequential(nn.Linear(2, 1, bias=False))
+    compressor = bb.attach(model, torch.zeros(1, 2), bb.Spec(method="lrnet_binary"))
+    made = compressor.attachment.quantizers["0.weight"]
+    made.sign_logits.data = torch.logit(torch.tensor([[0.9, 0.3]]))
+    term = compressor.method_loss(torch.tensor(1.0))
+    assert term.item() == pytest.approx(1e-6 * (0.09 + 0.21), rel=1e-5)
+    term.backward()
+    expected = [1e-6 * -0.8 * 0.09, 1e-6 * 0.4 * 0.21]  # descent moves 0.9 up, and 0.3 down
+    assert made.sign_logits.grad.tolist()[0] == pytest.approx(expected, rel=1e-4)
+    assert quantizer([0.2], [0.75]).regularizer() is None
+
+
 def test_evaluation_takes_the_likeliest_value():
     made = quantizer([0.5, 0.3, 0.4, 0.1], [0.6, 0.9, 0.2, 0.5], scale=2.0).eval()
     # 0.5 against 0.3; 0.3 against 0.63; 0.4 against 0.48; 0.1 against 0.45

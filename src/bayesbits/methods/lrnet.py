@@ -9,12 +9,15 @@ S(b) alone. By the central limit theorem the output of a layer is nearly normal:
     binary:   E[w] = 2 S(b) - 1,                Var[w] = 1 - E[w]^2
     start, from a trained weight over its deviation, w~:  P(w = 0) = 0.95 - 0.9 |w~|,
            P(w = 1 | not 0) = (1 + w~ / (1 - P(w = 0))) / 2, all of them kept between 0.05 and 0.95
+    binary:   the loss has lambda sum_j p_j (1 - p_j) with p = P(w = 1), the density of a Beta distribution, which
+           drives probabilities to 0 and 1: only then is the network of the likeliest weights the one that was trained
 
 Where it differs: weights are multiplied by a constant, the scale of `methods.twn` for the weight that they start from,
 as not every layer here has a batch norm behind it; at test time every weight is its likeliest value, where the paper
 also draws several networks and takes the best; and a product that a module's own code computes is trained by the means
-alone. Binary weights count and are stored with 2 bits, as plans have no width of 1. Activations stay in float, as in
-the paper, which keeps the first and the last layer in float too (`Spec.edge_bits=32`).
+alone. The decay of ternary logits is left out, as its weight is no more than 1e-11 in the authors' code. Binary weights
+count and are stored with 2 bits, as plans have no width of 1. Activations stay in float, as in the paper, which keeps
+the first and the last layer in float too (`Spec.edge_bits=32`).
 """
 
 from typing import ClassVar
@@ -27,6 +30,8 @@ from bayesbits.methods.quantizer import MethodQuantizer
 from bayesbits.methods.twn import scale_and_signs
 
 LEAST, MOST = 0.05, 0.95
+CERTAINTY = 1e-6
+"""lambda, as in the authors' code."""
 
 
 class LrnetQuantizer(MethodQuantizer):
@@ -105,6 +110,10 @@ class BinaryLrnetQuantizer(LrnetQuantizer):
     """Binary weights: -1 or 1, times the scale."""
 
     ternary = False
+
+    def regularizer(self) -> Tensor:
+        positive = torch.sigmoid(self.sign_logits)
+        return CERTAINTY * (positive * (1 - positive)).sum()
 
 
 PAPER = "Shayer et al., Learning Discrete Weights Using the Local Reparameterization Trick, ICLR 2018"
