@@ -13,7 +13,9 @@ What is left out: the gradients G and the updates of stored integer weights, whi
 weights between -1 and 1; here weights are trained in float by the recipe's optimizer. Where it differs: c is Shift of
 the calibrated range of each tensor, where the paper takes it from the initialization of the weights, and activations
 have none, as its networks have no batch norm; errors keep their magnitude c, which the paper drops because its update
-normalizes it again. Activations have the signed grid also behind a ReLU, as in the paper.
+normalizes it again, and that of the network's output, which has no quantizer, is not rounded; the loss is that of the
+recipe, where the paper takes a sum of squares on small images, as grids and constants bound the outputs. Activations
+have the signed grid also behind a ReLU, as in the paper.
 """
 
 import math
