@@ -4,11 +4,11 @@
     python -m experiments.methods cifar10-vgg7 --data FOLDER --setting both --epochs 100 --device cuda --jobs 3
     python -m experiments.methods mnist-lenet5 --data FOLDER --setting both --epochs 60 --rows "LSQ 4/4,DQ mu=0.1"
 
-A row is a method with its widths, or with its weight of the penalty. Settings: `plain`, the recipe as it is, and
-`tricks`, the same from trained float weights and with distillation of one half from them; `both` runs all rows in both,
-so that what the tricks give is not counted as a method's. The float weights are trained as in our own recipe, that with
-`-distilled` behind its name. Every run has a folder of its own under `--runs`: one that
-was interrupted goes on, one that has ended is not repeated. The file of results, by default
+A row is a method with its widths, with its weight of the penalty, or ours with the cost of LSQ as its budget. Settings:
+`plain`, the recipe as it is, and `tricks`, the same from trained float weights and with distillation of one half from
+them; `both` runs all rows in both, so that what the tricks give is not counted as a method's. The float weights are
+trained as in our own recipe, that with `-distilled` behind its name. Every run has a folder of its own under `--runs`:
+one that was interrupted goes on, one that has ended is not repeated. The file of results, by default
 experiments/results/methods-RECIPE.json, is written after every run, and the table is printed at the end; `--show`
 prints it without running anything.
 The accuracy is that on the test set, looked at once for each row, and decides nothing. With `--jobs` several runs share
@@ -30,6 +30,9 @@ from typing import Any
 import bayesbits as bb
 from bayesbits.methods import METHODS
 from bayesbits.recipes import FloatConfig, Recipe, load, names, run
+from bayesbits.recipes.data import open_data
+from bayesbits.recipes.factories import build_model
+from bayesbits.recipes.process import current_process
 from bayesbits.recipes.run import restore, trained_network
 from bayesbits.recipes.run_folder import FLOAT, METRICS
 from bayesbits.training.metrics import read_metrics
@@ -42,6 +45,7 @@ SETTINGS = ("plain", "tricks")
 FLOAT_SPEC = ("spec.prune=false", "spec.input_bits=32", "spec.residual_bits=none", 'spec.rules={"*"={bits=32}}')
 FLOAT_ROW = "FP32"
 DISTILLATION = 0.5
+OURS = "bayesian_bits"
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ class Row:
 
     name: str
     overrides: tuple[str, ...]
+    cost_of: tuple[str, ...] = ()
+    """What a row of fixed widths changes; its cost is the budget of this one."""
 
 
 def fixed(method: str, weights: int, activations: int, edge_bits: int | None = None) -> Row:
@@ -67,6 +73,11 @@ def learned(method: str, mu: float) -> Row:
     return Row(f"{METHODS[method].title} mu={mu:g}", (f"spec.method={method}", f"search.mu={mu:g}"))
 
 
+def at_cost_of(row: Row) -> Row:
+    """Ours with the cost of a row of fixed widths as its budget."""
+    return Row(f"{METHODS[OURS].title} at the cost of {row.name}", (f"spec.method={OURS}",), row.overrides)
+
+
 def rows() -> list[Row]:
     """All rows, ours last."""
     found = [Row(FLOAT_ROW, FLOAT_SPEC)]
@@ -78,7 +89,7 @@ def rows() -> list[Row]:
     for method, mus in LEARNED.items():
         if method in METHODS:
             found += [learned(method, mu) for mu in mus]
-    return found
+    return found + [at_cost_of(fixed("lsq", *pair)) for pair in FIXED["lsq"] if pair[0] < 8]
 
 
 FIXED = {
@@ -98,7 +109,7 @@ LEARNED = {
     "fracbits": [0.01, 0.1, 1.0],
     "learned_width": [0.01, 0.1, 1.0],
     "reinforce": [0.01],
-    "bayesian_bits": [0.01, 0.1],
+    OURS: [0.01, 0.1],
 }
 
 
@@ -148,7 +159,8 @@ def common(options: argparse.Namespace, seed: int) -> list[str]:
 def recipe_of(options: argparse.Namespace, row: Row, setting: str, seed: int) -> Recipe:
     """The recipe of a run."""
     epochs = [f"search.epochs={options.epochs}"] if options.epochs else []
-    recipe = load(options.recipe, [*common(options, seed), *epochs, *row.overrides])
+    budget = _cost_under(options, row.cost_of, seed) if row.cost_of else None
+    recipe = load(options.recipe, [*common(options, seed), *epochs, *row.overrides], budget=budget)
     if setting == "plain":
         return recipe
     checkpoint = float_folder(options, seed) / FLOAT
@@ -158,6 +170,14 @@ def recipe_of(options: argparse.Namespace, row: Row, setting: str, seed: int) ->
         model=replace(recipe.model, checkpoint=str(checkpoint.absolute())),
         search=replace(recipe.search, distillation=DISTILLATION),
     )
+
+
+def _cost_under(options: argparse.Namespace, overrides: Sequence[str], seed: int) -> str:
+    """The cost of the network under a spec of fixed widths, as a budget."""
+    recipe = load(options.recipe, [*common(options, seed), *overrides])
+    loaders = open_data(recipe.data, current_process("cpu"), seed, labeled=False)
+    model, _ = build_model(recipe.model.name, recipe.model.options, loaders.classes)
+    return f"{bb.attach(model, loaders.example, recipe.spec).cost().relative_bops!r}% bops"
 
 
 def float_folder(options: argparse.Namespace, seed: int) -> Path:

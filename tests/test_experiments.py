@@ -214,6 +214,17 @@ def test_the_rows_of_all_methods_are_valid_recipes(tmp_path):
     assert widths[FLOAT_ROW].rules["*"].bits == 32
 
 
+@pytest.mark.parametrize("widths", ["4/4", "2/2"])
+def test_ours_gets_the_cost_of_fixed_widths_as_its_budget(widths):
+    options = parse_methods(["digits-lenet5"])
+    (ours,), (lsq,) = chosen(f"Bayesian Bits at the cost of LSQ {widths}"), chosen(f"LSQ {widths}")
+    own, other = (recipe_of(options, row, "plain", 0) for row in (ours, lsq))
+    assert (own.spec.method, other.search.budget) == ("bayesian_bits", None)
+    network, _ = build_model("lenet5", {}, 10)
+    compressor = bb.attach(network, torch.zeros(1, 1, 28, 28), other.spec)
+    assert own.search.budget.relative_bops == compressor.cost().relative_bops
+
+
 def test_rows_are_chosen_by_name_or_method():
     assert [row.name for row in chosen("LSQ 4/4, qt")] == ["LSQ 4/4", "QT 8/8"]
     assert {row.overrides[0] for row in chosen("lsq")} == {"spec.method=lsq"}
