@@ -199,6 +199,18 @@ def test_a_latency_table_is_read_and_found_again_beside_a_recipe(tmp_path):
         recipes.load(tmp_path / "recipe.toml")
 
 
+def test_another_method_brings_its_own_optimizer_in_the_place_of_the_recipes(tmp_path):
+    """mnist-lenet5 has the paper's `ranges`, with which the gradient scale of LSQ would have no effect."""
+    assert recipes.load("mnist-lenet5").search.ranges.lr == 1e-3
+    for method in ("lsq", "tqt", "lrnet", "lrnet_binary"):
+        assert recipes.load("mnist-lenet5", [f"spec.method={method}"]).search.ranges is None
+    assert recipes.load("mnist-lenet5", ["spec.method=pact"]).search.ranges.lr == 1e-3  # it has none of its own
+    said = recipes.load("mnist-lenet5", ["search.ranges={lr=0.5}", "spec.method=lsq"])
+    assert said.search.ranges.lr == 0.5
+    (tmp_path / "recipe.toml").write_text(recipes.to_toml(said))
+    assert recipes.load(tmp_path / "recipe.toml", ["spec.method=lsq"]) == said  # the recipe's own method
+
+
 def test_a_budget_takes_the_place_of_mu_and_of_the_rates_of_gates(tmp_path):
     recipe = recipes.load("digits-lenet5", budget="0.5% bops, 500 kB")
     assert recipe.search.budget == bb.Budget(relative_bops=0.5, weight_bytes=500_000)

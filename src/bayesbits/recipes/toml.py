@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bayesbits.compression.spec import BACKENDS, Rule, Spec
+from bayesbits.methods import METHODS
 from bayesbits.recipes.recipe import DataConfig, FloatConfig, ModelConfig, Recipe, TaskConfig
 from bayesbits.recipes.toml_text import table_text
 from bayesbits.training import FinetuneConfig, OptimizerConfig, SearchConfig
@@ -88,7 +89,8 @@ def load(
         recipe: The name of a recipe of the package, or the path of a TOML file. None is allowed where both `model` and
             `data` are given.
         overrides: Lines of TOML that replace settings, such as "search.mu=0.1", or tables such as
-            {"search": {"mu": 0.1}}. They are applied last.
+            {"search": {"mu": 0.1}}. They are applied last. A `spec.method` that brings an optimizer for its ranges,
+            such as "lsq", takes the place of the recipe's `ranges`, unless these are given here, too.
         model: A function "package.module:function" that replaces the recipe's `[model]`.
         data: A function "package.module:function" that replaces the recipe's `[data]`.
         task: The name of a task that replaces the recipe's `[task]`.
@@ -132,12 +134,29 @@ def load(
     elif recipe is not None and "latency_table" in table.get("search", {}):
         beside = Path(recipe).parent / TABLE_FILE
         _merge(table, {"search": {"latency_table": str(beside.absolute())}} if beside.is_file() else {})
-    _merge(table, options_from(overrides))
+    changes = options_from(overrides)
+    _leave_ranges_to_the_method(table, changes)
+    _merge(table, changes)
     _check_keys(table, source)
     try:
         return _recipe(table, name)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
+
+
+def _leave_ranges_to_the_method(table: Table, changes: Mapping[str, Any]) -> None:
+    """Where another method is chosen that brings an optimizer for its ranges, drop that of the recipe's own method."""
+    method = _method_in(changes)
+    if method is None or method == _method_in(table) or method not in METHODS or not METHODS[method].ranges:
+        return
+    for part in ("search", "finetune"):
+        if isinstance(table.get(part), dict):
+            table[part].pop("ranges", None)
+
+
+def _method_in(table: Mapping[str, Any]) -> Any:
+    spec = table.get("spec")
+    return spec.get("method") if isinstance(spec, Mapping) else None
 
 
 def options_from(overrides: Iterable[Override]) -> dict[str, Any]:
