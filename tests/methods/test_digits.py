@@ -81,4 +81,4 @@ def test_training_ends_within_three_points_of_float(name):
     found, cost = accuracy(model), compressor.cost(plan).relative_bops
     print(f"{name}: {found:.2f}% of {reached:.2f}% at {cost:.3f}%")
     assert found > reached - 3
-    assert cost < 7 or name in EDGES  # also what learns widths has gone below its start
+    assert cost < (5 if METHODS[name].learns_widths else 7) or name in EDGES  # 8/8, where widths start, costs 6.25%

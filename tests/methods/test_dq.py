@@ -39,6 +39,13 @@ def test_forward_of_an_activation():
     assert y.tolist() == pytest.approx([0.0, 0.5, 1.0, 1.5])
     y.sum().backward()
     assert x.grad.tolist() == [0.0, 1.0, 1.0, 0.0]
+    assert made.log2_step.grad.item() == pytest.approx((0.4 + 0.2) * 0.5 * math.log(2), rel=1e-4)
+    assert made.log2_range.grad.item() == pytest.approx(1.5 * math.log(2), rel=1e-4)
+
+
+def test_a_range_that_is_no_whole_number_of_steps_ends_on_the_grid():
+    """d = 0.5 and q_max = 1.7: what is beyond is 1.5, and 1.6 is inside and rounds to it."""
+    assert quantizer(True, 0.5, 1.7)(torch.tensor([9.0, -9.0, 1.6])).tolist() == pytest.approx([1.5, -1.5, 1.5])
 
 
 @pytest.mark.parametrize(
@@ -53,10 +60,13 @@ def test_the_width_follows_from_range_and_step(weight, ratio, bits, restricted):
     assert quantizer(weight, 0.25, 0.25 * ratio, RestrictedDqQuantizer).effective_bits() == restricted
 
 
-def test_widths_start_at_8_bits_and_never_fall_below_2():
+def test_widths_start_at_8_bits_and_stay_between_2_and_the_widest():
     made = DqQuantizer(weight=True, bits=(2, 4, 8))
     made.set_range(3.0, signed=True)
     assert made.effective_bits() == 8
+    with torch.no_grad():
+        made.log2_step.sub_(0.01)
+    assert (made.effective_bits(), made.expected_bits().item()) == (8, 8)  # the widest; not 9
     with torch.no_grad():
         made.log2_step.fill_(20.0)
     assert made.effective_bits() == 2

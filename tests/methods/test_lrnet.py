@@ -15,7 +15,7 @@ def quantizer(zero, positive, scale=1.0):
     made = LrnetQuantizer(weight=True, bits=(2,))
     made.zero_logits.data = torch.logit(torch.tensor(zero))
     made.sign_logits.data = torch.logit(torch.tensor(positive))
-    made.scale.fill_(scale)
+    made.log_scale.data.fill_(math.log(scale))
     return made
 
 
@@ -28,6 +28,12 @@ def test_mean_variance_and_gradients_by_hand():
     # dE/da = -S'(a) (2 S(b) - 1), dE/db = (1 - S(a)) 2 S'(b)
     assert made.zero_logits.grad.item() == pytest.approx(-0.2 * 0.8 * 0.5, rel=1e-5)
     assert made.sign_logits.grad.item() == pytest.approx(0.8 * 2 * 0.75 * 0.25, rel=1e-5)
+    made = quantizer([0.2], [0.75], scale=3.0)
+    made.variance().sum().backward()
+    # dV/da = -S'(a) (1 - 2 * 0.8 * 0.5^2) and dV/db = -2 * 0.8^2 * 0.5 * 2 S'(b), both times 9; dV/d log scale = 2 V
+    assert made.zero_logits.grad.item() == pytest.approx(9 * -0.16 * 0.6, rel=1e-4)
+    assert made.sign_logits.grad.item() == pytest.approx(9 * -0.64 * 2 * 0.1875, rel=1e-4)
+    assert made.log_scale.grad.item() == pytest.approx(2 * 9 * 0.64, rel=1e-4)
 
 
 def test_a_binary_weight():
@@ -62,11 +68,15 @@ def test_the_start_from_a_trained_weight():
     made = LrnetQuantizer(weight=True, bits=(2,))
     weight = torch.tensor([0.5, -1.0, 0.1, 2.0, -1.6])
     made.start(weight)
-    normal = (weight / weight.std()).tolist()
-    zero = [min(max(0.95 - 0.9 * abs(w), 0.05), 0.95) for w in normal]
-    positive = [min(max(0.5 * (1 + w / (1 - p)), 0.05), 0.95) for w, p in zip(normal, zero, strict=True)]
+    # The deviation is sqrt(7.82 / 4) = 1.39821: 0.3576, -0.7152, 0.07152, 1.4304, -1.1443.
+    zero, positive = [0.62816, 0.30632, 0.88563, 0.05, 0.05], [0.95, 0.05, 0.81267, 0.95, 0.05]
     assert torch.sigmoid(made.zero_logits).tolist() == pytest.approx(zero, rel=1e-4)
     assert torch.sigmoid(made.sign_logits).tolist() == pytest.approx(positive, rel=1e-4)
+    assert made.scale.item() == pytest.approx((1 + 2 + 1.6) / 3)  # of those above 0.7 times the mean of 1.04
+    binary = BinaryLrnetQuantizer(weight=True, bits=(2,))
+    binary.start(weight)
+    assert torch.sigmoid(binary.sign_logits).tolist() == pytest.approx([0.6788, 0.1424, 0.53576, 0.95, 0.05], rel=1e-4)
+    assert binary.scale.item() == pytest.approx(1.04)
 
 
 def test_a_layer_draws_its_outputs_with_the_mean_and_variance_of_random_weights():
@@ -78,14 +88,30 @@ def test_a_layer_draws_its_outputs_with_the_mean_and_variance_of_random_weights(
     made = compressor.attachment.quantizers["0.weight"]
     made.zero_logits.data = torch.logit(torch.tensor([[0.2, 0.5, 0.4]]))
     made.sign_logits.data = torch.logit(torch.tensor([[0.75, 0.5, 0.9]]))
-    made.scale.fill_(1.0)
+    made.log_scale.data.fill_(0.0)
     x = torch.tensor([1.0, 2.0, -1.0]).expand(20000, 3)
     drawn = model.train()(x)
     mean = 0.4 * 1 + 0.0 * 2 - 0.48
     variance = 0.64 + 0.5 * 4 + (0.6 - 0.48**2)
     assert drawn.mean().item() == pytest.approx(mean, abs=4 * math.sqrt(variance / 20000))
     assert drawn.var().item() == pytest.approx(variance, rel=0.05)  # without the local trick all rows would be equal
+    drawn.square().mean().backward()  # E[y^2] = m^2 + v
+    # The second weight has E[w] = 0, and dv/da = -S'(a) x^2 = -1: without a gradient of the variance it would be 0.
+    assert made.zero_logits.grad[0, 1].item() == pytest.approx(-1.0, rel=0.05)
+    assert made.log_scale.grad.item() == pytest.approx(2 * (mean**2 + variance), rel=0.05)
     assert model.eval()(x).unique().numel() == 1
+
+
+def test_every_output_is_drawn_by_itself():
+    """Channels and positions of a convolution on constant images: noise that they share would correlate them."""
+    torch.manual_seed(0)
+    compressor = bb.attach(
+        nn.Sequential(nn.Conv2d(1, 2, 1, bias=False)), torch.zeros(1, 1, 1, 2), bb.Spec(method="lrnet", input_bits=32)
+    )
+    compressor.calibrate([torch.ones(1, 1, 1, 2)])
+    drawn = compressor.model.train()(torch.ones(4000, 1, 1, 2)).flatten(1).T  # 2 channels at 2 positions
+    correlations = torch.corrcoef(drawn) - torch.eye(4)
+    assert correlations.abs().max().item() < 4 / 4000**0.5
 
 
 def test_probabilities_learn_and_the_weights_they_started_from_do_not():

@@ -10,7 +10,7 @@ from torch import nn
 
 import bayesbits as bb
 from bayesbits.methods import METHODS, MethodQuantizer
-from bayesbits.methods.quantizer import ceil_through, round_through, scale_gradient
+from bayesbits.methods.quantizer import bounded, ceil_through, round_through, scale_gradient
 from bayesbits.training.optimizers import make_optimizers
 from bayesbits.training.step import TrainingStep
 from tests.methods.quantizers import ACTIVATION, EVERY, IMAGES, LABELS, WEIGHT, make, network, values
@@ -85,6 +85,31 @@ def test_gradients_reach_all_that_learns(name, weight):
         assert x.grad is not None
         assert bool(torch.isfinite(x.grad).all())
         assert bool((x.grad != 0).any())
+
+
+LEARNED = [(name, weight) for name, weight in EVERY if getattr(make(name, weight), "learns_width", False)]
+
+
+@pytest.mark.parametrize(("name", "weight"), LEARNED)
+def test_a_learned_width_comes_back_from_its_bounds(name, weight):
+    """Up as far as it goes, down, and up again: a clamp alone would keep it at the first bound for good."""
+    quantizer = make(name, weight)
+    optimizer = torch.optim.Adam(quantizer.width_parameters(), 0.2)
+    for direction, end in ((-1, 8), (1, 2), (-1, 8)):
+        for _ in range(60):
+            optimizer.zero_grad()
+            (direction * quantizer.expected_bits()).backward()
+            optimizer.step()
+        assert quantizer.effective_bits() == end
+
+
+def test_bounds_let_gradients_lead_inside_and_none_outside():
+    x, low, high = (torch.tensor(values, requires_grad=True) for values in ([1.0, 1.0, 3.0, 9.0, 9.0], 2.0, 8.0))
+    y = bounded(x, low, high)
+    assert y.tolist() == [2.0, 2.0, 3.0, 8.0, 8.0]
+    y.backward(torch.tensor([5.0, -6.0, 7.0, 1.0, -2.0]))  # descent moves against them
+    assert x.grad.tolist() == [0.0, -6.0, 7.0, 1.0, 0.0]
+    assert (low.grad.item(), high.grad.item()) == (5.0 - 6.0, 1.0 - 2.0)
 
 
 @every_quantizer

@@ -28,5 +28,12 @@ def test_the_threshold_is_not_half_of_the_scale():
     assert torch.round(0.75 / scale) == 0.0
 
 
+def test_a_weight_has_one_threshold_and_one_scale():
+    """mean|w| = 1.15, so Delta = 0.805: by rows it would be 0.21 and 1.4, and 0.5 would stay."""
+    scale, signs = scale_and_signs(torch.tensor([[0.5, -0.1], [3.0, 1.0]]))
+    assert signs.tolist() == [[0.0, 0.0], [1.0, 1.0]]
+    assert scale.item() == pytest.approx(2.0)
+
+
 def test_a_weight_of_zeros_stays_usable():
     assert not TwnQuantizer(weight=True, bits=(2,))(torch.zeros(4)).any()

@@ -46,6 +46,21 @@ def test_an_activation_beyond_the_grid_has_no_gradient():
     assert x.grad.tolist() == [0.0, 2.0, -3.0, 1.0, 0.0]
 
 
+def test_scales_are_the_nearest_powers_of_two():
+    """log2 0.4 = -1.32 and log2 2.5 = 1.32: neither rounding down nor rounding up gives 0.5 and 2."""
+    made = WageQuantizer(weight=True, bits=(2,))
+    made.set_range(0.4, signed=True)
+    assert made.scale.item() == 0.5
+    assert quantized_error(torch.tensor([2.5])).item() == pytest.approx(2 * (1 - 2.0**-7))
+
+
+def test_the_largest_error_is_that_of_activations_on_the_grid():
+    made, x = WageQuantizer(weight=False, bits=(2,)), torch.tensor([0.9, 0.1], requires_grad=True)
+    made.set_range(1.0, signed=True)
+    made(x).backward(torch.tensor([64.0, 1.0]))
+    assert x.grad.tolist() == [0.0, 1 - 2.0**-7]  # with c = 64 it would be 1
+
+
 def test_activations_have_the_signed_grid_behind_a_relu_too():
     made = WageQuantizer(weight=False, bits=(4,))
     made.set_range(1.0, signed=False)

@@ -12,7 +12,8 @@ and the range q_max:
 Where it differs: the cost is that of the package, relative bit operations, as in the comparison of the Bayesian Bits
 paper, and not a limit on bytes; the parameters are log2 d and log2 q_max, so that a step of any optimizer is a relative
 one; d is no power of two; and q_max is rounded to a whole number of steps, so that it lies on the grid. Widths start at
-8 bits. A width that is fixed keeps q_max, and the step becomes that of the whole grid of the width.
+8 bits, and stay between 2 and the widest of `Spec.bits`. A width that is fixed keeps q_max, and the step becomes that
+of the whole grid of the width.
 
 DQ-restricted is the same with the widths rounded up to those of `Spec.bits`, the powers of two by default, which
 hardware has.
@@ -25,9 +26,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from bayesbits.functional.grid import MAX_BITS, MIN_BITS, code_bounds, step_size
+from bayesbits.functional.grid import MIN_BITS, code_bounds, step_size
 from bayesbits.methods.method import Method
-from bayesbits.methods.quantizer import MethodQuantizer, ceil_through, round_through
+from bayesbits.methods.quantizer import MethodQuantizer, bounded, ceil_through, round_through
 
 START_BITS = 8
 
@@ -60,11 +61,9 @@ class DqQuantizer(MethodQuantizer):
         return kept if self.signed else torch.where(x >= 0, kept, torch.zeros_like(x))
 
     def learned_step(self) -> Tensor:
-        """d, at most what the narrowest width has."""
-        return torch.exp2(torch.minimum(self.log2_step, self.log2_range - math.log2(code_bounds(*self._narrow())[1])))
-
-    def _narrow(self) -> tuple[int, bool]:
-        return MIN_BITS, self.signed
+        """d, between what the widest and what the narrowest width has."""
+        ends = (self.log2_range - math.log2(code_bounds(bits, self.signed)[1]) for bits in (self.bits[-1], MIN_BITS))
+        return torch.exp2(bounded(self.log2_step, *ends))
 
     def width(self) -> Tensor:
         """b before it is rounded up."""
@@ -74,7 +73,7 @@ class DqQuantizer(MethodQuantizer):
 
     def expected_bits(self) -> Tensor:
         """The width that the penalty charges for."""
-        return ceil_through(self.width()).clamp(MIN_BITS, MAX_BITS)
+        return ceil_through(self.width()).clamp(MIN_BITS, self.bits[-1])
 
     def effective_bits(self) -> int:
         if self.fixed_bits is not None:

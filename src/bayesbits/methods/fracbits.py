@@ -8,7 +8,8 @@ L. Yang and Q. Jin, FracBits: Mixed Precision Quantization via Fractional Bit-Wi
 
 Where it differs: the quantizers in the mixture round to the grid of a learned range, as those of Bayesian Bits at a
 fixed width, where the paper takes DoReFa and PACT; the penalty is on relative bit operations, without a target; and
-widths start at 8 bits. A width stays between 2 and the widest of `Spec.bits`.
+widths start at 8 bits. A width stays between 2 and the widest of `Spec.bits`. Rounding is at the end of the search,
+and what it changes is trained only by fine-tuning behind it.
 """
 
 import math
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from bayesbits.functional.grid import EDGE, MIN_BITS
 from bayesbits.methods.method import Method
-from bayesbits.methods.quantizer import MethodQuantizer
+from bayesbits.methods.quantizer import MethodQuantizer, bounded
 
 START_BITS = 8
 
@@ -45,7 +46,7 @@ class FracBitsQuantizer(MethodQuantizer):
         return (1 - part) * narrower + part * wider
 
     def expected_bits(self) -> Tensor:
-        return self.width.clamp(MIN_BITS, self.bits[-1])
+        return bounded(self.width, *(torch.full_like(self.width, end) for end in (MIN_BITS, self.bits[-1])))
 
     def effective_bits(self) -> int:
         return int(self.expected_bits().round().item()) if self.fixed_bits is None else self.fixed_bits

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from bayesbits.functional.grid import MIN_BITS
 from bayesbits.methods.method import Method
-from bayesbits.methods.quantizer import MethodQuantizer, round_through
+from bayesbits.methods.quantizer import MethodQuantizer, bounded, round_through
 
 START_BITS = 8
 
@@ -47,7 +47,8 @@ class LearnedWidthQuantizer(MethodQuantizer):
         return torch.exp2(bits - int(self.signed)) - 1
 
     def expected_bits(self) -> Tensor:
-        return round_through(self.width.clamp(MIN_BITS, self.bits[-1]))
+        ends = (torch.full_like(self.width, end) for end in (MIN_BITS, self.bits[-1]))
+        return round_through(bounded(self.width, *ends))
 
     def effective_bits(self) -> int:
         return int(self.expected_bits().item()) if self.fixed_bits is None else self.fixed_bits

@@ -12,14 +12,16 @@ S(b) alone. By the central limit theorem the output of a layer is nearly normal:
     binary:   the loss has lambda sum_j p_j (1 - p_j) with p = P(w = 1), the density of a Beta distribution, which
            drives probabilities to 0 and 1: only then is the network of the likeliest weights the one that was trained
 
-Where it differs: weights are multiplied by a constant, the scale of `methods.twn` for the weight that they start from,
-as not every layer here has a batch norm behind it; at test time every weight is its likeliest value, where the paper
-also draws several networks and takes the best; and a product that a module's own code computes is trained by the means
-alone. The decay of ternary logits is left out, as its weight is no more than 1e-11 in the authors' code. Binary weights
-count and are stored with 2 bits, as plans have no width of 1. Activations stay in float, as in the paper, which keeps
-the first and the last layer in float too (`Spec.edge_bits=32`).
+Where it differs: weights are multiplied by a learned scale, which starts as that of `methods.twn` for the weight that
+they start from, as not every layer here has a batch norm behind it; at test time every weight is its likeliest value,
+where the paper also draws several networks and takes the best; and a product that a module's own code computes is
+trained by the means alone. The decay of ternary logits is left out, as its weight is no more than 1e-11 in the authors'
+code. Binary weights count and are stored with 2 bits, as plans have no width of 1. Activations stay in float, as in the
+paper. Its networks start from trained weights, and their last layer is in float; here it is like all others, or, with
+`Spec.edge_bits=32`, in float with the first one.
 """
 
+import math
 from typing import ClassVar
 
 import torch
@@ -41,10 +43,8 @@ class LrnetQuantizer(MethodQuantizer):
     needs_sample = True
     ternary: ClassVar[bool] = True
 
-    scale: Tensor
-
     def make_parameters(self) -> None:
-        self.register_buffer("scale", torch.tensor(1.0))
+        self.log_scale = nn.Parameter(torch.tensor(0.0))
         self.zero_logits = nn.Parameter(torch.zeros(1)) if self.ternary else None
         self.sign_logits = nn.Parameter(torch.zeros(1))
 
@@ -52,6 +52,11 @@ class LrnetQuantizer(MethodQuantizer):
         values = ((self.mean() if self.training else self.likeliest()) * self.scale).to(x.dtype)
         # The weight gives its strides, and gets a gradient of zero: parallel training waits for one of every parameter.
         return 0.0 * x + values
+
+    @property
+    def scale(self) -> Tensor:
+        """What the weights -1, 0 and 1 are multiplied by."""
+        return torch.exp(self.log_scale)
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """E[w] and E[w^2], without the scale."""
@@ -86,17 +91,18 @@ class LrnetQuantizer(MethodQuantizer):
         return self.scale * self.levels()
 
     def range_parameters(self) -> list[nn.Parameter]:
-        return [self.sign_logits] if self.zero_logits is None else [self.zero_logits, self.sign_logits]
+        logits = [self.sign_logits] if self.zero_logits is None else [self.zero_logits, self.sign_logits]
+        return [*logits, self.log_scale]
 
     def put_range(self, beta: float) -> None:
-        self.scale.fill_(beta / self.levels())
+        self.log_scale.fill_(math.log(beta / self.levels()))
 
     @torch.no_grad()
     def start(self, sample: Tensor) -> None:
         """Take the probabilities from a weight; the parameters get its shape."""
         weight = sample.float()
         scale = weight.abs().mean() if self.zero_logits is None else scale_and_signs(weight)[0]
-        self.scale.copy_(scale.clamp_min(1e-12))
+        self.log_scale.copy_(scale.clamp_min(1e-12).log())
         normal = weight / weight.std().clamp_min(1e-12)
         zero = torch.zeros_like(normal)
         if self.zero_logits is not None:

@@ -10,7 +10,7 @@ S. K. Esser et al., Learned Step Size Quantization, ICLR 2020. For x with the st
 N is the number of weights, or of features of one example. Here Q_N = Q_P for signed codes (see `methods.quantizer`),
 and the first and the last layer are quantized like all others unless `Spec.edge_bits` is 8, as in the original. The
 original trains everything by SGD: so does the step here, whose gradient scale Adam would undo, beside weights that have
-the recipe's optimizer.
+the recipe's optimizer, its schedule and its weight decay. The original starts from a trained network.
 """
 
 import torch

@@ -9,7 +9,7 @@ can be deployed with the sign of a batch norm's factor, and start at 0 where the
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -119,6 +119,30 @@ def round_through(x: Tensor) -> Tensor:
 def ceil_through(x: Tensor) -> Tensor:
     """x rounded up; the gradient passes straight through."""
     return x + (x.ceil() - x).detach()
+
+
+def bounded(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """x between two ends, with a gradient that can bring it back from beyond them, where that of a clamp is zero.
+
+    Beyond an end x gets those gradients whose descent leads inside, so that it neither stays there for good nor drifts
+    away; and the end itself gets all of them.
+    """
+    result: Tensor = _Bounded.apply(x, low, high)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Bounded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        ctx.save_for_backward(x < low, x > high)
+        return torch.minimum(torch.maximum(x, low), high)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        below, above = ctx.saved_tensors
+        (gradient,) = gradients
+        stopped = (below & (gradient > 0)) | (above & (gradient < 0))
+        return gradient.masked_fill(stopped, 0.0), gradient * below, gradient * above
 
 
 def scale_gradient(x: Tensor, factor: float) -> Tensor:
