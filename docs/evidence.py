@@ -18,7 +18,7 @@ COLUMNS = ("search", "seeds", "epochs", "float", "accuracy", "bit operations", "
 OUR_METHOD = "Bayesian Bits"
 METHOD_COLUMNS = (
     "method", "setting", "seeds", "epochs", "accuracy", "bit operations", "with 8-bit ends", "ours at no more cost",
-    "seconds an epoch", "device", "deployed",
+    "seconds an epoch", "device", "deployed", "changed since",
 )  # fmt: skip
 TITLES = {
     "mnist-lenet5": "LeNet-5 on MNIST",
@@ -133,6 +133,7 @@ def _method_row(key: MethodKey, runs: Mapping[MethodKey, Sequence[Row]]) -> Row:
         "seconds an epoch": first["seconds_an_epoch"] or "",
         "device": first["device"],
         "deployed": first["deployed"] if first["deployed"][0].isdigit() else "no",
+        "changed since": "; ".join(dict.fromkeys(run["outdated"] for run in runs[key] if "outdated" in run)),
     }
 
 

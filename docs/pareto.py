@@ -122,6 +122,8 @@ def _methods(path: Path) -> tuple[list[Point], list[Sequence[tuple[float, float]
         return [], []
     found: dict[str, list[Point]] = {}
     for (name, setting, epochs), runs in method_runs(path).items():
+        if any(is_outdated(run) for run in runs):
+            continue
         accuracy, cost = mean_of(runs, "accuracy"), mean_of(runs, "relative_bops")
         ours = name.startswith("Bayesian Bits")
         style = {"plain": (PLAIN, PLAIN_OURS), "tricks": (TRICKS, TRICKS_OURS)}[setting][ours]
@@ -137,12 +139,16 @@ def _methods(path: Path) -> tuple[list[Point], list[Sequence[tuple[float, float]
 
 
 def method_runs(path: Path) -> dict[MethodKey, list[Mapping[str, Any]]]:
-    """The runs of a file of methods by name, setting and epochs, which differ by their seeds; failures are left out."""
+    """The runs of a file of methods by name, setting and epochs, which differ by their seeds."""
     groups: dict[MethodKey, list[Mapping[str, Any]]] = {}
     for row in json.loads(path.read_text())["rows"]:
-        if "error" not in row:
-            groups.setdefault((row["row"], row["setting"], row["epochs"]), []).append(row)
+        groups.setdefault((row["row"], row["setting"], row["epochs"]), []).append(row)
     return groups
+
+
+def is_outdated(run: Mapping[str, Any]) -> bool:
+    """Whether the method was changed after a run; `experiments.methods` runs it again."""
+    return "outdated" in run
 
 
 def mean_of(runs: Sequence[Mapping[str, Any]], field: str) -> Estimate:
