@@ -43,6 +43,7 @@ _LEFT_OUT = ("seed", "name", "description", "source", "data.folder", "data.worke
 _OF_SPEED = ("compile", "cuda_graph", "channels_last", "checkpoint_seconds", "log_steps", "evaluate_epochs")
 _OPTIONAL = {"float": "epochs", "search.gates": "lr", "search.ranges": "lr", "finetune": "epochs"}
 _COST = ("search.mu", "search.budget", "search.latency_table")
+_DATA = " --set data.folder=FOLDER"  # the data are the same, wherever they are found
 ANY_BUDGET = "1% bops"
 """With a budget a recipe has other defaults; which one does not matter."""
 
@@ -177,6 +178,15 @@ def class_accuracies(folder: Path, device: str | None = None) -> dict[str, tuple
     return found
 
 
+def file_of(recipe: Recipe, results: Path = RESULTS) -> Path:
+    """The file of results of a run; raises where one of that name is of another run."""
+    path = results / f"{name_of(recipe)}-seed{recipe.seed}.json"
+    before = json.loads(path.read_text(encoding="utf-8")).get("command") if path.exists() else None
+    if before is not None and before.replace(_DATA, "") != command_of(recipe).replace(_DATA, ""):
+        raise SystemExit(f"{path} is of another run: `{before}`; this one is `{command_of(recipe)}`")
+    return path
+
+
 def keep(folder: Path, results: Path = RESULTS, *, classes: bool = False, device: str | None = None) -> list[Path]:
     """Write the files of all finished runs in a folder, or of the folder itself; prints and returns their paths."""
     runs = [folder] if (folder / RECIPE).is_file() else sorted(path.parent for path in folder.glob(f"*/{RECIPE}"))
@@ -190,10 +200,7 @@ def keep(folder: Path, results: Path = RESULTS, *, classes: bool = False, device
         recipe, content = load_recipe(run), kept(run)
         if classes and not content.get("class_accuracies"):
             content |= class_accuracies(run, device)
-        path = results / f"{name_of(recipe)}-seed{recipe.seed}.json"
-        before = json.loads(path.read_text(encoding="utf-8")).get("command") if path.exists() else None
-        if before is not None and before != content["command"]:
-            raise SystemExit(f"{path} is of another run: `{before}`; {run} is of `{content['command']}`")
+        path = file_of(recipe, results)
         write_atomically(path, text_of(content).encode())
         print(path, flush=True)
         written.append(path)

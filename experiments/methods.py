@@ -7,38 +7,38 @@
 A row is a method with its widths, with its weight of the penalty, or ours with the cost of LSQ as its budget. Settings:
 `plain`, the recipe as it is, and `tricks`, the same from trained float weights and with distillation of one half from
 them; `both` runs all rows in both, so that what the tricks give is not counted as a method's. The float weights are
-trained as in our own recipe, that with `-distilled` behind its name. Every run has a folder of its own under `--runs`:
-one that was interrupted goes on, one that has ended is not repeated. The file of results, by default
-experiments/results/methods-RECIPE.json, is written after every run, and the table is printed at the end; `--show`
-prints it without running anything.
+trained as in our own recipe, that with `-distilled` behind its name, once for each seed. Every run has a folder of its
+own under `--runs`: one that was interrupted goes on, and one that is in the file of results is not repeated. That file,
+by default experiments/results/methods-RECIPE.json, is written after every run, and the table is printed at the end;
+`--show` prints it without running anything.
 The accuracy is that on the test set, looked at once for each row, and decides nothing. With `--jobs` several runs share
 the device: their seconds are then longer than those of one that runs alone. `--list` shows the rows.
 """
 
 import argparse
 import json
-import re
+import shlex
 import sys
-import traceback
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import bayesbits as bb
 from bayesbits.methods import METHODS
-from bayesbits.recipes import FloatConfig, Recipe, load, names, run
+from bayesbits.recipes import Recipe, load, names
 from bayesbits.recipes.data import open_data
 from bayesbits.recipes.factories import build_model
 from bayesbits.recipes.process import current_process
-from bayesbits.recipes.run import restore, trained_network
-from bayesbits.recipes.run_folder import FLOAT, METRICS
+from bayesbits.recipes.run import restore
+from bayesbits.recipes.run_folder import METRICS
+from bayesbits.recipes.toml import to_table
 from bayesbits.training.metrics import read_metrics
 from bayesbits.utils.files import write_atomically
 from bayesbits.utils.tables import text_table
-from experiments.posttrain import as_typed
+from experiments.tasks import Task, run_tasks
 
 RESULTS = Path(__file__).parent / "results"
 SETTINGS = ("plain", "tricks")
@@ -113,27 +113,71 @@ LEARNED = {
 }
 
 
-def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recipe", help="such as digits-lenet5, cifar10-vgg7 or mnist-lenet5")
-    parser.add_argument("--data", help="the folder of the data set, data.folder of the recipe")
-    parser.add_argument("--setting", choices=(*SETTINGS, "both"), default="plain")
-    parser.add_argument("--rows", help="names of rows with commas between them; a method's name means all of its rows")
-    parser.add_argument("--epochs", type=int, help="epochs of the search; by default those of the recipe")
-    parser.add_argument("--float-epochs", type=int, help="epochs of the float start; by default those of the search")
-    parser.add_argument("--seeds", default="0", help="such as 0,1,2")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for all rows")
-    parser.add_argument("--device")
-    parser.add_argument("--jobs", type=int, default=1, help="how many runs share the device")
-    parser.add_argument("--runs", type=Path, default=Path("runs/methods"))
-    parser.add_argument("--results", type=Path)
-    parser.add_argument("--show", action="store_true", help="print the table of the results that there are")
-    parser.add_argument("--list", action="store_true", help="list the rows")
-    return parser.parse_args(arguments)
+@dataclass(frozen=True)
+class Comparison:
+    """What all rows of a table share."""
+
+    recipe: str
+    """The name of the recipe."""
+    data: str | None = None
+    """The folder of the data set."""
+    epochs: int | None = None
+    """The epochs of the search; by default those of the recipe."""
+    float_epochs: int | None = None
+    """The epochs of the float start; by default those of the search."""
+    overrides: tuple[str, ...] = ()
+    """What all rows change of the recipe."""
+
+    def recipe_of(self, row: Row, setting: str, seed: int) -> Recipe:
+        """The recipe of a run."""
+        common = (*([f"data.folder={self.data}"] if self.data else []), *self.overrides)
+        epochs = [f"search.epochs={self.epochs}"] if self.epochs else []
+        own = [f"seed={seed}", *common, *epochs, *row.overrides]
+        budget = _cost_under(self.recipe, (*common, *row.cost_of)) if row.cost_of else None
+        plain = load(self.recipe, own, budget=budget)
+        if setting == "plain":
+            return plain
+        tricks = {"float": self._float_start(plain), "search": {"distillation": DISTILLATION}}
+        return load(self.recipe, [*own, tricks], budget=budget)
+
+    def _float_start(self, plain: Recipe) -> dict[str, Any]:
+        """The table `[float]` of the recipe with which ours starts from a float network."""
+        ours, search = f"{self.recipe}-distilled", to_table(plain)["search"]
+        table = to_table(load(ours)).get("float") if ours in names() else to_table(plain).get("float")
+        as_in_search = {key: search[key] for key in ("precision", "channels_last", "compile", "cuda_graph")}
+        return {**(table or {}), **as_in_search, "epochs": self.float_epochs or search["epochs"]}
+
+    def command(self, setting: str, seed: int) -> str:
+        """The command that runs all rows of a setting and a seed."""
+        words = ["python", "-m", "experiments.methods", self.recipe, *(["--data", "FOLDER"] if self.data else [])]
+        words += ["--setting", setting, *(["--epochs", str(self.epochs)] if self.epochs else [])]
+        words += ["--float-epochs", str(self.float_epochs)] if self.float_epochs else []
+        words += [word for override in self.overrides for word in ("--set", override)]
+        return shlex.join([*words, "--seeds", str(seed)])
+
+    def tasks(self, rows: Sequence[Row], settings: Sequence[str], seeds: Sequence[int], path: Path) -> list[Task]:
+        """The runs of rows, each of which becomes a row of a file of results."""
+        return [self._task(row, setting, seed, Results(path)) for seed, setting, row in product(seeds, settings, rows)]
+
+    def _task(self, row: Row, setting: str, seed: int, results: "Results") -> Task:
+        recipe = self.recipe_of(row, setting, seed)
+        about = {"row": row.name, "setting": setting, "seed": seed, "command": self.command(setting, seed)}
+        kept = results.has(row, setting, seed, recipe.search.epochs)
+        label = f"{self.recipe}: {row.name}, {setting}, {recipe.search.epochs} epochs, seed {seed}"
+        return Task(label, recipe, kept, measure=partial(measured, about), store=results.add)
+
+
+@cache
+def _cost_under(name: str, overrides: tuple[str, ...]) -> str:
+    """The cost of a recipe's network under a spec of fixed widths, as a budget."""
+    recipe = load(name, overrides)
+    loaders = open_data(recipe.data, current_process("cpu"), recipe.seed, labeled=False)
+    model, _ = build_model(recipe.model.name, recipe.model.options, loaders.classes)
+    return f"{bb.attach(model, loaders.example, recipe.spec).cost().relative_bops!r}% bops"
 
 
 def chosen(wanted: str | None) -> list[Row]:
-    """The rows that are asked for."""
+    """The rows that are asked for, by names or methods with commas between them."""
     every = rows()
     if wanted is None:
         return every
@@ -147,91 +191,30 @@ def chosen(wanted: str | None) -> list[Row]:
     return found
 
 
-def settings_of(options: argparse.Namespace) -> list[str]:
-    return list(SETTINGS) if options.setting == "both" else [options.setting]
+def settings_of(setting: str) -> tuple[str, ...]:
+    """The settings that a word means."""
+    return SETTINGS if setting == "both" else (setting,)
 
 
-def common(options: argparse.Namespace, seed: int) -> list[str]:
-    """What all runs change of the recipe."""
-    return [f"seed={seed}", *([f"data.folder={options.data}"] if options.data else []), *options.set]
-
-
-def recipe_of(options: argparse.Namespace, row: Row, setting: str, seed: int) -> Recipe:
-    """The recipe of a run."""
-    epochs = [f"search.epochs={options.epochs}"] if options.epochs else []
-    budget = _cost_under(options, row.cost_of, seed) if row.cost_of else None
-    recipe = load(options.recipe, [*common(options, seed), *epochs, *row.overrides], budget=budget)
-    if setting == "plain":
-        return recipe
-    checkpoint = float_folder(options, seed) / FLOAT
-    return replace(
-        recipe,
-        float_training=None,
-        model=replace(recipe.model, checkpoint=str(checkpoint.absolute())),
-        search=replace(recipe.search, distillation=DISTILLATION),
-    )
-
-
-def _cost_under(options: argparse.Namespace, overrides: Sequence[str], seed: int) -> str:
-    """The cost of the network under a spec of fixed widths, as a budget."""
-    recipe = load(options.recipe, [*common(options, seed), *overrides])
-    loaders = open_data(recipe.data, current_process("cpu"), seed, labeled=False)
-    model, _ = build_model(recipe.model.name, recipe.model.options, loaders.classes)
-    return f"{bb.attach(model, loaders.example, recipe.spec).cost().relative_bops!r}% bops"
-
-
-def float_folder(options: argparse.Namespace, seed: int) -> Path:
-    folder: Path = options.runs / options.recipe / f"float-seed{seed}"
-    return folder
-
-
-def float_start(options: argparse.Namespace, seed: int) -> None:
-    """Train the float network that all rows with tricks start from, once."""
-    folder = float_folder(options, seed)
-    if (folder / FLOAT).exists():
-        return
-    recipe = load(options.recipe, common(options, seed))
-    search, ours = recipe.search, f"{options.recipe}-distilled"
-    training = (load(ours, ()).float_training if ours in names() else None) or FloatConfig()
-    training = replace(
-        training, epochs=options.float_epochs or options.epochs or search.epochs, precision=search.precision, seed=seed,
-        channels_last=search.channels_last, compile=search.compile, cuda_graph=search.cuda_graph,
-    )  # fmt: skip
-    trained_network(replace(recipe, float_training=training), folder, device=options.device)
-
-
-def folder_of(options: argparse.Namespace, row: Row, setting: str, seed: int) -> Path:
-    name = re.sub(r"[^\w.]+", "-", row.name).strip("-")
-    epochs = f"-{options.epochs}epochs" if options.epochs else ""
-    folder: Path = options.runs / options.recipe / f"{name}-{setting}{epochs}-seed{seed}"
-    return folder
-
-
-def run_row(options: argparse.Namespace, row: Row, setting: str, seed: int) -> dict[str, Any]:
-    """One run from its data to its row; a failure is a row, too."""
-    folder = folder_of(options, row, setting, seed)
-    about = {"row": row.name, "setting": setting, "seed": seed}
-    try:
-        recipe = recipe_of(options, row, setting, seed)
-        result = run(recipe, folder, resume=True, device=options.device, progress=False)
-        finished = restore(folder, "cpu")
-        lines = [line for line in read_metrics(folder / METRICS) if line["phase"] == "search" and "seconds" in line]
-        return about | {
-            "method": result.method,
-            "epochs": result.epochs,
-            "accuracy": result.accuracy,
-            "float_accuracy": result.float_accuracy,
-            "relative_bops": result.relative_bops,
-            "relative_bops_8_bit_ends": _with_narrow_ends(finished.compressor, finished.plan),
-            "weight_bytes": result.weight_bytes,
-            "seconds_an_epoch": round(lines[-1]["seconds"] / result.epochs, 2) if lines else None,
-            "deployed": _deployed(finished.compressor),
-            "device": result.device,
-            "bits": dict(finished.plan.bits),
-        }
-    except Exception as error:  # the other rows go on
-        traceback.print_exc()
-        return about | {"error": f"{type(error).__name__}: {error}"}
+def measured(about: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The row of a finished run."""
+    finished = restore(folder, "cpu")
+    result = finished.result
+    lines = [line for line in read_metrics(folder / METRICS) if line["phase"] == "search" and "seconds" in line]
+    return {
+        **about,
+        "method": result.method,
+        "epochs": result.epochs,
+        "accuracy": result.accuracy,
+        "float_accuracy": result.float_accuracy,
+        "relative_bops": result.relative_bops,
+        "relative_bops_8_bit_ends": _with_narrow_ends(finished.compressor, finished.plan),
+        "weight_bytes": result.weight_bytes,
+        "seconds_an_epoch": round(lines[-1]["seconds"] / result.epochs, 2) if lines else None,
+        "deployed": _deployed(finished.compressor),
+        "device": result.device,
+        "bits": dict(finished.plan.bits),
+    }
 
 
 def _with_narrow_ends(compressor: bb.Compressor, plan: bb.Plan) -> float | None:
@@ -259,14 +242,11 @@ def _deployed(compressor: bb.Compressor) -> str:
     return f"{sum(layer.arithmetic == 'integer' for layer in layers)} of {len(layers)} layers in integers"
 
 
-def table(results: Sequence[dict[str, Any]]) -> str:
+def table(results: Sequence[Mapping[str, Any]]) -> str:
     """The results as a table."""
     head = ("method", "setting", "seed", "epochs", "accuracy", "rel. BOPs", "8-bit ends", "s/epoch", "deployed")
     cells = []
     for one in results:
-        if "error" in one:
-            cells.append((one["row"], one["setting"], str(one["seed"]), "", "", "", "", "", one["error"][:60]))
-            continue
         ends = one["relative_bops_8_bit_ends"]
         deployed = one["deployed"] if one["deployed"][0].isdigit() else one["deployed"].split(":")[1].strip()
         cells.append(
@@ -278,31 +258,60 @@ def table(results: Sequence[dict[str, Any]]) -> str:
 
 
 class Results:
-    """The file of results: a list of rows with the command that made them."""
+    """The file of results: a list of rows, each with the command that makes it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.exists() else []
 
-    def has(self, row: Row, setting: str, seed: int, epochs: int | None) -> bool:
-        """Whether a run is there, and did not fail."""
-        return any(
-            self._key(one) == (row.name, setting, seed) and "error" not in one and epochs in (None, one["epochs"])
-            for one in self.rows
-        )
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows that the file has now."""
+        return list(json.loads(self.path.read_text())["rows"]) if self.path.exists() else []
 
-    def add(self, result: dict[str, Any]) -> None:
-        """Add a row with the command of this process, and write the file; a row of the same run is replaced."""
-        result = result | {"command": f"python -m experiments.methods {as_typed(sys.argv[1:])}"}
-        key = (*self._key(result), result.get("epochs"))
-        kept = [one for one in self.rows if (*self._key(one), one.get("epochs")) != key]
-        self.rows = [one for one in kept if not (self._key(one) == key[:3] and "error" in one)] + [result]
+    def has(self, row: Row, setting: str, seed: int, epochs: int) -> bool:
+        """Whether a run is there, and not of a method that was changed later, which its `outdated` says."""
+        key = (row.name, setting, seed, epochs)
+        return any(self._key(one) == key and "outdated" not in one for one in self.rows)
+
+    def add(self, result: dict[str, Any]) -> str:
+        """Add a row, and write the file; a row of the same run is replaced. Returns the row in a few words."""
+        kept = [one for one in self.rows if self._key(one) != self._key(result)]
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.path, (json.dumps({"rows": self.rows}, indent=1) + "\n").encode())
+        write_atomically(self.path, (json.dumps({"rows": [*kept, result]}, indent=1) + "\n").encode())
+        return summary(result)
 
     @staticmethod
-    def _key(one: dict[str, Any]) -> tuple[str, str, int]:
-        return one["row"], one["setting"], one["seed"]
+    def _key(one: Mapping[str, Any]) -> tuple[str, str, int, int]:
+        return one["row"], one["setting"], one["seed"], one["epochs"]
+
+
+def summary(result: Mapping[str, Any]) -> str:
+    """A row in a few words."""
+    return f"{result['accuracy']:.2f}% at {result['relative_bops']:.3f}%, deployed: {result['deployed'][:60]}"
+
+
+def results_file(recipe: str, folder: Path = RESULTS) -> Path:
+    """The file of results of a recipe."""
+    return folder / f"methods-{recipe}.json"
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe", help="such as digits-lenet5, cifar10-vgg7 or mnist-lenet5")
+    parser.add_argument("--data", help="the folder of the data set, data.folder of the recipe")
+    parser.add_argument("--setting", choices=(*SETTINGS, "both"), default="plain")
+    parser.add_argument("--rows", help="names of rows with commas between them; a method's name means all of its rows")
+    parser.add_argument("--epochs", type=int, help="epochs of the search; by default those of the recipe")
+    parser.add_argument("--float-epochs", type=int, help="epochs of the float start; by default those of the search")
+    parser.add_argument("--seeds", default="0", help="such as 0,1,2")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for all rows")
+    parser.add_argument("--device")
+    parser.add_argument("--jobs", type=int, default=1, help="how many runs share the device")
+    parser.add_argument("--runs", type=Path, default=Path("runs/methods"))
+    parser.add_argument("--results", type=Path)
+    parser.add_argument("--show", action="store_true", help="print the table of the results that there are")
+    parser.add_argument("--list", action="store_true", help="list the rows")
+    return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -311,38 +320,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.list:
         print("\n".join(row.name for row in rows()))
         return
-    results = Results(options.results or RESULTS / f"methods-{options.recipe}.json")
+    path, left = options.results or results_file(options.recipe), 0
     if not options.show:
+        shared = Comparison(options.recipe, options.data, options.epochs, options.float_epochs, tuple(options.set))
         seeds = [int(seed) for seed in options.seeds.split(",")]
-        if "tricks" in settings_of(options):
-            for seed in seeds:
-                float_start(options, seed)
-        todo = [
-            (options, row, setting, seed)
-            for seed in seeds for setting in settings_of(options) for row in chosen(options.rows)
-            if not results.has(row, setting, seed, options.epochs)
-        ]  # fmt: skip
-        for result in _run_all(todo, options.jobs):
-            results.add(result)
-            print(f"{result['row']}, {result['setting']}, seed {result['seed']}: {summary(result)}", flush=True)
-    print(table(results.rows))
-
-
-def summary(result: dict[str, Any]) -> str:
-    """A row in a few words."""
-    if "error" in result:
-        return str(result["error"])
-    return f"{result['accuracy']:.2f}% at {result['relative_bops']:.3f}%, deployed: {result['deployed'][:60]}"
-
-
-def _run_all(todo: list[tuple[argparse.Namespace, Row, str, int]], jobs: int) -> Any:
-    """The results as they come."""
-    if jobs == 1:
-        yield from (run_row(*one) for one in todo)
-        return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
-        for done in as_completed([pool.submit(run_row, *one) for one in todo]):
-            yield done.result()
+        tasks = shared.tasks(chosen(options.rows), settings_of(options.setting), seeds, path)
+        left = run_tasks(tasks, options.runs / options.recipe, jobs=options.jobs, device=options.device)
+    print(table(Results(path).rows))
+    sys.exit(left > 0)
 
 
 if __name__ == "__main__":

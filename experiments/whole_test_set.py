@@ -61,6 +61,13 @@ def compare(folder: Path) -> tuple[str, dict[str, Any]]:
     }
 
 
+def write(name: str, record: dict[str, Any], results: Path = RESULTS) -> Path:
+    """Write the record of a run; returns its path."""
+    path = results / f"whole-test-set-{name}.json"
+    write_atomically(path, (json.dumps(record, indent=1) + "\n").encode())
+    return path
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Compare the networks of the folders that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -69,8 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     for folder in options.folders:
         name, record = compare(folder)
-        path = options.results / f"whole-test-set-{name}.json"
-        write_atomically(path, (json.dumps(record, indent=1) + "\n").encode())
+        path = write(name, record, options.results)
         print(path, json.dumps(record, indent=1), flush=True)
 
 

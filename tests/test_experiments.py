@@ -28,8 +28,7 @@ from experiments.foreign_networks import random_plan
 from experiments.front_picture import draw_fronts
 from experiments.fronts import compare
 from experiments.keep import RESULTS, command_of, history, keep, name_of, text_of
-from experiments.methods import FLOAT_ROW, Results, Row, chosen, recipe_of, rows, summary, table
-from experiments.methods import parse as parse_methods
+from experiments.methods import FLOAT_ROW, Comparison, Results, Row, chosen, rows, summary, table
 from experiments.posttrain import as_typed, parse, thinned, to_round
 from experiments.run_time import OURS, SENTENCES, sentences, write_ours
 from experiments.transformer_configs import NETWORKS
@@ -197,28 +196,49 @@ def test_between_two_points_single_widths_are_lowered_until_the_cost_is_met():
     assert [half.plan.bits[name] for name in ("0.weight", "2.weight", "4.weight")] == [4, 4, 8]
 
 
-def test_the_rows_of_all_methods_are_valid_recipes(tmp_path):
-    options = parse_methods(["digits-lenet5", "--runs", str(tmp_path), "--epochs", "7"])
+def test_the_rows_of_all_methods_are_valid_recipes():
+    comparison = Comparison("digits-lenet5", epochs=7)
     names = [row.name for row in rows()]
     assert len(set(names)) == len(names)
     for row in rows():
-        plain, tricks = (recipe_of(options, row, setting, 3) for setting in ("plain", "tricks"))
+        plain, tricks = (comparison.recipe_of(row, setting, 3) for setting in ("plain", "tricks"))
         assert (plain.seed, plain.search.epochs, plain.search.distillation) == (3, 7, 0.0)
-        assert tricks.search.distillation == 0.5
-        assert tricks.model.checkpoint.endswith("float-seed3/float.safetensors")
-        assert tricks.float_training is None
+        assert (tricks.search.distillation, tricks.float_training.epochs) == (0.5, 7)
         assert tricks.spec == plain.spec
-    widths = {row.name: recipe_of(options, row, "plain", 0).spec for row in rows()}
+    widths = {row.name: comparison.recipe_of(row, "plain", 0).spec for row in rows()}
     assert widths["LSQ 4/4 (8-bit ends)"].edge_bits == 8
     assert widths["PACT 2/2"].fixed_widths == (2, 2)
     assert widths[FLOAT_ROW].rules["*"].bits == 32
 
 
+def test_all_rows_with_tricks_start_from_the_float_network_of_our_recipe(tmp_path):
+    comparison = Comparison("cifar10-vgg7", epochs=60, float_epochs=9)
+    lsq, twn = (comparison.recipe_of(row, "tricks", 1) for row in (*chosen("LSQ 2/2"), *chosen("twn")))
+    assert lsq.float_training == twn.float_training  # a queue trains it once
+    assert (lsq.float_training.epochs, lsq.float_training.weights.optimizer) == (9, "sgd")
+    assert comparison.recipe_of(*chosen("twn"), "plain", 1).float_training is None
+
+
+@pytest.mark.parametrize("recipe", ["mnist-lenet5", "cifar10-vgg7"])
+def test_the_ranges_of_a_method_learn_as_the_method_says(recipe):
+    comparison = Comparison(recipe)
+    for row in chosen("lsq,tqt,lrnet"):
+        assert comparison.recipe_of(row, "plain", 0).search.ranges is None, row.name
+
+
+def test_a_row_has_the_command_of_its_setting_and_seed():
+    comparison = Comparison("mnist-lenet5", "/some/where", 60, overrides=("search.lr=0.1",))
+    assert comparison.command("tricks", 2) == (
+        "python -m experiments.methods mnist-lenet5 --data FOLDER --setting tricks --epochs 60 "
+        "--set search.lr=0.1 --seeds 2"
+    )
+
+
 @pytest.mark.parametrize("widths", ["4/4", "2/2"])
 def test_ours_gets_the_cost_of_fixed_widths_as_its_budget(widths):
-    options = parse_methods(["digits-lenet5"])
+    comparison = Comparison("digits-lenet5")
     (ours,), (lsq,) = chosen(f"Bayesian Bits at the cost of LSQ {widths}"), chosen(f"LSQ {widths}")
-    own, other = (recipe_of(options, row, "plain", 0) for row in (ours, lsq))
+    own, other = (comparison.recipe_of(row, "plain", 0) for row in (ours, lsq))
     assert (own.spec.method, other.search.budget) == ("bayesian_bits", None)
     network, _ = build_model("lenet5", {}, 10)
     compressor = bb.attach(network, torch.zeros(1, 1, 28, 28), other.spec)
@@ -234,22 +254,25 @@ def test_rows_are_chosen_by_name_or_method():
 
 def test_results_are_kept_skipped_and_shown(tmp_path):
     path, row = tmp_path / "results.json", Row("LSQ 4/4", ())
-    results = Results(path)
     done = {
         "row": "LSQ 4/4", "setting": "plain", "seed": 0, "epochs": 5, "accuracy": 91.5, "relative_bops": 1.731,
         "relative_bops_8_bit_ends": None, "seconds_an_epoch": 2.5, "deployed": "4 of 4 layers in integers",
     }  # fmt: skip
-    results.add({"row": "LSQ 4/4", "setting": "plain", "seed": 0, "error": "OSError: disk"})
-    assert not results.has(row, "plain", 0, 5)
-    assert "OSError" in table(results.rows)
-    results.add(done)
+    assert Results(path).rows == []
+    Results(path).add(done | {"accuracy": 10.0})
+    assert Results(path).add(done).startswith("91.50% at 1.731%")
     again = Results(path)
-    (kept,) = again.rows  # the failure is replaced
-    assert kept.pop("command").startswith("python -m experiments.methods ")
-    assert kept == done
+    assert again.rows == [done]  # the row of the same run is replaced
     assert again.has(row, "plain", 0, 5)
     assert not again.has(row, "plain", 0, 6)
     assert not again.has(row, "tricks", 0, 5)
+    again.add(done | {"outdated": "the step learns by SGD"})
+    assert not again.has(row, "plain", 0, 5)  # it is run again
+    again.add(done)
+    assert again.rows == [done]
+    again.add(done | {"epochs": 6})
+    assert again.has(row, "plain", 0, 5)
+    assert again.has(row, "plain", 0, 6)
     assert "91.50%" in table(again.rows)
     assert summary(done).startswith("91.50% at 1.731%")
     refused = done | {"deployed": "no: 0.weight cannot be deployed: it has no zero", "relative_bops_8_bit_ends": 0.5}

@@ -1,0 +1,133 @@
+"""Runs of experiments as one queue: what has results is left out, the others run several at a time, as in a sweep.
+
+Every run has a folder, so that one that was stopped goes on, and is kept as soon as it ends. What is measured of a
+finished run, such as its ONNX files on the test set, is measured on the CPU while the next ones train.
+"""
+
+import re
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bayesbits.cli.sweep_display import SweepDisplay
+from bayesbits.cli.sweep_run import command_of
+from bayesbits.recipes import Recipe
+from bayesbits.sweeps.entries import Entry, State, find_entries
+from bayesbits.sweeps.grid import SweepRun
+from bayesbits.sweeps.local_processes import LocalProcesses
+from bayesbits.sweeps.scheduler import run_entries
+from bayesbits.sweeps.workers import Workers
+from bayesbits.training.errors import StopSignals
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run of a recipe, and what becomes of its results."""
+
+    label: str
+    """What the run is called."""
+    recipe: Recipe
+    kept: bool
+    """Whether its results are there already."""
+    measure: Callable[[Path], Any]
+    """What is kept of the finished run in a folder."""
+    store: Callable[[Any], str]
+    """Adds that to the files of results; returns what to print."""
+
+
+def run_tasks(
+    tasks: Sequence[Task], folder: Path, *, jobs: int = 1, device: str | None = None, workers: Workers | None = None
+) -> int:
+    """Run what is not kept yet.
+
+    Args:
+        tasks: The runs, in the order in which they start.
+        folder: The folder of the folders of the runs.
+        jobs: How many run at a time.
+        device: The device, such as "cuda". By default a GPU if there is one.
+        workers: What runs them; by default processes of this machine.
+
+    Returns:
+        The number of runs that are not kept at the end, as they failed or were interrupted.
+    """
+    left = [task for task in tasks if not task.kept]
+    say(f"{len(tasks)} runs, {len(tasks) - len(left)} of them kept before")
+    if not left:
+        return 0
+    folder.mkdir(parents=True, exist_ok=True)
+    entries = find_entries([SweepRun(folder_name(task), task.recipe, {}, task.label) for task in left], folder, {})
+    task_of = {id(entry): task for entry, task in zip(entries, left, strict=True)}
+    keeper, ended = Keeper(), 0
+    if workers is None:
+        gpus = None if device is None else 0  # a device that was chosen is not replaced
+        workers = LocalProcesses(jobs, partial(command_of, device=device), gpus)
+    try:
+        for entry in entries:
+            if entry.state is State.DONE:
+                keeper.keep(entry, task_of[id(entry)])
+        with StopSignals() as stop, SweepDisplay(entries, jobs) as display:
+
+            def observe(entry: Entry | None) -> None:
+                display.stopping = bool(stop.received)
+                display.changed(entry)
+                if entry is not None and entry.state is State.DONE:
+                    keeper.keep(entry, task_of[id(entry)])
+                keeper.store_what_is_measured()
+
+            run_entries(entries, workers, observe, stop)
+            ended = stop.received
+    finally:
+        workers.close()
+        keeper.close()
+    for entry in entries:
+        if entry.state is State.FAILED:
+            say(f"failed: {entry.run.label}: {entry.reason}\n  log: {entry.log}")
+    if ended:
+        say("stopped; the same command goes on")
+    return len(left) - keeper.stored
+
+
+class Keeper:
+    """Measures finished runs one after the other beside the main thread, which stores what was measured."""
+
+    def __init__(self) -> None:
+        self.stored = 0
+        """How many runs were stored."""
+        self._pool = ThreadPoolExecutor(1)
+        self._waiting: list[tuple[Task, Future[Any]]] = []
+
+    def keep(self, entry: Entry, task: Task) -> None:
+        """Measure a finished run as soon as those before it are measured."""
+        self._waiting.append((task, self._pool.submit(task.measure, entry.folder)))
+
+    def store_what_is_measured(self) -> None:
+        """Add what was measured since the last call to the files of results."""
+        done = [one for one in self._waiting if one[1].done()]
+        self._waiting = [one for one in self._waiting if one not in done]
+        for task, future in done:
+            try:
+                say(f"{task.label}: {task.store(future.result())}")
+                self.stored += 1
+            except Exception as error:  # the others go on
+                traceback.print_exc()
+                say(f"not kept: {task.label}: {error}")
+
+    def close(self) -> None:
+        """Wait for what is being measured, and store it."""
+        self._pool.shutdown(wait=True)
+        self.store_what_is_measured()
+
+
+def folder_name(task: Task) -> str:
+    """The name of a new folder for a run."""
+    return re.sub(r"[^\w.]+", "-", task.label).strip("-")
+
+
+def say(text: str) -> None:
+    """Print a line to the standard error, where the display is."""
+    print(text, file=sys.stderr, flush=True)

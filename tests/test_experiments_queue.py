@@ -1,0 +1,175 @@
+"""The queue of experiments: what is kept is left out, the rest runs, is measured beside, and is kept as it ends."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from bayesbits import recipes
+from bayesbits.sweeps.workers import Ending, Outcome
+from experiments import queue, tasks
+from experiments.keep import RESULTS, file_of, name_of
+from experiments.methods import chosen
+from experiments.tasks import Task, folder_name, run_tasks
+from tests.sweeps.made_runs import ScriptedWorkers, finish_run
+
+
+def made_task(label: str, stored: list[str], *overrides: str, kept: bool = False, fails: bool = False) -> Task:
+    """A task that measures the name of its folder."""
+
+    def measure(folder: Path) -> str:
+        assert (folder / "result.json").is_file()
+        if fails:
+            raise OSError("no space left")
+        return folder.name
+
+    def store(found: str) -> str:
+        stored.append(found)
+        return "stored"
+
+    return Task(label, recipes.load("digits-lenet5", overrides), kept, measure, store)
+
+
+def test_what_is_kept_is_left_out_and_every_run_is_kept_once(tmp_path, capsys):
+    stored: list[str] = []
+    found = [made_task(f"run {seed}", stored, f"seed={seed}", kept=seed == 1) for seed in range(4)]
+    workers = ScriptedWorkers(2)
+    assert run_tasks(found, tmp_path, workers=workers) == 0
+    assert workers.started == stored == ["run-0", "run-2", "run-3"]
+    assert workers.most == 2
+    assert "4 runs, 1 of them kept before" in capsys.readouterr().err
+
+
+def test_a_run_that_ended_without_being_kept_is_kept_and_not_run_again(tmp_path):
+    stored: list[str] = []
+    first, second = (made_task(f"run {seed}", stored, f"seed={seed}") for seed in range(2))
+    finish_run(tmp_path / folder_name(first), first.recipe)
+    workers = ScriptedWorkers(1)
+    assert run_tasks([first, second], tmp_path, workers=workers) == 0
+    assert workers.started == ["run-1"]
+    assert sorted(stored) == ["run-0", "run-1"]
+
+
+def test_failures_are_named_and_the_other_runs_go_on(tmp_path, capsys):
+    stored: list[str] = []
+    found = [made_task(f"run {seed}", stored, f"seed={seed}", fails=seed == 0) for seed in range(3)]
+    workers = ScriptedWorkers(1, {"run-1": [Outcome(Ending.FAILED, "the loss is not finite")]})
+    assert run_tasks(found, tmp_path, workers=workers) == 2
+    assert stored == ["run-2"]
+    said = capsys.readouterr().err
+    assert "not kept: run 0: no space left" in said
+    assert "failed: run 1: the loss is not finite" in said
+
+
+def test_a_signal_stops_the_queue_and_the_next_one_goes_on(tmp_path, capsys):
+    stored: list[str] = []
+    found = [made_task(f"run {seed}", stored, f"seed={seed}") for seed in range(2)]
+
+    class Interrupted(ScriptedWorkers):
+        def start(self, folder: Path) -> None:
+            super().start(folder)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    held = Interrupted(1)
+    held.holds = True
+    assert run_tasks(found, tmp_path, workers=held) == 2
+    assert stored == []
+    assert "the same command goes on" in capsys.readouterr().err
+    assert run_tasks(found, tmp_path, workers=ScriptedWorkers(1)) == 0
+    assert stored == ["run-0", "run-1"]
+
+
+LIST = """
+[[tasks]]
+runs = "{evidence}"
+only = ["mnist-lenet5"]
+seeds = [0, 2]
+
+[[tasks]]
+methods = "digits-lenet5"
+rows = ["LSQ 2/2", "dq"]
+setting = "both"
+epochs = 3
+"""
+
+
+@pytest.fixture
+def short_list(tmp_path):
+    path = tmp_path / "queue.toml"
+    path.write_text(LIST.format(evidence=Path(queue.QUEUE.parent / "evidence.toml").absolute()))
+    return path
+
+
+def test_a_run_that_is_listed_twice_is_one(short_list, tmp_path):
+    once = queue.read_tasks(short_list, None, tmp_path, tmp_path)
+    short_list.write_text(short_list.read_text() * 2)
+    assert [task.label for task in queue.read_tasks(short_list, None, tmp_path, tmp_path)] == [
+        one.label for one in once
+    ]
+
+
+def test_a_list_names_searches_and_rows_in_its_order(short_list, tmp_path):
+    found = queue.read_tasks(short_list, None, tmp_path, tmp_path)
+    assert [task.label for task in found] == [
+        "mnist-lenet5-mu0.01-seed0",
+        "mnist-lenet5-mu0.01-seed2",
+        *(
+            f"digits-lenet5: {row.name}, {setting}, 3 epochs, seed 0"
+            for setting in ("plain", "tricks")
+            for row in chosen("LSQ 2/2,dq")
+        ),
+    ]
+    assert not any(task.kept for task in found)
+    assert all(task.kept for task in queue.read_tasks(short_list, None, tmp_path, RESULTS)[:2])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[[tasks]]\nrun = "evidence.toml"', r"number 1: it has neither runs nor methods, or both; .*files, only"),
+        ('[[tasks]]\nmethods = "digits-lenet5"\nfiles = true', "number 1: unknown: files; its keys are"),
+        ('[[tasks]]\nmethods = "digits-lenet5"\nrows = ["LSQ 5/5"]', "there is no row 'LSQ 5/5'"),
+    ],
+)
+def test_a_wrong_list_is_refused_before_anything_runs(text, message, tmp_path):
+    path = tmp_path / "queue.toml"
+    path.write_text(text)
+    with pytest.raises(SystemExit, match=message):
+        queue.read_tasks(path, None, tmp_path, tmp_path)
+
+
+def test_a_search_becomes_its_file_and_the_test_of_its_onnx_files_one_of_its_own(tmp_path, monkeypatch):
+    recipe = recipes.load("digits-lenet5", ["seed=3"])
+    run, results = tmp_path / "run", tmp_path / "results"
+    results.mkdir()
+    finish_run(run, recipe, accuracy=96.5, relative_bops=1.25)
+    tested = (f"{name_of(recipe)}-seed3", {"images": 7})
+    monkeypatch.setattr(queue.whole_test_set, "compare", lambda folder: tested)
+    assert queue.store(results, queue.measured(run, files=False)) == "96.50% at 1.250%"
+    assert [path.name for path in results.iterdir()] == ["digits-lenet5-mu0.01-seed3.json"]
+    queue.store(results, queue.measured(run, files=True))
+    whole = json.loads((results / "whole-test-set-digits-lenet5-mu0.01-seed3.json").read_text())
+    assert whole == {"images": 7}
+    assert json.loads(file_of(recipe, results).read_text())["accuracy"] == 96.5
+
+
+def test_the_list_of_the_project_can_be_read_and_its_first_searches_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("experiments.methods._cost_under", lambda *_: "1% bops")  # it needs the data
+    found = queue.read_tasks(queue.QUEUE, None, tmp_path, RESULTS)
+    labels = [task.label for task in found]
+    assert len(set(labels)) == len(labels)
+    evidence = [task for task in found if task.label.startswith("cifar10-vgg7-mu")]
+    assert len(evidence) == 6
+    assert all(task.kept for task in evidence)
+
+
+def test_the_command_lists_what_is_missing(short_list, tmp_path, capsys):
+    queue.main(["--queue", str(short_list), "--results", str(tmp_path), "--list"])
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-1] == "10 of 10 runs are missing"
+    assert "digits-lenet5: DQ mu=1, tricks, 3 epochs, seed 0" in printed
+    assert tasks.folder_name(queue.read_tasks(short_list, None, tmp_path, tmp_path)[2]) == (
+        "digits-lenet5-LSQ-2-2-plain-3-epochs-seed-0"
+    )
