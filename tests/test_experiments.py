@@ -27,7 +27,7 @@ from experiments.efficientnet_lite0 import between
 from experiments.foreign_networks import random_plan
 from experiments.front_picture import draw_fronts
 from experiments.fronts import compare
-from experiments.keep import RESULTS, command_of, history, keep, name_of, text_of
+from experiments.keep import RESULTS, changes, command_of, history, keep, name_of, text_of
 from experiments.methods import FLOAT_ROW, Comparison, Results, Row, chosen, rows, summary, table
 from experiments.posttrain import as_typed, parse, thinned, to_round
 from experiments.run_time import OURS, SENTENCES, sentences, write_ours
@@ -447,8 +447,19 @@ def test_ablations_are_at_one_cost_each_differs_and_has_a_name_of_its_own(tmp_pa
     assert {recipe.spec.residual_bits for recipe in first if recipe.model.name == "resnet18"} == {None, 8, "learned"}
 
 
+def test_levers_are_judged_by_images_held_back_and_differ_in_one_thing_each(tmp_path):
+    first, *others = planned("experiments/levers.toml", tmp_path)
+    assert all(recipe.data.validation == 5000 for recipe in (first, *others))
+    assert len({name_of(recipe) for recipe in (first, *others)}) == len(others) + 1
+    for recipe in others:
+        changed = set(changes(recipe)) ^ set(changes(first)) | {
+            key for key, value in changes(recipe).items() if changes(first).get(key, value) != value
+        }
+        assert len({key.split(".")[0] if key.startswith("finetune") else key for key in changed}) == 1, changed
+
+
 @pytest.mark.check
-@pytest.mark.parametrize("path", ["experiments/evidence.toml", "experiments/ablations.toml"])
+@pytest.mark.parametrize("path", [f"experiments/{name}.toml" for name in ("evidence", "ablations", "levers")])
 def test_every_listed_run_can_start(path, tmp_path):
     """The network is built and attached to, and its budget can be reached; nothing is trained."""
     seen = set()
