@@ -20,7 +20,7 @@ ALLOWED = {
     "deploy": {"utils", "functional", "nn", "records", "cost", "graph", "compression"},
     "baselines": {"utils", "functional", "nn", "records", "cost", "graph", "compression", "posttraining"},
     "zoo": {"utils"},
-    "recipes": {"utils", "records", "cost", "compression", "training", "zoo"},
+    "recipes": {"utils", "methods", "records", "cost", "compression", "training", "zoo"},
     "sweeps": {"utils", "training", "recipes"},
     "report": {"utils", "records", "cost", "deploy", "recipes", "sweeps"},
     "cli": {
