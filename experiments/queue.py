@@ -29,7 +29,7 @@ from experiments.tasks import Task, run_tasks
 
 QUEUE = Path(__file__).with_name("queue.toml")
 _KEYS = {
-    "runs": {"runs", "only", "seeds", "files"},
+    "runs": {"runs", "seeds", "files"},
     "methods": {"methods", "rows", "setting", "epochs", "seeds"},
 }
 
@@ -61,7 +61,6 @@ def _searches(entry: Mapping[str, Any], data: str | None, folder: Path, results:
     overrides = () if data is None else (f"data.folder={data}",)
     options = SweepOptions(recipes=(str(QUEUE.parent / entry["runs"]),), overrides=overrides, output=folder)
     recipes = [run.recipe for run in planned_runs(options)]
-    recipes = [one for one in recipes if one.name in entry.get("only", [one.name])]
     recipes = [one for one in recipes if one.seed in entry.get("seeds", [one.seed])]
     return [_search(recipe, entry.get("files", False), results) for recipe in recipes]
 

@@ -83,8 +83,7 @@ def test_a_signal_stops_the_queue_and_the_next_one_goes_on(tmp_path, capsys):
 
 LIST = """
 [[tasks]]
-runs = "{evidence}"
-only = ["mnist-lenet5"]
+runs = "{runs}"
 seeds = [0, 2]
 
 [[tasks]]
@@ -98,7 +97,9 @@ epochs = 3
 @pytest.fixture
 def short_list(tmp_path):
     path = tmp_path / "queue.toml"
-    path.write_text(LIST.format(evidence=Path(queue.QUEUE.parent / "evidence.toml").absolute()))
+    runs = tmp_path / "runs.toml"
+    runs.write_text('[[runs]]\nrecipe = "mnist-lenet5"\nseeds = [0, 1, 2]\n')
+    path.write_text(LIST.format(runs=runs))
     return path
 
 
@@ -128,7 +129,10 @@ def test_a_list_names_searches_and_rows_in_its_order(short_list, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('[[tasks]]\nrun = "evidence.toml"', r"number 1: it has neither runs nor methods, or both; .*files, only"),
+        (
+            '[[tasks]]\nrun = "evidence.toml"',
+            r"number 1: it has neither runs nor methods, or both; .*files, runs, seeds",
+        ),
         ('[[tasks]]\nmethods = "digits-lenet5"\nfiles = true', "number 1: unknown: files; its keys are"),
         ('[[tasks]]\nmethods = "digits-lenet5"\nrows = ["LSQ 5/5"]', "there is no row 'LSQ 5/5'"),
     ],
