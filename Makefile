@@ -1,4 +1,5 @@
-# Everything runs in .venv, made here from constraints.txt. CI calls `make test` and then `make check`.
+# Everything runs in .venv, made here from constraints.txt. CI calls `make test` and then `make check`. Python compiles what
+# is installed when it is first imported, which is a small part of it.
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
@@ -10,12 +11,12 @@ setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test]"
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e ".[test]"
 	touch $(STAMP)
 
 # What the documentation and the examples need beside the tests.
 $(CHECK_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test,docs,examples,ray]"
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e ".[test,docs,examples,ray]"
 	touch $(CHECK_STAMP)
 
 # One thread, so that the figures do not depend on the number of cores.
