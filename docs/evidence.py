@@ -9,7 +9,7 @@ from typing import Any
 from bayesbits.report.paper_points import OTHERS, PAPER, POINTS
 from bayesbits.sweeps.estimate import Estimate
 from docs.ablations import planned
-from docs.pareto import MethodKey, mean_of, method_runs
+from docs.pareto import MethodKey, is_outdated, mean_of, method_runs
 from docs.searches import EXPERIMENTS, Search, accuracy_text, cost_text, searches, seeds_text
 from docs.targets import targets, verdicts
 
@@ -18,7 +18,7 @@ COLUMNS = ("search", "seeds", "epochs", "float", "accuracy", "bit operations", "
 OUR_METHOD = "Bayesian Bits"
 METHOD_COLUMNS = (
     "method", "setting", "seeds", "epochs", "accuracy", "bit operations", "with 8-bit ends", "ours at no more cost",
-    "seconds an epoch", "device", "deployed", "changed since",
+    "seconds an epoch", "in integers",
 )  # fmt: skip
 TITLES = {
     "mnist-lenet5": "LeNet-5 on MNIST",
@@ -39,7 +39,7 @@ class Table:
     title: str
     rows: list[Row]
     notes: list[str]
-    """What was reached of the targets."""
+    """What is said under the table, such as what was reached of the targets."""
     commands: list[str]
     """Those of the first seeds."""
 
@@ -113,8 +113,19 @@ def methods(folder: Path = EXPERIMENTS) -> list[Table]:
         runs, recipe = method_runs(path), path.stem.removeprefix("methods-")
         rows = [_method_row(key, runs) for key in sorted(runs, key=lambda key: (key[1], key[0]))]
         commands = {run["command"]: None for own in runs.values() for run in own}
-        found.append(Table(f"Recipe {recipe}", [*rows, *published(recipe, METHOD_COLUMNS)], [], list(commands)))
+        notes = _method_notes(runs)
+        found.append(Table(f"Recipe {recipe}", [*rows, *published(recipe, METHOD_COLUMNS)], notes, list(commands)))
     return found
+
+
+def _method_notes(runs: Mapping[MethodKey, Sequence[Row]]) -> list[str]:
+    """What was changed after rows were run, which have a star, and the devices that they ran on."""
+    names: dict[str, dict[str, None]] = {}
+    for (name, *_), own in runs.items():
+        for run in filter(is_outdated, own):
+            names.setdefault(run["outdated"], {})[name] = None
+    devices = dict.fromkeys(run["device"] for own in runs.values() for run in own)
+    return [f"\\* {', '.join(own)}: {reason}" for reason, own in names.items()] + [f"Device: {', '.join(devices)}"]
 
 
 def _method_row(key: MethodKey, runs: Mapping[MethodKey, Sequence[Row]]) -> Row:
@@ -122,7 +133,7 @@ def _method_row(key: MethodKey, runs: Mapping[MethodKey, Sequence[Row]]) -> Row:
     first = runs[key][0]
     narrow_ends = first["relative_bops_8_bit_ends"]
     return {
-        "method": name,
+        "method": name + " \\*" * any(map(is_outdated, runs[key])),
         "setting": setting,
         "seeds": seeds_text(len(runs[key])),
         "epochs": epochs,
@@ -131,9 +142,7 @@ def _method_row(key: MethodKey, runs: Mapping[MethodKey, Sequence[Row]]) -> Row:
         "with 8-bit ends": "" if narrow_ends is None else f"{narrow_ends:.3f}%",
         "ours at no more cost": "" if name.startswith(OUR_METHOD) else _ours_within(key, runs),
         "seconds an epoch": first["seconds_an_epoch"] or "",
-        "device": first["device"],
-        "deployed": first["deployed"] if first["deployed"][0].isdigit() else "no",
-        "changed since": "; ".join(dict.fromkeys(run["outdated"] for run in runs[key] if "outdated" in run)),
+        "in integers": first["deployed"].removesuffix(" in integers") if first["deployed"][0].isdigit() else "no",
     }
 
 
