@@ -25,7 +25,7 @@ finally:
 def fresh_process(*arguments, **environment):
     return subprocess.run(
         [sys.executable, "-c", CALL, *arguments],
-        capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **environment},
+        capture_output=True, text=True, timeout=600, check=False, env={**os.environ, **environment},
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ SEARCH = ["search", "digits-lenet5", *SHORT, "--device", "cpu"]
 
 def test_a_real_process_searches_and_its_plan_is_shown(here):
     command = [sys.executable, "-m", "bayesbits", *SEARCH, "--output", "run"]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    process = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert process.returncode == 0, process.stderr
     result = json.loads((here / "run/result.json").read_text())
     for text in ("Bits and channels", "features.3", "Before and after", f"{result['accuracy']:.2f}%", "result.json"):
@@ -46,7 +46,7 @@ def test_two_processes_come_to_what_one_does_and_one_of_them_talks(here):
     bayesbits(*SEARCH, "--output", "one")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*launcher, "-m", "bayesbits", *SEARCH, "--output", "two"]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    process = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert process.returncode == 0, process.stderr
     assert process.stdout.count("Before and after") == 1
     one, two = (recipes.Result.load(here / name / "result.json") for name in ("one", "two"))

@@ -18,7 +18,7 @@ TESTED = {
 
 def run(name: str, folder: Path) -> str:
     done = subprocess.run(
-        [sys.executable, EXAMPLES / f"{name}.py", folder], capture_output=True, text=True, timeout=300, cwd=folder
+        [sys.executable, EXAMPLES / f"{name}.py", folder], capture_output=True, text=True, timeout=600, cwd=folder
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -52,7 +52,7 @@ def test_own_training_loop_writes_what_onnxruntime_runs_alone(tmp_path):
     )
     script = EXAMPLES / "onnxruntime_only.py"
     command = f"import sys; sys.argv = [{str(script)!r}, {str(tmp_path)!r}]; {command}"
-    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert f"onnxruntime: {accuracy[1]}% accuracy on 397 images" in done.stdout
 
