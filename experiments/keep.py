@@ -50,8 +50,7 @@ ANY_BUDGET = "1% bops"
 
 def changes(recipe: Recipe) -> dict[str, Any]:
     """The settings in which a recipe differs from the one of the package that has its name, by key."""
-    budget = None if recipe.search.budget is None else ANY_BUDGET
-    base = to_table(load(recipe.name, budget=budget)) if recipe.name in names() else {}
+    base = _base_of(recipe) if recipe.name in names() else {}
     before, after = ({one.key: one.value for one in leaves(table)} for table in (base, to_table(recipe)))
     before = {key: value for key, value in before.items() if value != {}}
     after = {
@@ -69,6 +68,15 @@ def changes(recipe: Recipe) -> dict[str, Any]:
         and key.rpartition(".")[2] not in _OF_SPEED
         and (base or not key.startswith(("data.", "model.")))
     }
+
+
+def _base_of(recipe: Recipe) -> dict[str, Any]:
+    """The package's recipe of that name, as it is with a budget or another method, but for the method itself."""
+    budget = None if recipe.search.budget is None else ANY_BUDGET
+    plain = to_table(load(recipe.name, budget=budget))
+    base = to_table(load(recipe.name, [f"spec.method={recipe.spec.method}"], budget=budget))
+    base["spec"]["method"] = plain["spec"]["method"]
+    return base
 
 
 def _defaults() -> dict[str, Any]:

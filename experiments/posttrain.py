@@ -44,8 +44,8 @@ CHECKPOINTS = {
 }
 PLACES = {"--data": "FOLDER", "--files": "FILES", "--time": "FILES", "--latency-table": "table.json"}
 """What is written in the place of a path of this machine, by the option."""
-OUTPUTS = {"--out", "--results", "--runs"}
-"""Options that say where results are written, and nothing about them."""
+OUTPUT = "--out"
+"""The option that says where results are written, and nothing about them."""
 METHODS = ("8/8 minmax", "8/8 mse", "gates", "gates+ranges", "sensitivity")
 
 
@@ -197,7 +197,7 @@ def as_typed(arguments: list[str]) -> str:
     ]
     shown: list[str] = []
     for before, word in zip(["", *words], words, strict=False):
-        if OUTPUTS.isdisjoint((before, word)):
+        if OUTPUT not in (before, word):
             shown.append(PLACES.get(before, word))
     return shlex.join(shown)
 

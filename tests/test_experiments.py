@@ -1,8 +1,10 @@
 """What the experiments conclude from their figures, and the conversion of CIFAR-10's mosaics."""
 
 import json
+import shlex
 import tomllib
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -97,8 +99,6 @@ def test_a_recorded_command_can_be_repeated_and_names_no_machine():
     assert as_typed(["--data=/some/where", "--out=/else/where", "--seeds=1"]) == "--data FOLDER --seeds 1"
     files = ["--files", "/some/where", "--latency-table=/some/table20.json", "--kinds", "latency"]
     assert as_typed(files) == "--files FILES --latency-table table.json --kinds latency"
-    methods = ["mnist-lenet5", "--runs", "/some/where", "--results=/else/where", "--set", "search.lr=0.1"]
-    assert as_typed(methods) == "mnist-lenet5 --set search.lr=0.1"
 
 
 def test_a_paired_difference_counts_only_images_that_differ():
@@ -371,6 +371,22 @@ def test_runs_with_other_limits_tables_and_rules_have_names_and_commands_of_thei
     assert "--budget '2.5 ms' --latency-table FILE" in command_of(quick)
     assert "skip" in command_of(skipped)
     assert "skip" not in command_of(plain)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name"),
+    [
+        (["spec.method=lsq"], "mnist-lenet5-method-lsq-mu0.01"),
+        (["spec.method=pact"], "mnist-lenet5-method-pact-mu0.01"),
+        (["spec.method=lsq", "search.ranges.lr=0.5"], "mnist-lenet5-method-lsq-ranges.lr-0.5-mu0.01"),
+    ],
+)
+def test_the_command_of_another_method_repeats_its_run(overrides, name):
+    recipe = recipes.load("mnist-lenet5", overrides)
+    assert name_of(recipe) == name
+    words = shlex.split(command_of(recipe))
+    settings = [after for before, after in pairwise(words) if before == "--set"]
+    assert recipes.load("mnist-lenet5", settings) == recipe
 
 
 def test_a_kept_file_of_another_run_is_not_overwritten_and_nothing_to_keep_is_an_error(tmp_path, written):
