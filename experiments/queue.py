@@ -36,7 +36,9 @@ _KEYS = {
 
 def read_tasks(path: Path, data: str | None, folder: Path, results: Path) -> list[Task]:
     """The tasks of a list, in their order; a run that two entries name is one."""
-    entries = tomllib.loads(path.read_text(encoding="utf-8"))["tasks"]
+    entries = tomllib.loads(path.read_text(encoding="utf-8")).get("tasks")
+    if not entries:
+        raise SystemExit(f"{path} has no [[tasks]]")
     found: list[Task] = []
     for number, entry in enumerate(entries, start=1):
         kinds = [kind for kind in _KEYS if kind in entry]

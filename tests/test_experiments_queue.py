@@ -129,6 +129,7 @@ def test_a_list_names_searches_and_rows_in_its_order(short_list, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ('[[runs]]\nrecipe = "digits-lenet5"', r"has no \[\[tasks\]\]"),
         (
             '[[tasks]]\nrun = "evidence.toml"',
             r"number 1: it has neither runs nor methods, or both; .*files, runs, seeds",

@@ -205,6 +205,8 @@ def test_another_method_brings_its_own_optimizer_in_the_place_of_the_recipes(tmp
     for method in ("lsq", "tqt", "lrnet", "lrnet_binary"):
         assert recipes.load("mnist-lenet5", [f"spec.method={method}"]).search.ranges is None
     assert recipes.load("mnist-lenet5", ["spec.method=pact"]).search.ranges.lr == 1e-3  # it has none of its own
+    with pytest.raises(ValueError, match=r"Spec\.method is"):
+        recipes.load("mnist-lenet5", ["spec.method=[1]"])
     said = recipes.load("mnist-lenet5", ["search.ranges={lr=0.5}", "spec.method=lsq"])
     assert said.search.ranges.lr == 0.5
     (tmp_path / "recipe.toml").write_text(recipes.to_toml(said))

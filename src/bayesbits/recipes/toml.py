@@ -147,7 +147,9 @@ def load(
 def _leave_ranges_to_the_method(table: Table, changes: Mapping[str, Any]) -> None:
     """Where another method is chosen that brings an optimizer for its ranges, drop that of the recipe's own method."""
     method = _method_in(changes)
-    if method is None or method == _method_in(table) or method not in METHODS or not METHODS[method].ranges:
+    if not isinstance(method, str) or method not in METHODS:  # a wrong one is refused with the spec
+        return
+    if method == _method_in(table) or not METHODS[method].ranges:
         return
     for part in ("search", "finetune"):
         if isinstance(table.get(part), dict):
