@@ -171,7 +171,10 @@ class Comparison:
 def _cost_under(name: str, overrides: tuple[str, ...]) -> str:
     """The cost of a recipe's network under a spec of fixed widths, as a budget."""
     recipe = load(name, overrides)
-    loaders = open_data(recipe.data, current_process("cpu"), recipe.seed, labeled=False)
+    try:
+        loaders = open_data(recipe.data, current_process("cpu"), recipe.seed, labeled=False)
+    except FileNotFoundError as error:
+        raise SystemExit(f"{error}\nHere: --data FOLDER") from error
     model, _ = build_model(recipe.model.name, recipe.model.options, loaders.classes)
     return f"{bb.attach(model, loaders.example, recipe.spec).cost().relative_bops!r}% bops"
 

@@ -1,7 +1,7 @@
 """Everything that the tables of evidence still lack, as one queue: searches, ablations, and rows of other methods.
 
     python -m experiments.queue --data FOLDER --device cuda --jobs 4
-    python -m experiments.queue --list
+    python -m experiments.queue --data FOLDER --list
 
 experiments/queue.toml says what belongs to the tables, and in which order it runs. What has results in
 experiments/results is left out, so that the same command goes on where it was stopped, and on another machine with what

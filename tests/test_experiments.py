@@ -464,14 +464,17 @@ def test_ablations_are_at_one_cost_each_differs_and_has_a_name_of_its_own(tmp_pa
 
 
 def test_levers_are_judged_by_images_held_back_and_differ_in_one_thing_each(tmp_path):
-    first, *others = planned("experiments/levers.toml", tmp_path)
-    assert all(recipe.data.validation == 5000 for recipe in (first, *others))
-    assert len({name_of(recipe) for recipe in (first, *others)}) == len(others) + 1
-    for recipe in others:
-        changed = set(changes(recipe)) ^ set(changes(first)) | {
-            key for key, value in changes(recipe).items() if changes(first).get(key, value) != value
-        }
-        assert len({key.split(".")[0] if key.startswith("finetune") else key for key in changed}) == 1, changed
+    found = planned("experiments/levers.toml", tmp_path)
+    assert all(recipe.data.validation == 5000 for recipe in found)
+    assert len({(name_of(recipe), recipe.seed) for recipe in found}) == len(found)
+    for base in ("cifar10-resnet18-distilled", "fashion-lenet5-distilled"):
+        first, *others = (recipe for recipe in found if recipe.name == base and recipe.seed == 0)
+        assert len(others) == 4
+        for recipe in others:
+            changed = set(changes(recipe)) ^ set(changes(first)) | {
+                key for key, value in changes(recipe).items() if changes(first).get(key, value) != value
+            }
+            assert len({key.split(".")[0] if key.startswith("finetune") else key for key in changed}) == 1, changed
 
 
 @pytest.mark.check
