@@ -160,7 +160,8 @@ def caption(plot: Plot, below: Sequence[Point]) -> str:
     """What the plot cannot show, in words."""
     own = [point for point in plot.points if point.style in (OURS, SHORTER, REPEATED, SHORTER_REPEATED)]
     single = sum(point.y_error is None for point in own)
-    parts = [f"Error bars are standard errors over seeds; {single} of our {len(own)} circles are of one seed, without."]
+    without = f"; {single} of our {len(own)} circles, of one seed, have none" if single else ""
+    parts = [f"Error bars are standard errors over seeds{without}."]
     if below:
         parts.append(f"Below the axis: {'; '.join(point.words for point in below)}.")
     if plot.unlabeled:

@@ -121,6 +121,8 @@ class Search:
             rest = rest.replace(given, "")
         if self.recipe in names():
             own = load(self.recipe)
+            if own.data.name != "digits":  # those come with a dependency
+                overrides.insert(0, "data.folder=FOLDER")
             if self.first["epochs"] != own.search.epochs:
                 overrides.append(f"search.epochs={self.first['epochs']}")
                 rest = rest.replace(f"-{self.first['epochs']}epochs", "")

@@ -40,7 +40,7 @@ def test_every_network_has_a_table_with_published_points_verdicts_and_commands(f
     assert vgg.notes[0] == (
         "`cifar10-vgg7-mu0.01`: 0.13 points behind, with 1 seed of 3; wanted are 93.23 ± 0.10% at 0.51%"
     )
-    assert vgg.commands[1] == "bayesbits search cifar10-vgg7 --set search.mu=0.1 --set seed=0"
+    assert vgg.commands[1] == "bayesbits search cifar10-vgg7 --set data.folder=FOLDER --set search.mu=0.1 --set seed=0"
     assert len(mine.rows) == 1
 
 

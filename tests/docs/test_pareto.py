@@ -60,7 +60,7 @@ def test_our_searches_are_means_with_errors_and_shorter_ones_are_told_apart(fold
     assert all(plot.y[0] <= one.y <= plot.y[1] for one in plot.points)
     plot.svg()
     words = caption(plot, below)
-    assert "4 of our 5 circles are of one seed, without." in words
+    assert "4 of our 5 circles, of one seed, have none." in words
     assert "Below the axis: DQ: 80.00 at 1.5." in words
 
 

@@ -48,20 +48,26 @@ def test_seconds_are_those_of_a_gpu_with_float_beside_them_where_every_seed_has_
 
 
 @pytest.mark.parametrize(
-    ("name", "other", "command"),
+    ("recipe", "setting", "other", "command"),
     [
-        ("cifar10-vgg7-mu0.1", {"epochs": 300}, "bayesbits search cifar10-vgg7 --set search.mu=0.1 --set seed=0"),
         (
-            "cifar10-vgg7-distilled-60epochs-validation-sgd-budget0.35", {"epochs": 60, "float_epochs": 50},
-            "bayesbits search cifar10-vgg7-distilled --budget '0.35% bops' --set search.epochs=60 --set "
-            "float.epochs=50 --set seed=0  # also validation-sgd: see experiments/LOG.md",
+            "cifar10-vgg7", "mu0.1", {"epochs": 300},
+            "bayesbits search cifar10-vgg7 --set data.folder=FOLDER --set search.mu=0.1 --set seed=0",
         ),
-        ("mine-mu3", {"command": "bayesbits search mine"}, "bayesbits search mine"),
+        (
+            "cifar10-vgg7-distilled", "60epochs-validation-sgd-budget0.35", {"epochs": 60, "float_epochs": 50},
+            "bayesbits search cifar10-vgg7-distilled --budget '0.35% bops' --set data.folder=FOLDER --set "
+            "search.epochs=60 --set float.epochs=50 --set seed=0  # also validation-sgd: see experiments/LOG.md",
+        ),
+        (
+            "digits-lenet5", "mu0.1", {"epochs": 20, "float_epochs": 20},
+            "bayesbits search digits-lenet5 --set search.mu=0.1 --set seed=0",
+        ),
+        ("mine", "mu3", {"command": "bayesbits search mine"}, "bayesbits search mine"),
     ],
 )  # fmt: skip
-def test_the_command_is_that_of_the_file_or_told_by_its_fields(name, other, command):
-    recipe = "cifar10-vgg7-distilled" if "distilled" in name else "cifar10-vgg7"
-    assert Search(name, (result(recipe, 1.0, **other),)).command == command
+def test_the_command_is_that_of_the_file_or_told_by_its_fields(recipe, setting, other, command):
+    assert Search(f"{recipe}-{setting}", (result(recipe, 1.0, **other),)).command == command
 
 
 def test_a_plain_search_differs_in_epochs_and_cost_alone():
