@@ -9,13 +9,12 @@ from typing import Any
 from bayesbits.report.paper_points import OTHERS, PAPER, POINTS
 from bayesbits.sweeps.estimate import Estimate
 from docs.ablations import planned
-from docs.pareto import MethodKey, is_outdated, mean_of, method_runs
+from docs.pareto import MethodKey, is_ours, is_outdated, mean_of, method_runs
 from docs.searches import EXPERIMENTS, Search, accuracy_text, cost_text, searches, seeds_text
 from docs.targets import targets, verdicts
 
 BUDGETS = ("6.25% bops", "4% bops", "2.5% bops", "1.5% bops", "half of the 8/8 size", "a third of the 8/8 size")
 COLUMNS = ("search", "seeds", "epochs", "float", "accuracy", "bit operations", "ONNX file", "seconds")
-OUR_METHOD = "Bayesian Bits"
 METHOD_COLUMNS = (
     "method", "setting", "seeds", "epochs", "accuracy", "bit operations", "with 8-bit ends", "ours at no more cost",
     "seconds an epoch", "in integers",
@@ -140,7 +139,7 @@ def _method_row(key: MethodKey, runs: Mapping[MethodKey, Sequence[Row]]) -> Row:
         "accuracy": accuracy_text(mean_of(runs[key], "accuracy")),
         "bit operations": cost_text(mean_of(runs[key], "relative_bops")),
         "with 8-bit ends": "" if narrow_ends is None else f"{narrow_ends:.3f}%",
-        "ours at no more cost": "" if name.startswith(OUR_METHOD) else _ours_within(key, runs),
+        "ours at no more cost": "" if is_ours(name) else _ours_within(key, runs),
         "seconds an epoch": first["seconds_an_epoch"] or "",
         "in integers": first["deployed"].removesuffix(" in integers") if first["deployed"][0].isdigit() else "no",
     }
@@ -152,7 +151,7 @@ def _ours_within(key: MethodKey, runs: Mapping[MethodKey, Sequence[Row]]) -> str
     own = [
         (mean_of(found, "accuracy"), mean_of(found, "relative_bops"))
         for (name, *same), found in runs.items()
-        if name.startswith(OUR_METHOD) and same == list(key[1:])
+        if is_ours(name) and same == list(key[1:])
     ]
     within = [(accuracy, cost) for accuracy, cost in own if cost.mean <= limit]
     if not within:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bayesbits.methods import METHODS
 from bayesbits.recipes import load
 from bayesbits.report.paper_points import FLOAT, OTHERS, PAPER, POINTS
 from bayesbits.sweeps.estimate import Estimate
@@ -27,6 +28,7 @@ ORDER = (OURS, SHORTER, REPEATED, SHORTER_REPEATED, PUBLISHED, OTHER, PLAIN, TRI
 TICKS = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8, 12)
 MOST = 10.0
 """Costs above this, as those of float, are no compression; they are left out."""
+OUR_TITLE = METHODS["bayesian_bits"].title
 MethodKey = tuple[str, str, int]
 """The name, the setting and the epochs of a method that was trained here."""
 
@@ -125,9 +127,9 @@ def _methods(path: Path) -> tuple[list[Point], list[Sequence[tuple[float, float]
         if any(is_outdated(run) for run in runs):
             continue
         accuracy, cost = mean_of(runs, "accuracy"), mean_of(runs, "relative_bops")
-        ours = name.startswith("Bayesian Bits")
+        ours = is_ours(name)
         style = {"plain": (PLAIN, PLAIN_OURS), "tricks": (TRICKS, TRICKS_OURS)}[setting][ours]
-        short = name.replace("Bayesian Bits ", "").replace("Learned step and width", "learned width")
+        short = name.replace(f"{OUR_TITLE} ", "").replace("Learned step and width", "learned width")
         point = Point(cost.mean, accuracy.mean, style, short.replace("mu=", "mu "), cost.error, accuracy.error)
         found.setdefault(f"{name}, {epochs}", []).append(point)
     points, pairs = [], []
@@ -144,6 +146,11 @@ def method_runs(path: Path) -> dict[MethodKey, list[Mapping[str, Any]]]:
     for row in json.loads(path.read_text())["rows"]:
         groups.setdefault((row["row"], row["setting"], row["epochs"]), []).append(row)
     return groups
+
+
+def is_ours(row: str) -> bool:
+    """Whether a row of the table of methods is of the method of this package."""
+    return row.startswith(OUR_TITLE)
 
 
 def is_outdated(run: Mapping[str, Any]) -> bool:

@@ -33,6 +33,7 @@ from bayesbits.training import FinetuneConfig, OptimizerConfig, SearchConfig
 from bayesbits.training.metrics import read_metrics
 from bayesbits.utils.files import write_atomically
 from bayesbits.zoo.models import load_checkpoint
+from experiments.tasks import wrong_options
 
 RESULTS = Path(__file__).parent / "results"
 POINTS = 40
@@ -191,7 +192,10 @@ def file_of(recipe: Recipe, results: Path = RESULTS) -> Path:
     path = results / f"{name_of(recipe)}-seed{recipe.seed}.json"
     before = json.loads(path.read_text(encoding="utf-8")).get("command") if path.exists() else None
     if before is not None and before.replace(_DATA, "") != command_of(recipe).replace(_DATA, ""):
-        raise SystemExit(f"{path} is of another run: `{before}`; this one is `{command_of(recipe)}`")
+        raise ValueError(
+            f"{path} is of another run: `{before}`; this one is `{command_of(recipe)}`. "
+            "Rename that file, or keep this run in another folder of --results"
+        )
     return path
 
 
@@ -199,7 +203,7 @@ def keep(folder: Path, results: Path = RESULTS, *, classes: bool = False, device
     """Write the files of all finished runs in a folder, or of the folder itself; prints and returns their paths."""
     runs = [folder] if (folder / RECIPE).is_file() else sorted(path.parent for path in folder.glob(f"*/{RECIPE}"))
     if not runs:
-        raise SystemExit(f"{folder} holds no runs: a run has a {RECIPE}")
+        raise ValueError(f"{folder} holds no runs: a run has a {RECIPE}")
     written = []
     for run in runs:
         if not (run / RESULT).is_file():
@@ -231,7 +235,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--classes", action="store_true", help="test what lacks the accuracies of single classes")
     parser.add_argument("--device", help="for --classes")
     options = parser.parse_args(arguments)
-    keep(options.folder, options.results, classes=options.classes, device=options.device)
+    with wrong_options():
+        keep(options.folder, options.results, classes=options.classes, device=options.device)
 
 
 if __name__ == "__main__":

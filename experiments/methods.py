@@ -38,10 +38,11 @@ from bayesbits.recipes.toml import to_table
 from bayesbits.training.metrics import read_metrics
 from bayesbits.utils.files import write_atomically
 from bayesbits.utils.tables import text_table
-from experiments.tasks import Task, run_tasks
+from experiments.tasks import Task, number_of_jobs, run_tasks, wrong_options
 
 RESULTS = Path(__file__).parent / "results"
 SETTINGS = ("plain", "tricks")
+BOTH = "both"
 FLOAT_SPEC = ("spec.prune=false", "spec.input_bits=32", "spec.residual_bits=none", 'spec.rules={"*"={bits=32}}')
 FLOAT_ROW = "FP32"
 DISTILLATION = 0.5
@@ -174,29 +175,31 @@ def _cost_under(name: str, overrides: tuple[str, ...]) -> str:
     try:
         loaders = open_data(recipe.data, current_process("cpu"), recipe.seed, labeled=False)
     except FileNotFoundError as error:
-        raise SystemExit(f"{error}\nHere: --data FOLDER") from error
+        message = f"the cost of LSQ is measured on images: give --data the folder of the data sets. {error}"
+        raise FileNotFoundError(message) from error
     model, _ = build_model(recipe.model.name, recipe.model.options, loaders.classes)
     return f"{bb.attach(model, loaders.example, recipe.spec).cost().relative_bops!r}% bops"
 
 
-def chosen(wanted: str | None) -> list[Row]:
-    """The rows that are asked for, by names or methods with commas between them."""
+def chosen(wanted: Sequence[str]) -> list[Row]:
+    """The rows that are asked for, by names or methods; all where none are."""
     every = rows()
-    if wanted is None:
+    if not wanted:
         return every
     found: list[Row] = []
-    for word in wanted.split(","):
-        word = word.strip()
+    for word in wanted:
         same = [row for row in every if word == row.name or f"spec.method={word}" in row.overrides]
         if not same:
-            raise SystemExit(f"there is no row {word!r}; the rows are: {'; '.join(row.name for row in every)}")
+            raise ValueError(f"there is no row {word!r}; the rows are: {'; '.join(row.name for row in every)}")
         found += same
     return found
 
 
 def settings_of(setting: str) -> tuple[str, ...]:
     """The settings that a word means."""
-    return SETTINGS if setting == "both" else (setting,)
+    if setting not in (*SETTINGS, BOTH):
+        raise ValueError(f"there is no setting {setting!r}; the settings are {', '.join(SETTINGS)} and {BOTH}")
+    return SETTINGS if setting == BOTH else (setting,)
 
 
 def measured(about: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -298,20 +301,30 @@ def results_file(recipe: str, folder: Path = RESULTS) -> Path:
     return folder / f"methods-{recipe}.json"
 
 
+def split_words(text: str) -> list[str]:
+    """The words of an option, which have commas between them."""
+    return [word.strip() for word in text.split(",")]
+
+
+def read_seeds(text: str) -> list[int]:
+    """The value of `--seeds`."""
+    return [int(word) for word in split_words(text)]
+
+
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", help="such as digits-lenet5, cifar10-vgg7 or mnist-lenet5")
     parser.add_argument("--data", help="the folder of the data set, data.folder of the recipe")
-    parser.add_argument("--setting", choices=(*SETTINGS, "both"), default="plain")
-    parser.add_argument("--rows", help="names of rows with commas between them; a method's name means all of its rows")
+    parser.add_argument("--setting", choices=(*SETTINGS, BOTH), default="plain")
+    parser.add_argument("--rows", type=split_words, default=[], help="names with commas; a method means its rows")
     parser.add_argument("--epochs", type=int, help="epochs of the search; by default those of the recipe")
     parser.add_argument("--float-epochs", type=int, help="epochs of the float start; by default those of the search")
-    parser.add_argument("--seeds", default="0", help="such as 0,1,2")
+    parser.add_argument("--seeds", type=read_seeds, default=[0], help="such as 0,1,2")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for all rows")
     parser.add_argument("--device")
-    parser.add_argument("--jobs", type=int, default=1, help="how many runs share the device")
+    parser.add_argument("--jobs", type=number_of_jobs, default=1, help="how many runs share the device")
     parser.add_argument("--runs", type=Path, default=Path("runs/methods"))
-    parser.add_argument("--results", type=Path)
+    parser.add_argument("--results", type=Path, help="the file of results")
     parser.add_argument("--show", action="store_true", help="print the table of the results that there are")
     parser.add_argument("--list", action="store_true", help="list the rows")
     return parser.parse_args(arguments)
@@ -324,10 +337,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("\n".join(row.name for row in rows()))
         return
     path, left = options.results or results_file(options.recipe), 0
+    if options.show and not path.exists():
+        raise SystemExit(f"there are no results: {path} is not there")
     if not options.show:
+        if options.results is None and (options.set or options.float_epochs):
+            changed = "--set and --float-epochs change the recipe"
+            raise SystemExit(f"{changed}, and {path} is of the recipe as it is; give --results another file")
         shared = Comparison(options.recipe, options.data, options.epochs, options.float_epochs, tuple(options.set))
-        seeds = [int(seed) for seed in options.seeds.split(",")]
-        tasks = shared.tasks(chosen(options.rows), settings_of(options.setting), seeds, path)
+        with wrong_options():
+            tasks = shared.tasks(chosen(options.rows), settings_of(options.setting), options.seeds, path)
         left = run_tasks(tasks, options.runs / options.recipe, jobs=options.jobs, device=options.device)
     print(table(Results(path).rows))
     sys.exit(left > 0)

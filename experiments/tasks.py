@@ -4,22 +4,23 @@ Every run has a folder, so that one that was stopped goes on, and is kept as soo
 finished run, such as its ONNX files on the test set, is measured on the CPU while the next ones train.
 """
 
+import argparse
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bayesbits.cli.sweep_display import SweepDisplay
-from bayesbits.cli.sweep_run import command_of
+from bayesbits.cli.sweep_run import local_processes
 from bayesbits.recipes import Recipe
+from bayesbits.report.formatting import format_number_of
 from bayesbits.sweeps.entries import Entry, State, find_entries
 from bayesbits.sweeps.grid import SweepRun
-from bayesbits.sweeps.local_processes import LocalProcesses
 from bayesbits.sweeps.scheduler import run_entries
 from bayesbits.sweeps.workers import Workers
 from bayesbits.training.errors import StopSignals
@@ -56,16 +57,14 @@ def run_tasks(
         The number of runs that are not kept at the end, as they failed or were interrupted.
     """
     left = [task for task in tasks if not task.kept]
-    say(f"{len(tasks)} runs, {len(tasks) - len(left)} of them kept before")
+    say(f"{format_number_of(len(tasks), 'run')}, {len(tasks) - len(left)} of them kept before")
     if not left:
         return 0
     folder.mkdir(parents=True, exist_ok=True)
     entries = find_entries([SweepRun(folder_name(task), task.recipe, {}, task.label) for task in left], folder, {})
     task_of = {id(entry): task for entry, task in zip(entries, left, strict=True)}
     keeper, ended = Keeper(), 0
-    if workers is None:
-        gpus = None if device is None else 0  # a device that was chosen is not replaced
-        workers = LocalProcesses(jobs, partial(command_of, device=device), gpus)
+    workers = workers or local_processes(jobs, device)
     try:
         for entry in entries:
             if entry.state is State.DONE:
@@ -88,7 +87,7 @@ def run_tasks(
         if entry.state is State.FAILED:
             say(f"failed: {entry.run.label}: {entry.reason}\n  log: {entry.log}")
     if ended:
-        say("stopped; the same command goes on")
+        say("stopped; go on with the same command")
     return len(left) - keeper.stored
 
 
@@ -126,6 +125,22 @@ class Keeper:
 def folder_name(task: Task) -> str:
     """The name of a new folder for a run."""
     return re.sub(r"[^\w.]+", "-", task.label).strip("-")
+
+
+def number_of_jobs(text: str) -> int:
+    """The value of `--jobs`."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of runs from 1")
+    return int(text)
+
+
+@contextmanager
+def wrong_options() -> Iterator[None]:
+    """Inside, what is wrong with options or files ends the program with a message in place of a traceback."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        raise SystemExit(str(error)) from error
 
 
 def say(text: str) -> None:

@@ -30,7 +30,9 @@ from experiments.foreign_networks import random_plan
 from experiments.front_picture import draw_fronts
 from experiments.fronts import compare
 from experiments.keep import RESULTS, changes, command_of, history, keep, name_of, text_of
+from experiments.keep import main as keep_main
 from experiments.methods import FLOAT_ROW, Comparison, Results, Row, chosen, rows, summary, table
+from experiments.methods import main as methods_main
 from experiments.posttrain import as_typed, parse, thinned, to_round
 from experiments.run_time import OURS, SENTENCES, sentences, write_ours
 from experiments.transformer_configs import NETWORKS
@@ -213,16 +215,16 @@ def test_the_rows_of_all_methods_are_valid_recipes():
 
 def test_all_rows_with_tricks_start_from_the_float_network_of_our_recipe(tmp_path):
     comparison = Comparison("cifar10-vgg7", epochs=60, float_epochs=9)
-    lsq, twn = (comparison.recipe_of(row, "tricks", 1) for row in (*chosen("LSQ 2/2"), *chosen("twn")))
+    lsq, twn = (comparison.recipe_of(row, "tricks", 1) for row in (*chosen(["LSQ 2/2"]), *chosen(["twn"])))
     assert lsq.float_training == twn.float_training  # a queue trains it once
     assert (lsq.float_training.epochs, lsq.float_training.weights.optimizer) == (9, "sgd")
-    assert comparison.recipe_of(*chosen("twn"), "plain", 1).float_training is None
+    assert comparison.recipe_of(*chosen(["twn"]), "plain", 1).float_training is None
 
 
 @pytest.mark.parametrize("recipe", ["mnist-lenet5", "cifar10-vgg7"])
 def test_the_ranges_of_a_method_learn_as_the_method_says(recipe):
     comparison = Comparison(recipe)
-    for row in chosen("lsq,tqt,lrnet"):
+    for row in chosen(["lsq", "tqt", "lrnet"]):
         assert comparison.recipe_of(row, "plain", 0).search.ranges is None, row.name
 
 
@@ -237,7 +239,7 @@ def test_a_row_has_the_command_of_its_setting_and_seed():
 @pytest.mark.parametrize("widths", ["4/4", "2/2"])
 def test_ours_gets_the_cost_of_fixed_widths_as_its_budget(widths):
     comparison = Comparison("digits-lenet5")
-    (ours,), (lsq,) = chosen(f"Bayesian Bits at the cost of LSQ {widths}"), chosen(f"LSQ {widths}")
+    (ours,), (lsq,) = chosen([f"Bayesian Bits at the cost of LSQ {widths}"]), chosen([f"LSQ {widths}"])
     own, other = (comparison.recipe_of(row, "plain", 0) for row in (ours, lsq))
     assert (own.spec.method, other.search.budget) == ("bayesian_bits", None)
     network, _ = build_model("lenet5", {}, 10)
@@ -246,10 +248,10 @@ def test_ours_gets_the_cost_of_fixed_widths_as_its_budget(widths):
 
 
 def test_rows_are_chosen_by_name_or_method():
-    assert [row.name for row in chosen("LSQ 4/4, qt")] == ["LSQ 4/4", "QT 8/8"]
-    assert {row.overrides[0] for row in chosen("lsq")} == {"spec.method=lsq"}
-    with pytest.raises(SystemExit, match="there is no row 'LSQ 5/5'"):
-        chosen("LSQ 5/5")
+    assert [row.name for row in chosen(["LSQ 4/4", "qt"])] == ["LSQ 4/4", "QT 8/8"]
+    assert {row.overrides[0] for row in chosen(["lsq"])} == {"spec.method=lsq"}
+    with pytest.raises(ValueError, match="there is no row 'LSQ 5/5'"):
+        chosen(["LSQ 5/5"])
 
 
 def test_results_are_kept_skipped_and_shown(tmp_path):
@@ -279,6 +281,35 @@ def test_results_are_kept_skipped_and_shown(tmp_path):
     shown = table([refused])
     assert "0.weight cannot be deployed" in shown
     assert "0.500%" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nonsense"], "there is no recipe 'nonsense'"),
+        (["nonsense", "--show"], "there are no results: .*methods-nonsense.json is not there"),
+        (["digits-lenet5", "--rows", "LSQ 2/2,LSQ 5/5"], "there is no row 'LSQ 5/5'"),
+        (["digits-lenet5", "--set", "nonsense=1", "--results", "a.json"], "nonsense"),
+        (["digits-lenet5", "--set", "seed=1"], "methods-digits-lenet5.json is of the recipe as it is; give --results"),
+        (["digits-lenet5", "--float-epochs", "1"], "is of the recipe as it is; give --results another file"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_runs(arguments, message, monkeypatch, tmp_path):
+    monkeypatch.setattr("experiments.methods.run_tasks", lambda *_, **__: pytest.fail("it ran"))
+    monkeypatch.setattr("experiments.methods.RESULTS", tmp_path)
+    with pytest.raises(SystemExit, match=message):
+        methods_main(arguments)
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--seeds", "a"], ["--jobs", "0"], ["--jobs", "-1"], ["--jobs", "two"], ["--setting", "trick"]]
+)
+def test_wrong_values_of_options_are_named(wrong, capsys):
+    with pytest.raises(SystemExit):
+        methods_main(["digits-lenet5", *wrong])
+    said = capsys.readouterr().err
+    assert f"argument {wrong[0]}: " in said
+    assert repr(wrong[1]) in said
 
 
 def test_plans_for_foreign_networks_lose_three_of_ten_removable_channels():
@@ -392,14 +423,14 @@ def test_the_command_of_another_method_repeats_its_run(overrides, name):
 def test_a_kept_file_of_another_run_is_not_overwritten_and_nothing_to_keep_is_an_error(tmp_path, written):
     (path,) = keep(write_run(tmp_path / "run", "finetune.distillation=0.5", result=written), tmp_path)
     before = path.read_text()
-    with pytest.raises(SystemExit, match=r"is of another run: .*finetune.distillation=0.5 .*distillation=0.25"):
+    with pytest.raises(ValueError, match=r"is of another run: .*finetune.distillation=0.5 .*distillation=0.25"):
         keep(write_run(tmp_path / "other", "finetune.distillation=0.25", result=written), tmp_path)
     assert path.read_text() == before
-    with pytest.raises(SystemExit, match="holds no runs"):
+    with pytest.raises(ValueError, match="holds no runs"):
         keep(tmp_path / "nothing", tmp_path)
     write_run(tmp_path / "damaged", result="{")
-    with pytest.raises(ValueError, match="is damaged"):
-        keep(tmp_path / "damaged", tmp_path)
+    with pytest.raises(SystemExit, match="is damaged"):
+        keep_main([str(tmp_path / "damaged"), "--results", str(tmp_path)])
 
 
 @pytest.mark.check
@@ -465,9 +496,10 @@ def test_ablations_are_at_one_cost_each_differs_and_has_a_name_of_its_own(tmp_pa
 
 def test_levers_are_judged_by_images_held_back_and_differ_in_one_thing_each(tmp_path):
     found = planned("experiments/levers.toml", tmp_path)
-    assert all(recipe.data.validation == 5000 for recipe in found)
     assert len({(name_of(recipe), recipe.seed) for recipe in found}) == len(found)
-    for base in ("cifar10-resnet18-distilled", "fashion-lenet5-distilled"):
+    held_back = {"cifar10-resnet18-distilled": 5000, "fashion-lenet5-distilled": 10000}
+    assert all(recipe.data.validation == held_back[recipe.name] for recipe in found)
+    for base in held_back:
         first, *others = (recipe for recipe in found if recipe.name == base and recipe.seed == 0)
         assert len(others) == 4
         for recipe in others:

@@ -76,14 +76,14 @@ def test_a_signal_stops_the_queue_and_the_next_one_goes_on(tmp_path, capsys):
     held.holds = True
     assert run_tasks(found, tmp_path, workers=held) == 2
     assert stored == []
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "go on with the same command" in capsys.readouterr().err
     assert run_tasks(found, tmp_path, workers=ScriptedWorkers(1)) == 0
     assert stored == ["run-0", "run-1"]
 
 
 LIST = """
 [[tasks]]
-runs = "{runs}"
+runs = "runs.toml"
 seeds = [0, 2]
 
 [[tasks]]
@@ -99,31 +99,29 @@ def short_list(tmp_path):
     path = tmp_path / "queue.toml"
     runs = tmp_path / "runs.toml"
     runs.write_text('[[runs]]\nrecipe = "mnist-lenet5"\nseeds = [0, 1, 2]\n')
-    path.write_text(LIST.format(runs=runs))
+    path.write_text(LIST)
     return path
 
 
 def test_a_run_that_is_listed_twice_is_one(short_list, tmp_path):
-    once = queue.read_tasks(short_list, None, tmp_path, tmp_path)
+    once = queue.read_tasks(short_list, None, tmp_path)
     short_list.write_text(short_list.read_text() * 2)
-    assert [task.label for task in queue.read_tasks(short_list, None, tmp_path, tmp_path)] == [
-        one.label for one in once
-    ]
+    assert [task.label for task in queue.read_tasks(short_list, None, tmp_path)] == [one.label for one in once]
 
 
 def test_a_list_names_searches_and_rows_in_its_order(short_list, tmp_path):
-    found = queue.read_tasks(short_list, None, tmp_path, tmp_path)
+    found = queue.read_tasks(short_list, None, tmp_path)
     assert [task.label for task in found] == [
         "mnist-lenet5-mu0.01-seed0",
         "mnist-lenet5-mu0.01-seed2",
         *(
             f"digits-lenet5: {row.name}, {setting}, 3 epochs, seed 0"
             for setting in ("plain", "tricks")
-            for row in chosen("LSQ 2/2,dq")
+            for row in chosen(["LSQ 2/2", "dq"])
         ),
     ]
     assert not any(task.kept for task in found)
-    assert all(task.kept for task in queue.read_tasks(short_list, None, tmp_path, RESULTS)[:2])
+    assert all(task.kept for task in queue.read_tasks(short_list, None, RESULTS)[:2])
 
 
 @pytest.mark.parametrize(
@@ -135,14 +133,28 @@ def test_a_list_names_searches_and_rows_in_its_order(short_list, tmp_path):
             r"number 1: it has neither runs nor methods, or both; .*files, runs, seeds",
         ),
         ('[[tasks]]\nmethods = "digits-lenet5"\nfiles = true', "number 1: unknown: files; its keys are"),
-        ('[[tasks]]\nmethods = "digits-lenet5"\nrows = ["LSQ 5/5"]', "there is no row 'LSQ 5/5'"),
+        ('[[tasks]]\nmethods = "digits-lenet5"\nrows = ["LSQ 5/5"]', "number 1: there is no row 'LSQ 5/5'"),
+        ('[[tasks]]\nmethods = "digits-lenet5"\nrows = "LSQ 2/2"', r"rows is 'LSQ 2/2', and takes a list"),
+        ('[[tasks]]\nmethods = "digits-lenet5"\nseeds = []', r"seeds is \[\], and takes a list, such as \[0, 1\]"),
+        ('[[tasks]]\nmethods = "digits-lenet5"\nsetting = "trick"', "there is no setting 'trick'; .* tricks and both"),
+        ('[tasks]\nruns = "evidence.toml"', r"has no \[\[tasks\]\]"),
+        ('[[tasks]]\nruns = "nothing.toml"', r"number 1: .*\nthere is no recipe '.*nothing.toml'"),
+        ('[[tasks]]\nruns = "two.toml"\nseeds = [0, 2]', r"seeds are \[0, 2\], and those of two.toml are \[0, 1\]"),
+        (
+            '[[tasks]]\nruns = "twice.toml"',
+            "two runs would be kept as digits-lenet5-validation-mu0.01-seed0: .*=50.*=90",
+        ),
+        ("[[tasks]", "queue.toml: Expected ']]'"),
     ],
 )
 def test_a_wrong_list_is_refused_before_anything_runs(text, message, tmp_path):
     path = tmp_path / "queue.toml"
     path.write_text(text)
+    (tmp_path / "two.toml").write_text('[[runs]]\nrecipe = "digits-lenet5"\nseeds = [0, 1]\n')
+    same = '[[runs]]\nrecipe = "digits-lenet5"\nseeds = [0]\nset.data.validation = {}\n'
+    (tmp_path / "twice.toml").write_text(same.format(50) + same.format(90))
     with pytest.raises(SystemExit, match=message):
-        queue.read_tasks(path, None, tmp_path, tmp_path)
+        queue.main(["--queue", str(path), "--results", str(tmp_path), "--list"])
 
 
 def test_a_search_becomes_its_file_and_the_test_of_its_onnx_files_one_of_its_own(tmp_path, monkeypatch):
@@ -152,9 +164,9 @@ def test_a_search_becomes_its_file_and_the_test_of_its_onnx_files_one_of_its_own
     finish_run(run, recipe, accuracy=96.5, relative_bops=1.25)
     tested = (f"{name_of(recipe)}-seed3", {"images": 7})
     monkeypatch.setattr(queue.whole_test_set, "compare", lambda folder: tested)
-    assert queue.store(results, queue.measured(run, files=False)) == "96.50% at 1.250%"
+    assert queue.store(recipe, results, queue.measured(run, files=False)) == "96.50% at 1.250%"
     assert [path.name for path in results.iterdir()] == ["digits-lenet5-mu0.01-seed3.json"]
-    queue.store(results, queue.measured(run, files=True))
+    queue.store(recipe, results, queue.measured(run, files=True))
     whole = json.loads((results / "whole-test-set-digits-lenet5-mu0.01-seed3.json").read_text())
     assert whole == {"images": 7}
     assert json.loads(file_of(recipe, results).read_text())["accuracy"] == 96.5
@@ -162,7 +174,7 @@ def test_a_search_becomes_its_file_and_the_test_of_its_onnx_files_one_of_its_own
 
 def test_the_list_of_the_project_can_be_read_and_its_first_searches_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr("experiments.methods._cost_under", lambda *_: "1% bops")  # it needs the data
-    found = queue.read_tasks(queue.QUEUE, None, tmp_path, RESULTS)
+    found = queue.read_tasks(queue.QUEUE, None, RESULTS)
     labels = [task.label for task in found]
     assert len(set(labels)) == len(labels)
     evidence = [task for task in found if task.label.startswith("cifar10-vgg7-mu")]
@@ -175,6 +187,6 @@ def test_the_command_lists_what_is_missing(short_list, tmp_path, capsys):
     printed = capsys.readouterr().out.splitlines()
     assert printed[-1] == "10 of 10 runs are missing"
     assert "digits-lenet5: DQ mu=1, tricks, 3 epochs, seed 0" in printed
-    assert tasks.folder_name(queue.read_tasks(short_list, None, tmp_path, tmp_path)[2]) == (
+    assert tasks.folder_name(queue.read_tasks(short_list, None, tmp_path)[2]) == (
         "digits-lenet5-LSQ-2-2-plain-3-epochs-seed-0"
     )

@@ -136,7 +136,7 @@ def test_a_run_on_a_local_ray_whose_worker_is_killed_goes_on(here):
 def scripted(monkeypatch, outcomes=None, jobs=2):
     """Sweeps with workers that train nothing."""
     workers = ScriptedWorkers(jobs, outcomes)
-    monkeypatch.setattr(implementation, "LocalProcesses", lambda *_: workers)
+    monkeypatch.setattr(implementation, "local_processes", lambda *_: workers)
     return workers
 
 

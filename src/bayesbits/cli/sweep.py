@@ -12,7 +12,7 @@ import typer
 
 from bayesbits.cli.console import output_console, print_line, print_status
 from bayesbits.cli.sweep_display import SweepDisplay, summary_table
-from bayesbits.cli.sweep_run import command_of, run_in
+from bayesbits.cli.sweep_run import local_processes, run_in
 from bayesbits.recipes import Recipe, load
 from bayesbits.recipes.toml import Override
 from bayesbits.report.comparison_page import write_comparison_page
@@ -20,7 +20,6 @@ from bayesbits.report.formatting import format_number_of
 from bayesbits.sweeps.entries import Entry, State, find_entries, other_folders
 from bayesbits.sweeps.float_networks import SharedFloatNetworks
 from bayesbits.sweeps.grid import BUDGET, METHOD, SEED, SweepRun, make_runs, read_groups
-from bayesbits.sweeps.local_processes import LocalProcesses
 from bayesbits.sweeps.record import PAGE, earlier_states, rows_of, write_record
 from bayesbits.sweeps.scheduler import run_entries
 from bayesbits.sweeps.settings import Axis, axis, read_axes
@@ -155,8 +154,7 @@ def _run(entries: Sequence[Entry], options: SweepOptions, record: partial[Path])
 def _workers(options: SweepOptions) -> tuple[Workers, int]:
     if options.ray is None:
         jobs = options.jobs or 1
-        gpus = None if options.device is None else 0  # a device that was chosen is not replaced
-        return LocalProcesses(jobs, partial(command_of, device=options.device), gpus), jobs
+        return local_processes(jobs, options.device), jobs
     from bayesbits.sweeps.ray_tasks import RayTasks
 
     tasks = RayTasks(options.ray, options.jobs, partial(run_in, device=options.device))

@@ -15,11 +15,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from bayesbits.cli.console import print_status
 from bayesbits.cli.main import app
 from bayesbits.recipes.run_folder import LOG, RECIPE
+from bayesbits.sweeps.local_processes import LocalProcesses
 from bayesbits.sweeps.workers import START
 
 try:
@@ -34,6 +36,12 @@ def command_of(folder: Path, device: str | None) -> list[str]:
     """The command that runs the run in a folder, as a child of this process."""
     device_option = [device] if device is not None else []
     return [sys.executable, "-m", "bayesbits.cli.sweep_run", str(folder), str(os.getpid()), *device_option]
+
+
+def local_processes(jobs: int, device: str | None) -> LocalProcesses:
+    """What runs searches as processes of this machine, all on one device where one is given."""
+    gpus = None if device is None else 0  # a device that was chosen is not replaced
+    return LocalProcesses(jobs, partial(command_of, device=device), gpus)
 
 
 def run_in(folder: str, device: str | None = None) -> int:

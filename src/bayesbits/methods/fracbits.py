@@ -46,7 +46,7 @@ class FracBitsQuantizer(MethodQuantizer):
         return (1 - part) * narrower + part * wider
 
     def expected_bits(self) -> Tensor:
-        return bounded(self.width, *(torch.full_like(self.width, end) for end in (MIN_BITS, self.bits[-1])))
+        return bounded(self.width, MIN_BITS, self.bits[-1])
 
     def effective_bits(self) -> int:
         return int(self.expected_bits().round().item()) if self.fixed_bits is None else self.fixed_bits

@@ -47,8 +47,7 @@ class LearnedWidthQuantizer(MethodQuantizer):
         return torch.exp2(bits - int(self.signed)) - 1
 
     def expected_bits(self) -> Tensor:
-        ends = (torch.full_like(self.width, end) for end in (MIN_BITS, self.bits[-1]))
-        return round_through(bounded(self.width, *ends))
+        return round_through(bounded(self.width, MIN_BITS, self.bits[-1]))
 
     def effective_bits(self) -> int:
         return int(self.expected_bits().item()) if self.fixed_bits is None else self.fixed_bits

@@ -121,13 +121,14 @@ def ceil_through(x: Tensor) -> Tensor:
     return x + (x.ceil() - x).detach()
 
 
-def bounded(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+def bounded(x: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
     """x between two ends, with a gradient that can bring it back from beyond them, where that of a clamp is zero.
 
     Beyond an end x gets those gradients whose descent leads inside, so that it neither stays there for good nor drifts
     away; and the end itself gets all of them.
     """
-    result: Tensor = _Bounded.apply(x, low, high)  # type: ignore[no-untyped-call]
+    ends = (end if isinstance(end, Tensor) else torch.full_like(x, end) for end in (low, high))
+    result: Tensor = _Bounded.apply(x, *ends)  # type: ignore[no-untyped-call]
     return result
 
 
