@@ -13,8 +13,9 @@ from tests.methods.quantizers import IMAGES, LABELS, network
 
 def quantizer(weight, step, end, made=DqQuantizer):
     one = made(weight=weight, bits=(2, 4, 8, 16, 32))
-    one.set_range(end, signed=weight)
+    one.set_kind("symmetric" if weight else "unsigned")
     with torch.no_grad():
+        one.log2_range.fill_(math.log2(end))
         one.log2_step.fill_(math.log2(step))
     return one
 
@@ -70,7 +71,25 @@ def test_widths_start_at_8_bits_and_stay_between_2_and_the_widest():
     with torch.no_grad():
         made.log2_step.fill_(20.0)
     assert made.effective_bits() == 2
-    assert made(torch.tensor([-9.0, 1.4, 1.6, 9.0])).tolist() == pytest.approx([-3.0, 0.0, 3.0, 3.0])
+    last = 3.0 * 254 / 255  # the last code of 8 bits: the range ends half a step beyond
+    assert made(torch.tensor([-9.0, 1.4, 1.6, 9.0])).tolist() == pytest.approx([-last, 0.0, last, last])
+
+
+@pytest.mark.parametrize("weight", [True, False])
+def test_every_range_starts_at_8_bits(weight):
+    """The step is 1 / 127 or 1 / 255 of the end up to rounding, which is not to give 9 bits."""
+    made = DqQuantizer(weight=weight, bits=(2, 4, 8, 16, 32))
+    for end in torch.linspace(0.01, 30, 200).tolist():
+        made.set_range(end, signed=weight)
+        assert made.effective_bits() == 8
+
+
+def test_the_last_code_of_a_calibrated_weight_is_its_largest_magnitude():
+    compressor = bb.attach(network(), IMAGES[:1], bb.Spec(method="dq", rules={"7.weight": bb.Rule(2)}))
+    compressor.calibrate([IMAGES], "minmax")
+    weight = compressor.model[7].weight
+    emitted = compressor.attachment.quantizers["7.weight"](weight)
+    assert emitted.max().item() == pytest.approx(weight.abs().max().item(), rel=1e-5)
 
 
 def test_a_fixed_width_keeps_the_range_and_takes_the_whole_grid():

@@ -34,6 +34,14 @@ def test_a_whole_width_is_one_grid_and_still_has_a_gradient():
     assert made.width.grad.item() != 0
 
 
+def test_the_widest_width_is_between_it_and_the_one_below():
+    made, x = quantizer(8.0), torch.tensor([0.4461, -0.7])
+    made(x).sum().backward()
+    beta = torch.tensor(1.5)
+    eight, seven = (rounded(x, beta, torch.tensor(bits), signed=True).sum().item() for bits in (8.0, 7.0))
+    assert made.width.grad.item() == pytest.approx(eight - seven, rel=1e-3)
+
+
 @pytest.mark.parametrize(("width", "bits"), [(1.0, 2), (2.4, 2), (2.6, 3), (7.7, 8), (99.0, 8)])
 def test_the_decision_is_the_nearest_width(width, bits):
     made = quantizer(width)

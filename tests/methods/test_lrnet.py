@@ -64,6 +64,13 @@ def test_evaluation_takes_the_likeliest_value():
     assert made(torch.zeros(4)).tolist() == [0.0, 2.0, -2.0, 2.0]
 
 
+def test_a_weight_of_one_number_starts_with_its_sign():
+    for made in (LrnetQuantizer(weight=True, bits=(2,)), BinaryLrnetQuantizer(weight=True, bits=(2,))):
+        made.start(torch.tensor([[-0.3]]))
+        assert made.eval()(torch.zeros(1, 1)).item() == pytest.approx(-0.3)
+        assert made.mean().item() < -0.8
+
+
 def test_the_start_from_a_trained_weight():
     made = LrnetQuantizer(weight=True, bits=(2,))
     weight = torch.tensor([0.5, -1.0, 0.1, 2.0, -1.6])

@@ -71,3 +71,23 @@ def test_values_below_zero_are_clipped_at_the_other_end():
     made = PactQuantizer(weight=False, bits=(2,))
     made.set_range(1.5, signed=True)
     assert made(torch.tensor([-9.0, -0.6, 0.4])).tolist() == pytest.approx([-1.0, -1.0, 0.0])
+    made(torch.tensor([-9.0, 0.4, 7.0, 8.0])).backward(torch.tensor([5.0, 1.0, 1.0, 1.0]))
+    assert made.level.grad.item() == pytest.approx(1 + 1 - 5)
+
+
+def test_a_level_below_zero_is_its_magnitude():
+    made = PactQuantizer(weight=False, bits=(2,))
+    made.level.data.fill_(-3.0)
+    made.set_kind("unsigned")
+    assert made(torch.tensor([9.0, 1.2])).tolist() == pytest.approx([3.0, 1.0])
+
+
+def test_biases_beside_weights_without_codes_are_not_rounded():
+    """The input has 4 bits, and so have the weights, but there is no integer accumulator."""
+    steps = {}
+    for name in ("pact", "lsq"):
+        compressor = bb.attach(network(), IMAGES[:1], bb.Spec(method=name, weight_bits=4, activation_bits=4))
+        compressor.calibrate([IMAGES])
+        steps[name] = compressor.model[7].bias_step()
+    assert steps["pact"] is None
+    assert steps["lsq"] is not None

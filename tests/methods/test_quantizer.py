@@ -24,6 +24,14 @@ def is_random(name, weight):
     return weight and name in ("lrnet", "lrnet_binary")
 
 
+TERNARY = ("twn", "lrnet", "lrnet_binary")
+
+
+def is_ternary(name, weight):
+    """Whether a weight has no other width than 2 bits."""
+    return weight and name in TERNARY
+
+
 DEPLOYED = [(name, weight) for name, weight in EVERY if not getattr(make(name, weight), "not_deployable", "")]
 
 
@@ -88,6 +96,74 @@ def test_gradients_reach_all_that_learns(name, weight):
 
 
 LEARNED = [(name, weight) for name, weight in EVERY if getattr(make(name, weight), "learns_width", False)]
+
+
+@pytest.mark.parametrize(("name", "weight"), LEARNED)
+def test_a_learned_width_starts_at_8_bits(name, weight):
+    method = METHODS[name]
+    made = (method.weights if weight else method.activations)(weight=weight, bits=(2, 4, 8, 16, 32))
+    assert made.effective_bits() == 8
+
+
+@every_quantizer
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_a_range_that_is_set_is_the_one_that_it_has(name, weight, bits):
+    quantizer = make(name, weight, 2 if is_ternary(name, weight) else bits)
+    quantizer.fix(None if is_ternary(name, weight) else bits)
+    for beta in (quantizer.beta.item(), 0.9, 4.3):
+        quantizer.set_range(beta, signed=weight)
+        found = quantizer.beta.item()
+        if name in ("tqt", "wage"):  # powers of two
+            assert 0.25 * beta < found < 4 * beta
+        else:
+            assert found == pytest.approx(beta, rel=1e-5)
+        quantizer.set_range(found, signed=weight)
+        assert quantizer.beta.item() == pytest.approx(found, rel=1e-5)
+
+
+FIXED = [(name, weight) for name, weight in EVERY if (name, weight) not in LEARNED and METHODS[name].widths is not None]
+
+
+@pytest.mark.parametrize(("name", "weight"), [one for one in FIXED if not is_ternary(*one)])
+def test_a_width_in_the_place_of_another_fixed_one_keeps_the_range(name, weight):
+    quantizer = make(name, weight, 8)
+    quantizer.fix(8)
+    last = quantizer.code_bounds()[1] * quantizer.step().item()
+    quantizer.fix(4)
+    assert quantizer.code_bounds()[1] * quantizer.step().item() == pytest.approx(last, rel=0.15)
+    step = quantizer.step().item()
+    quantizer.turn_off()
+    quantizer.fix(4)
+    assert quantizer.step().item() == step
+
+
+@every_method
+def test_a_batch_without_examples_passes(name):
+    quantizer = make(name, ACTIVATION)
+    x = torch.zeros(0, 4, 5, 3, requires_grad=True)
+    y = quantizer(x)
+    y.sum().backward()
+    assert y.shape == x.shape == x.grad.shape
+    assert quantizer.beta.isfinite().all()
+
+
+@pytest.mark.parametrize("name", TERNARY)
+def test_ternary_weights_have_no_other_width(name):
+    spec = bb.Spec(method=name, edge_bits=8, rules={"7.weight": bb.Rule(4)})
+    compressor = bb.attach(network(), IMAGES[:1], spec)
+    compressor.calibrate([IMAGES])
+    emitted = {n: compressor.attachment.quantizers[f"{n}.weight"].eval()(compressor.model[n].weight) for n in (0, 3, 7)}
+    distinct = {n: values.unique().numel() for n, values in emitted.items()}
+    assert distinct[0] > 15
+    assert distinct[3] <= 3
+    assert 3 < distinct[7] <= 15
+    with pytest.raises(ValueError, match=rf"Spec.weight_bits is 4 and Spec.method is '{name}', whose weights have 2"):
+        bb.Spec(method=name, weight_bits=4)
+    plan = compressor.plan()
+    with pytest.raises(ValueError, match=r"3\.weight has a method whose grid has 2 bits, and cannot have 4"):
+        compressor.fix(bb.Plan({**plan.bits, "3.weight": 4}, plan.kept))
+    compressor.fix()
+    assert compressor.plan().bits["7.weight"] == 4
 
 
 @pytest.mark.parametrize(("name", "weight"), LEARNED)

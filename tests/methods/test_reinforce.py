@@ -6,7 +6,7 @@ import torch
 import bayesbits as bb
 from bayesbits.functional import probability_on
 from bayesbits.functional.gates import gate_values
-from bayesbits.methods.reinforce import MOMENTUM, ScoreFunction, log_probability
+from bayesbits.methods.reinforce import ScoreFunction, log_probability
 from bayesbits.nn import GateBank, Gates
 from tests.methods.quantizers import IMAGES, network
 
@@ -39,7 +39,7 @@ def test_the_gradient_is_loss_less_baseline_times_value_less_probability():
     term.backward()
     expected = (5.0 - 2.0) * (values - probability_on(torch.tensor([0.5, -2.0, -1.0])))
     torch.testing.assert_close(gates.logits.grad, expected)
-    assert score.baseline.item() == pytest.approx(MOMENTUM * 2.0 + (1 - MOMENTUM) * 5.0)
+    assert score.baseline.item() == pytest.approx(0.9 * 2.0 + 0.1 * 5.0)
 
 
 def test_without_the_baseline_a_constant_loss_would_push_the_gates():

@@ -54,6 +54,12 @@ def test_training_is_random_and_evaluation_rounds():
     assert made(torch.tensor([9.0, -9.0, 2.6])).tolist() == pytest.approx([7.0, -7.0, 3.0])
 
 
+def test_the_noise_starts_at_a_third_of_the_step():
+    made = RqQuantizer(weight=True, bits=(4,))
+    made.set_range(7.5, signed=True)
+    assert made.log_noise.exp().item() == pytest.approx(1 / 3)  # in steps
+
+
 def test_less_noise_is_nearer_to_rounding():
     made = RqQuantizer(weight=True, bits=(4,))
     made.set_range(7.5, signed=True)

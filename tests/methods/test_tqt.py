@@ -35,6 +35,16 @@ def test_forward_and_gradients_of_an_activation():
     assert made.log2_threshold.grad.item() == pytest.approx(0.5 * math.log(2) * (0.4 + 0.2 + 3), rel=1e-5)
 
 
+def test_what_rounds_to_the_last_code_is_inside():
+    """s = 0.5 and p = 3: 1.6 is 3.2 steps, has its gradient, and asks for a smaller step; 1.8 is 3.6, and beyond."""
+    made, x = quantizer(False, 1.5, bits=2), torch.tensor([1.6, 1.8], requires_grad=True)
+    y = made(x)
+    assert y.tolist() == pytest.approx([1.5, 1.5])
+    y.sum().backward()
+    assert x.grad.tolist() == [1.0, 0.0]
+    assert made.log2_threshold.grad.item() == pytest.approx(0.5 * math.log(2) * (-0.2 + 3), rel=1e-5)
+
+
 @pytest.mark.parametrize(("threshold", "step"), [(2.1, 0.5), (3.9, 0.5), (4.0, 0.5), (4.1, 1.0), (0.3, 0.0625)])
 def test_steps_are_powers_of_two(threshold, step):
     made = quantizer(True, threshold)

@@ -185,6 +185,8 @@ def _quantizers(topology: Topology, spec: Spec, search_space: SearchSpace) -> di
             continue
         owners = topology.weight_tensors.get(tensor)
         made = method.weights if owners else method.activations
+        if made is not None and made.only_bits is not None and widths != (made.only_bits,):
+            made = None  # of another width, which a rule or the spec gives the layer
         others = topology.operand_tensors.keys() | topology.table_tensors.keys()
         if made is not None and tensor not in inputs and tensor not in others:
             quantizers[tensor] = made(weight=owners is not None, bits=widths)

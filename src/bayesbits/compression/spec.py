@@ -16,6 +16,7 @@ from bayesbits.functional.gates import KINDS as GATE_KINDS
 from bayesbits.functional.grid import MAX_BITS, MIN_BITS
 from bayesbits.methods import METHODS
 from bayesbits.records.latency_table import LatencyTable
+from bayesbits.records.plan import FLOAT_BITS
 from bayesbits.utils.checks import check_choice, check_flag, check_integer, is_integer
 
 BACKENDS = ("onnxruntime", "openvino", "tensorrt")
@@ -284,6 +285,13 @@ class Spec:
                         f"Spec.{name} is {width} and Spec.method is {self.method!r}, which learns the widths: leave it "
                         "out, give a rule with bits, or choose a method with fixed widths, such as 'lsq'"
                     )
+        weights = METHODS[self.method].weights
+        only = None if weights is None else weights.only_bits
+        if only is not None and self.weight_bits not in (None, only, FLOAT_BITS):
+            raise ValueError(
+                f"Spec.weight_bits is {self.weight_bits} and Spec.method is {self.method!r}, whose weights have {only} "
+                "bits: leave it out, or choose another method with fixed widths, such as 'lsq'"
+            )
         if self.edge_bits is not None:
             _check_width("Spec.edge_bits", self.edge_bits, " or None")
             if self.gated:

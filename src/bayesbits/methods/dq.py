@@ -16,7 +16,7 @@ one; d is no power of two; and q_max is rounded to a whole number of steps, so t
 of the whole grid of the width.
 
 DQ-restricted is the same with the widths rounded up to those of `Spec.bits`, the powers of two by default, which
-hardware has.
+hardware has. The penalty is that of the widths before they are rounded up, so that it has a gradient between them.
 """
 
 import math
@@ -98,8 +98,11 @@ class DqQuantizer(MethodQuantizer):
 
     @torch.no_grad()
     def put_range(self, beta: float) -> None:
-        self.log2_range.fill_(math.log2(beta))
-        self.log2_step.fill_(math.log2(beta / code_bounds(min(START_BITS, self.bits[-1]), self.signed)[1]))
+        width = self.fixed_bits or min(START_BITS, self.bits[-1])
+        low, high = code_bounds(width, self.signed)
+        end = beta * (high - low) / float(2**width - 1)
+        self.log2_range.fill_(math.log2(end))
+        self.log2_step.fill_(math.log2(end / high))
 
 
 class RestrictedDqQuantizer(DqQuantizer):

@@ -16,9 +16,10 @@ Where it differs: weights are multiplied by a learned scale, which starts as tha
 they start from, as not every layer here has a batch norm behind it; at test time every weight is its likeliest value,
 where the paper also draws several networks and takes the best; and a product that a module's own code computes is
 trained by the means alone. The decay of ternary logits is left out, as its weight is no more than 1e-11 in the authors'
-code. Binary weights count and are stored with 2 bits, as plans have no width of 1. Activations stay in float, as in the
-paper. Its networks start from trained weights, and their last layer is in float; here it is like all others, or, with
-`Spec.edge_bits=32`, in float with the first one.
+code, and so is the 0.001 that it adds to v, which is no small part of it where the scale is not 1. Binary weights count
+and are stored with 2 bits, as plans have no width of 1. Activations stay in float, as in the paper. Its networks start
+from trained weights, and their last layer is in float; here it is like all others, or, with `Spec.edge_bits=32`, in
+float with the first one.
 """
 
 import math
@@ -41,6 +42,7 @@ class LrnetQuantizer(MethodQuantizer):
 
     samples_outputs = True
     needs_sample = True
+    only_bits = 2
     ternary: ClassVar[bool] = True
 
     def make_parameters(self) -> None:
@@ -103,7 +105,7 @@ class LrnetQuantizer(MethodQuantizer):
         weight = sample.float()
         scale = weight.abs().mean() if self.zero_logits is None else scale_and_signs(weight)[0]
         self.log_scale.copy_(scale.clamp_min(1e-12).log())
-        normal = weight / weight.std().clamp_min(1e-12)
+        normal = weight / weight.std(correction=int(weight.numel() > 1)).clamp_min(1e-12)
         zero = torch.zeros_like(normal)
         if self.zero_logits is not None:
             zero = (MOST - (MOST - LEAST) * normal.abs()).clamp(LEAST, MOST)

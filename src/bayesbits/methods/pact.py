@@ -14,8 +14,8 @@ Weights (S. Zhou et al., DoReFa-Net, 2016), with r = tanh(w) / (2 c) + 1/2 and c
 Where it differs: alpha starts at the calibrated range, not at 10; activations with values below zero are clipped at
 -alpha, too; and DoReFa leaves the factor c out, which a batch norm removes again, but not every layer here has one. The
 grid of the weights has 2^k points and no zero, which no symmetric integer grid of k bits has: such weights are counted
-with k bits, as in the paper, and not deployed. The original keeps the first and the last layer in float
-(`Spec.edge_bits=32`).
+with k bits, as in the paper, and not deployed, and the biases of their layers are not rounded. The original keeps the
+first and the last layer in float (`Spec.edge_bits=32`).
 """
 
 import torch

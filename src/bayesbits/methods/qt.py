@@ -32,7 +32,7 @@ class QtQuantizer(MethodQuantizer):
         self.register_buffer("end", torch.tensor(1.0))
 
     def quantize(self, x: Tensor) -> Tensor:
-        if self.training or self.of_weight:
+        if (self.training or self.of_weight) and x.numel() > 0:
             self._follow(x.detach())
         beta = self.beta.to(x.dtype).clone()
         inside = clip(x, beta, self.signed)
@@ -56,7 +56,7 @@ class QtQuantizer(MethodQuantizer):
         return []
 
     def put_range(self, beta: float) -> None:
-        self.end.fill_(beta * (self.levels() / self.bounds()[1] if self.of_weight else 1.0))
+        self.end.fill_(beta)
 
 
 METHOD = Method(

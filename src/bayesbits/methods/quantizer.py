@@ -5,7 +5,9 @@ is called with float32 numbers. In training it may be soft or random; in evaluat
 
 Its grid is the one of `functional.grid`: codes are symmetric where they are signed (-7..7 at 4 bits), so that layers
 can be deployed with the sign of a batch norm's factor, and start at 0 where they are not. Papers that also use the code
--8 lose it here; at 2 bits weights are ternary in every method, as they are in Bayesian Bits.
+-8 lose it here; at 2 bits weights are ternary in every method, as they are in Bayesian Bits. A layer whose weights and
+inputs both have at most 8 bits adds its bias in whole steps of its accumulator, as it is deployed; the papers have it
+in float.
 """
 
 from collections.abc import Sequence
@@ -28,8 +30,8 @@ class MethodQuantizer(Quantizer):
 
     learns_width: ClassVar[bool] = False
     """Whether the width is learned; otherwise it is fixed from the start."""
-    not_deployable: ClassVar[str] = ""
-    """Why a tensor of this quantizer cannot be deployed; empty where it can."""
+    only_bits: ClassVar[int | None] = None
+    """The width of the grid, where the method has no other one."""
 
     def __init__(self, *, weight: bool, bits: Sequence[int]) -> None:
         """`weight`: whether it is for a weight, whose range is symmetric; `bits`: the widths, or the only one."""
@@ -70,6 +72,22 @@ class MethodQuantizer(Quantizer):
 
     def effective_bits(self) -> int:
         return self.bits[-1] if self.fixed_bits is None else self.fixed_bits
+
+    def check_width(self, bits: int, name: str = "a weight") -> None:
+        if self.only_bits is not None and bits not in (0, self.only_bits):
+            raise ValueError(
+                f"{name} has a method whose grid has {self.only_bits} bits, and cannot have {bits}: give it "
+                f"{self.only_bits} bits, or attach with a rule that gives it {bits}"
+            )
+
+    @torch.no_grad()
+    def fix(self, bits: int | None = None) -> None:
+        """As every quantizer; a width in the place of another fixed one keeps the range, not the step."""
+        before = 0 if self.mode == "off" or self.learns_width else self.effective_bits()
+        beta = self.beta.item()
+        super().fix(bits)
+        if before and self.fixed_bits not in (0, before):
+            self.put_range(beta)
 
     def forward(self, x: Tensor, stretch: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         if self.mode == "off":

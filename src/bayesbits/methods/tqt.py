@@ -6,11 +6,12 @@ Networks, MLSys 2020. With the threshold t, and p = 2^(b-1) - 1 for signed and 2
     s = 2^ceil(log2 t) / 2^(b-1) signed, 2^ceil(log2 t) / 2^b unsigned
     q(x) = s clip(round(x / s), n, p)
     d q / d log2 t = s ln 2 (round(x / s) - x / s  inside, n below, p above)
-    d q / d x = 1 inside, 0 outside
+    d q / d x = 1 inside, 0 outside;  x is inside where n <= round(x / s) <= p
 
 The ceiling passes gradients straight through, and so does rounding, but not by the same rule: x / s keeps its own
 gradient. Where it differs: n = -p for signed codes (see `methods.quantizer`); thresholds start at the calibrated range
-of weights and activations, where the paper takes three standard deviations of a weight, and a KL distance.
+of weights and activations, where the paper takes three standard deviations of a weight, and a KL distance. The range
+ends half a step beyond the last signed code, so that the largest weight is that code where steps are no powers of two.
 """
 
 import math
@@ -33,7 +34,7 @@ class TqtQuantizer(MethodQuantizer):
     def quantize(self, x: Tensor) -> Tensor:
         low, high = self.bounds()
         step = self.power_of_two()
-        return round_through((x / step).clamp(low, high)) * step
+        return round_through(x / step).clamp(low, high) * step
 
     def power_of_two(self) -> Tensor:
         """s."""

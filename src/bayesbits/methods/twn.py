@@ -8,7 +8,8 @@ F. Li and B. Liu, Ternary Weight Networks, 2016. For a weight W of n numbers:
     the layer multiplies with alpha w_t; the gradient for alpha w_t is that of w
 
 Activations stay in float, as in the paper; with `Spec.activation_bits` they have the quantizers of Bayesian Bits at a
-fixed width. The first and the last layer are ternary too. There is nothing to learn but the weights.
+fixed width, and so has the weight of a layer that a rule or `Spec.edge_bits` gives another width. Without these the
+first and the last layer are ternary too. There is nothing to learn but the weights.
 """
 
 import torch
@@ -22,6 +23,8 @@ THRESHOLD = 0.7
 
 class TwnQuantizer(MethodQuantizer):
     """Ternary weights; `alpha_buffer` is the scale of the weights that it has seen last."""
+
+    only_bits = 2
 
     alpha_buffer: Tensor
 

@@ -71,6 +71,8 @@ def on_grid(x: Tensor, bits: int) -> Tensor:
 
 def quantized_error(error: Tensor) -> Tensor:
     """c Q(e / c, k_E) with c = Shift(max|e|)."""
+    if error.numel() == 0:
+        return error
     largest = error.abs().amax().float().clamp_min(SMALLEST_SCALE)
     shift = torch.exp2(torch.round(torch.log2(largest))).to(error.dtype)
     return shift * on_grid(error / shift, ERROR_BITS)

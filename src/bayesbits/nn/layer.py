@@ -170,6 +170,8 @@ class AttachedLayer(nn.Module):
                 return None
             if quantizer.dynamic:  # its step is known at run time alone: the bias is added in float
                 return None
+            if quantizer.not_deployable:  # it has no codes, and the layer no integer accumulator
+                return None
         assert self.parts.input is not None
         return self.parts.input.step()
 
@@ -254,7 +256,9 @@ class AttachedTorchLayer(AttachedModule, AttachedLayer):
         x, weight, bias = self.quantized(input, self.weight, self.bias)
         output = self.compute(x, weight, bias, output_size)
         quantizer = self.parts.weight
-        if quantizer is None or not quantizer.samples_outputs or not quantizer.training or quantizer.mode == "off":
+        if quantizer is None or not quantizer.samples_outputs or not quantizer.training:
+            return output
+        if quantizer.mode == "off" or quantizer.fixed_bits == 0:
             return output
         # The weight is the mean of random ones: the output is drawn, as if for weights of its own in every place.
         variance = self.compute(x.square(), quantizer.variance().to(weight.dtype), None, output_size)

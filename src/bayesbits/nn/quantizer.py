@@ -33,6 +33,8 @@ class Quantizer(nn.Module):
     """Whether a layer with this quantizer on its weight draws its outputs in training (see `methods.lrnet`)."""
     needs_sample: ClassVar[bool] = False
     """Whether `start` sets the range from a sample of the values."""
+    not_deployable: ClassVar[str] = ""
+    """Why a tensor of this quantizer cannot be deployed; empty where it can."""
     dynamic: ClassVar[bool] = False
     """Whether every tensor is quantized by its own range, at run time (see `nn.dynamic_quantizer`)."""
 
