@@ -140,9 +140,15 @@ def _method_row(key: MethodKey, runs: Mapping[MethodKey, Sequence[Row]]) -> Row:
         "bit operations": cost_text(mean_of(runs[key], "relative_bops")),
         "with 8-bit ends": "" if narrow_ends is None else f"{narrow_ends:.3f}%",
         "ours at no more cost": "" if is_ours(name) else _ours_within(key, runs),
-        "seconds an epoch": first["seconds_an_epoch"] or "",
+        "seconds an epoch": _seconds(first),
         "in integers": first["deployed"].removesuffix(" in integers") if first["deployed"][0].isdigit() else "no",
     }
+
+
+def _seconds(run: Row) -> str:
+    """The seconds of an epoch; those on a CPU say so, as most rows ran on a GPU."""
+    seconds = run["seconds_an_epoch"]
+    return "" if seconds is None else f"{seconds:g}" + " (CPU)" * run["device"].endswith("(cpu)")
 
 
 def _ours_within(key: MethodKey, runs: Mapping[MethodKey, Sequence[Row]]) -> str:

@@ -94,21 +94,22 @@ def test_methods_are_means_over_seeds_beside_ours_and_published_points(tmp_path)
         shared | {"row": "Bayesian Bits mu=0.01", "seed": 0, "accuracy": 93.0, "relative_bops": 1.5},
         shared | {"row": "Bayesian Bits mu=0.001", "seed": 0, "accuracy": 99.0, "relative_bops": 1.6},
         shared | {"row": "Bayesian Bits mu=0.1", "seed": 0, "accuracy": 99.5, "relative_bops": 0.3, "epochs": 9},
-        shared | {"row": "DQ", "seed": 0, "accuracy": 91.0, "relative_bops": 0.6, "outdated": "its widths return"},
+        shared | {"row": "DQ", "seed": 0, "accuracy": 91.0, "relative_bops": 0.6, "outdated": "its widths return"}
+        | {"device": "x86_64 (cpu)", "seconds_an_epoch": 30.25},
     ]  # fmt: skip
     write(tmp_path, methods_mnist_lenet5={"rows": rows})
     (table,) = methods(tmp_path)
     assert (table.title, table.commands) == ("Recipe mnist-lenet5", ["first", "second"])
     found = {(row["method"], row["setting"], row["epochs"]): row for row in table.rows}
-    assert table.notes == ["\\* DQ: its widths return", "Device: a device"]
-    assert "DQ \\*" in {row["method"] for row in table.rows}
+    assert table.notes == ["\\* DQ: its widths return", "Device: a device, x86_64 (cpu)"]
+    assert found["DQ \\*", "plain", 3]["seconds an epoch"] == "30.25 (CPU)"
     lsq = found["LSQ 4/4", "plain", 3]
     assert (lsq["accuracy"], lsq["seeds"], lsq["with 8-bit ends"]) == ("91.00 ± 0.58%", "3 seeds", "")
     assert lsq["ours at no more cost"] == "93.00% at 1.500%"  # neither a dearer one nor one with more epochs
     assert found["LSQ 2/2", "plain", 3]["ours at no more cost"] == "-"
     tricks = found["LSQ 4/4", "tricks", 3]
     assert (tricks["accuracy"], tricks["in integers"], tricks["with 8-bit ends"]) == ("95.00%", "no", "0.500%")
-    assert lsq["in integers"] == "8 of 8 layers"
+    assert (lsq["in integers"], lsq["seconds an epoch"]) == ("8 of 8 layers", "2.5")
     assert tricks["ours at no more cost"] == "not run"
     assert found["Bayesian Bits mu=0.1", "plain", 3]["ours at no more cost"] == ""
     published = found["WAGE 2/8 (other work)", "", ""]
