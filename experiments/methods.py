@@ -125,7 +125,7 @@ class Comparison:
     epochs: int | None = None
     """The epochs of the search; by default those of the recipe."""
     float_epochs: int | None = None
-    """The epochs of the float start; by default those of the search."""
+    """The epochs of the float start; by default those of our own recipe, but no more than those of the search."""
     overrides: tuple[str, ...] = ()
     """What all rows change of the recipe."""
 
@@ -146,7 +146,8 @@ class Comparison:
         ours, search = f"{self.recipe}-distilled", to_table(plain)["search"]
         table = to_table(load(ours)).get("float") if ours in names() else to_table(plain).get("float")
         as_in_search = {key: search[key] for key in ("precision", "channels_last", "compile", "cuda_graph")}
-        return {**(table or {}), **as_in_search, "epochs": self.float_epochs or search["epochs"]}
+        own: int = (table or search)["epochs"]
+        return {**(table or {}), **as_in_search, "epochs": self.float_epochs or min(own, search["epochs"])}
 
     def command(self, setting: str, seed: int) -> str:
         """The command that runs all rows of a setting and a seed."""
@@ -318,7 +319,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--setting", choices=(*SETTINGS, BOTH), default="plain")
     parser.add_argument("--rows", type=split_words, default=[], help="names with commas; a method means its rows")
     parser.add_argument("--epochs", type=int, help="epochs of the search; by default those of the recipe")
-    parser.add_argument("--float-epochs", type=int, help="epochs of the float start; by default those of the search")
+    parser.add_argument("--float-epochs", type=int, help="by default those of our recipe, no more than --epochs")
     parser.add_argument("--seeds", type=read_seeds, default=[0], help="such as 0,1,2")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for all rows")
     parser.add_argument("--device")

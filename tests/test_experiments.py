@@ -221,6 +221,12 @@ def test_all_rows_with_tricks_start_from_the_float_network_of_our_recipe(tmp_pat
     assert comparison.recipe_of(*chosen(["twn"]), "plain", 1).float_training is None
 
 
+@pytest.mark.parametrize(("epochs", "of_float"), [(60, 60), (300, 100)])
+def test_the_float_start_has_the_epochs_of_our_recipe_and_no_more_than_the_search(epochs, of_float):
+    made = Comparison("cifar10-vgg7", epochs=epochs).recipe_of(*chosen(["LSQ 2/2"]), "tricks", 0)
+    assert (made.search.epochs, made.float_training.epochs) == (epochs, of_float)
+
+
 @pytest.mark.parametrize("recipe", ["mnist-lenet5", "cifar10-vgg7"])
 def test_the_ranges_of_a_method_learn_as_the_method_says(recipe):
     comparison = Comparison(recipe)
