@@ -157,7 +157,7 @@ def _ours_within(key: MethodKey, runs: Mapping[MethodKey, Sequence[Row]]) -> str
     own = [
         (mean_of(found, "accuracy"), mean_of(found, "relative_bops"))
         for (name, *same), found in runs.items()
-        if is_ours(name) and same == list(key[1:])
+        if is_ours(name) and same == list(key[1:]) and not any(map(is_outdated, found))
     ]
     within = [(accuracy, cost) for accuracy, cost in own if cost.mean <= limit]
     if not within:

@@ -123,14 +123,15 @@ def _methods(path: Path) -> tuple[list[Point], list[Sequence[tuple[float, float]
     if not path.exists():
         return [], []
     found: dict[str, list[Point]] = {}
-    for (name, setting, epochs), runs in method_runs(path).items():
-        if any(is_outdated(run) for run in runs):
-            continue
+    groups = {key: runs for key, runs in method_runs(path).items() if not any(map(is_outdated, runs))}
+    lengths = {name: {of for same, _, of in groups if same == name} for name, *_ in groups}
+    for (name, setting, epochs), runs in groups.items():
         accuracy, cost = mean_of(runs, "accuracy"), mean_of(runs, "relative_bops")
         ours = is_ours(name)
         style = {"plain": (PLAIN, PLAIN_OURS), "tricks": (TRICKS, TRICKS_OURS)}[setting][ours]
         short = name.replace(f"{OUR_TITLE} ", "").replace("Learned step and width", "learned width")
-        point = Point(cost.mean, accuracy.mean, style, short.replace("mu=", "mu "), cost.error, accuracy.error)
+        label = short.replace("mu=", "mu ") + f", {epochs} epochs" * (len(lengths[name]) > 1)
+        point = Point(cost.mean, accuracy.mean, style, label, cost.error, accuracy.error)
         found.setdefault(f"{name}, {epochs}", []).append(point)
     points, pairs = [], []
     for own in found.values():
@@ -141,11 +142,14 @@ def _methods(path: Path) -> tuple[list[Point], list[Sequence[tuple[float, float]
 
 
 def method_runs(path: Path) -> dict[MethodKey, list[Mapping[str, Any]]]:
-    """The runs of a file of methods by name, setting and epochs, which differ by their seeds."""
+    """The runs of a file of methods by name, setting and epochs, which differ by their seeds.
+
+    Those of a method that was changed later are left out where there are others of the same key.
+    """
     groups: dict[MethodKey, list[Mapping[str, Any]]] = {}
     for row in json.loads(path.read_text())["rows"]:
         groups.setdefault((row["row"], row["setting"], row["epochs"]), []).append(row)
-    return groups
+    return {key: [run for run in runs if not is_outdated(run)] or runs for key, runs in groups.items()}
 
 
 def is_ours(row: str) -> bool:

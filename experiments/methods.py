@@ -155,6 +155,7 @@ class Comparison:
         words += ["--setting", setting, *(["--epochs", str(self.epochs)] if self.epochs else [])]
         words += ["--float-epochs", str(self.float_epochs)] if self.float_epochs else []
         words += [word for override in self.overrides for word in ("--set", override)]
+        words += ["--results", "FILE"] if self.float_epochs or self.overrides else []
         return shlex.join([*words, "--seeds", str(seed)])
 
     def tasks(self, rows: Sequence[Row], settings: Sequence[str], seeds: Sequence[int], path: Path) -> list[Task]:
@@ -164,9 +165,13 @@ class Comparison:
     def _task(self, row: Row, setting: str, seed: int, results: "Results") -> Task:
         recipe = self.recipe_of(row, setting, seed)
         about = {"row": row.name, "setting": setting, "seed": seed, "command": self.command(setting, seed)}
-        kept = results.has(row, setting, seed, recipe.search.epochs)
+        before = results.find(row, setting, seed, recipe.search.epochs)
+        outdated = "" if before is None else before.get("outdated", "")
         label = f"{self.recipe}: {row.name}, {setting}, {recipe.search.epochs} epochs, seed {seed}"
-        return Task(label, recipe, kept, measure=partial(measured, about), store=results.add)
+        return Task(
+            label, recipe, kept=before is not None and not outdated,
+            measure=partial(measured, about), store=results.add, again=outdated,
+        )  # fmt: skip
 
 
 @cache
@@ -193,7 +198,7 @@ def chosen(wanted: Sequence[str]) -> list[Row]:
         if not same:
             raise ValueError(f"there is no row {word!r}; the rows are: {'; '.join(row.name for row in every)}")
         found += same
-    return found
+    return list(dict.fromkeys(found))
 
 
 def settings_of(setting: str) -> tuple[str, ...]:
@@ -275,10 +280,10 @@ class Results:
         """The rows that the file has now."""
         return list(json.loads(self.path.read_text())["rows"]) if self.path.exists() else []
 
-    def has(self, row: Row, setting: str, seed: int, epochs: int) -> bool:
-        """Whether a run is there, and not of a method that was changed later, which its `outdated` says."""
+    def find(self, row: Row, setting: str, seed: int, epochs: int) -> dict[str, Any] | None:
+        """The row of a run; its `outdated` says what was changed of its method later."""
         key = (row.name, setting, seed, epochs)
-        return any(self._key(one) == key and "outdated" not in one for one in self.rows)
+        return next((one for one in self.rows if self._key(one) == key), None)
 
     def add(self, result: dict[str, Any]) -> str:
         """Add a row, and write the file; a row of the same run is replaced. Returns the row in a few words."""

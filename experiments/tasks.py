@@ -39,6 +39,8 @@ class Task:
     """What is kept of the finished run in a folder."""
     store: Callable[[Any], str]
     """Adds that to the files of results; returns what to print."""
+    again: str = ""
+    """Why a run whose results are there runs again: in another folder, as the old one has the same recipe."""
 
 
 def run_tasks(
@@ -61,7 +63,7 @@ def run_tasks(
     if not left:
         return 0
     folder.mkdir(parents=True, exist_ok=True)
-    entries = find_entries([SweepRun(folder_name(task), task.recipe, {}, task.label) for task in left], folder, {})
+    entries = entries_of(left, folder)
     task_of = {id(entry): task for entry, task in zip(entries, left, strict=True)}
     keeper, ended = Keeper(), 0
     workers = workers or local_processes(jobs, device)
@@ -122,9 +124,25 @@ class Keeper:
         self.store_what_is_measured()
 
 
+def entries_of(tasks: Sequence[Task], folder: Path) -> list[Entry]:
+    """The runs of tasks with their folders; those that run again lie in a folder for each reason."""
+    found: dict[str, Entry] = {}
+    for again in dict.fromkeys(task.again for task in tasks):
+        own = [task for task in tasks if task.again == again]
+        runs = [SweepRun(folder_name(task), task.recipe, {}, task.label) for task in own]
+        place = folder / path_text(f"again {again}") if again else folder
+        found |= {task.label: entry for task, entry in zip(own, find_entries(runs, place, {}), strict=True)}
+    return [found[task.label] for task in tasks]
+
+
 def folder_name(task: Task) -> str:
     """The name of a new folder for a run."""
-    return re.sub(r"[^\w.]+", "-", task.label).strip("-")
+    return path_text(task.label)
+
+
+def path_text(text: str) -> str:
+    """A text without what is no good in a path."""
+    return re.sub(r"[^\w.]+", "-", text).strip("-")
 
 
 def number_of_jobs(text: str) -> int:

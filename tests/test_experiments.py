@@ -31,8 +31,6 @@ from experiments.front_picture import draw_fronts
 from experiments.fronts import compare
 from experiments.keep import RESULTS, changes, command_of, history, keep, name_of, text_of
 from experiments.keep import main as keep_main
-from experiments.methods import FLOAT_ROW, Comparison, Results, Row, chosen, rows, summary, table
-from experiments.methods import main as methods_main
 from experiments.posttrain import as_typed, parse, thinned, to_round
 from experiments.run_time import OURS, SENTENCES, sentences, write_ours
 from experiments.transformer_configs import NETWORKS
@@ -198,126 +196,6 @@ def test_between_two_points_single_widths_are_lowered_until_the_cost_is_met():
     assert [half.plan.bits[name] for name in ("0.weight", "2.weight", "4.weight")] == [4, 4, 8]
 
 
-def test_the_rows_of_all_methods_are_valid_recipes():
-    comparison = Comparison("digits-lenet5", epochs=7)
-    names = [row.name for row in rows()]
-    assert len(set(names)) == len(names)
-    for row in rows():
-        plain, tricks = (comparison.recipe_of(row, setting, 3) for setting in ("plain", "tricks"))
-        assert (plain.seed, plain.search.epochs, plain.search.distillation) == (3, 7, 0.0)
-        assert (tricks.search.distillation, tricks.float_training.epochs) == (0.5, 7)
-        assert tricks.spec == plain.spec
-    widths = {row.name: comparison.recipe_of(row, "plain", 0).spec for row in rows()}
-    assert widths["LSQ 4/4 (8-bit ends)"].edge_bits == 8
-    assert widths["PACT 2/2"].fixed_widths == (2, 2)
-    assert widths[FLOAT_ROW].rules["*"].bits == 32
-
-
-def test_all_rows_with_tricks_start_from_the_float_network_of_our_recipe(tmp_path):
-    comparison = Comparison("cifar10-vgg7", epochs=60, float_epochs=9)
-    lsq, twn = (comparison.recipe_of(row, "tricks", 1) for row in (*chosen(["LSQ 2/2"]), *chosen(["twn"])))
-    assert lsq.float_training == twn.float_training  # a queue trains it once
-    assert (lsq.float_training.epochs, lsq.float_training.weights.optimizer) == (9, "sgd")
-    assert comparison.recipe_of(*chosen(["twn"]), "plain", 1).float_training is None
-
-
-@pytest.mark.parametrize(("epochs", "of_float"), [(60, 60), (300, 100)])
-def test_the_float_start_has_the_epochs_of_our_recipe_and_no_more_than_the_search(epochs, of_float):
-    made = Comparison("cifar10-vgg7", epochs=epochs).recipe_of(*chosen(["LSQ 2/2"]), "tricks", 0)
-    assert (made.search.epochs, made.float_training.epochs) == (epochs, of_float)
-
-
-@pytest.mark.parametrize("recipe", ["mnist-lenet5", "cifar10-vgg7"])
-def test_the_ranges_of_a_method_learn_as_the_method_says(recipe):
-    comparison = Comparison(recipe)
-    for row in chosen(["lsq", "tqt", "lrnet"]):
-        assert comparison.recipe_of(row, "plain", 0).search.ranges is None, row.name
-
-
-def test_a_row_has_the_command_of_its_setting_and_seed():
-    comparison = Comparison("mnist-lenet5", "/some/where", 60, overrides=("search.lr=0.1",))
-    assert comparison.command("tricks", 2) == (
-        "python -m experiments.methods mnist-lenet5 --data FOLDER --setting tricks --epochs 60 "
-        "--set search.lr=0.1 --seeds 2"
-    )
-
-
-@pytest.mark.parametrize("widths", ["4/4", "2/2"])
-def test_ours_gets_the_cost_of_fixed_widths_as_its_budget(widths):
-    comparison = Comparison("digits-lenet5")
-    (ours,), (lsq,) = chosen([f"Bayesian Bits at the cost of LSQ {widths}"]), chosen([f"LSQ {widths}"])
-    own, other = (comparison.recipe_of(row, "plain", 0) for row in (ours, lsq))
-    assert (own.spec.method, other.search.budget) == ("bayesian_bits", None)
-    network, _ = build_model("lenet5", {}, 10)
-    compressor = bb.attach(network, torch.zeros(1, 1, 28, 28), other.spec)
-    assert own.search.budget.relative_bops == compressor.cost().relative_bops
-
-
-def test_rows_are_chosen_by_name_or_method():
-    assert [row.name for row in chosen(["LSQ 4/4", "qt"])] == ["LSQ 4/4", "QT 8/8"]
-    assert {row.overrides[0] for row in chosen(["lsq"])} == {"spec.method=lsq"}
-    with pytest.raises(ValueError, match="there is no row 'LSQ 5/5'"):
-        chosen(["LSQ 5/5"])
-
-
-def test_results_are_kept_skipped_and_shown(tmp_path):
-    path, row = tmp_path / "results.json", Row("LSQ 4/4", ())
-    done = {
-        "row": "LSQ 4/4", "setting": "plain", "seed": 0, "epochs": 5, "accuracy": 91.5, "relative_bops": 1.731,
-        "relative_bops_8_bit_ends": None, "seconds_an_epoch": 2.5, "deployed": "4 of 4 layers in integers",
-    }  # fmt: skip
-    assert Results(path).rows == []
-    Results(path).add(done | {"accuracy": 10.0})
-    assert Results(path).add(done).startswith("91.50% at 1.731%")
-    again = Results(path)
-    assert again.rows == [done]  # the row of the same run is replaced
-    assert again.has(row, "plain", 0, 5)
-    assert not again.has(row, "plain", 0, 6)
-    assert not again.has(row, "tricks", 0, 5)
-    again.add(done | {"outdated": "the step learns by SGD"})
-    assert not again.has(row, "plain", 0, 5)  # it is run again
-    again.add(done)
-    assert again.rows == [done]
-    again.add(done | {"epochs": 6})
-    assert again.has(row, "plain", 0, 5)
-    assert again.has(row, "plain", 0, 6)
-    assert "91.50%" in table(again.rows)
-    assert summary(done).startswith("91.50% at 1.731%")
-    refused = done | {"deployed": "no: 0.weight cannot be deployed: it has no zero", "relative_bops_8_bit_ends": 0.5}
-    shown = table([refused])
-    assert "0.weight cannot be deployed" in shown
-    assert "0.500%" in shown
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nonsense"], "there is no recipe 'nonsense'"),
-        (["nonsense", "--show"], "there are no results: .*methods-nonsense.json is not there"),
-        (["digits-lenet5", "--rows", "LSQ 2/2,LSQ 5/5"], "there is no row 'LSQ 5/5'"),
-        (["digits-lenet5", "--set", "nonsense=1", "--results", "a.json"], "nonsense"),
-        (["digits-lenet5", "--set", "seed=1"], "methods-digits-lenet5.json is of the recipe as it is; give --results"),
-        (["digits-lenet5", "--float-epochs", "1"], "is of the recipe as it is; give --results another file"),
-    ],
-)
-def test_wrong_options_are_refused_before_anything_runs(arguments, message, monkeypatch, tmp_path):
-    monkeypatch.setattr("experiments.methods.run_tasks", lambda *_, **__: pytest.fail("it ran"))
-    monkeypatch.setattr("experiments.methods.RESULTS", tmp_path)
-    with pytest.raises(SystemExit, match=message):
-        methods_main(arguments)
-
-
-@pytest.mark.parametrize(
-    "wrong", [["--seeds", "a"], ["--jobs", "0"], ["--jobs", "-1"], ["--jobs", "two"], ["--setting", "trick"]]
-)
-def test_wrong_values_of_options_are_named(wrong, capsys):
-    with pytest.raises(SystemExit):
-        methods_main(["digits-lenet5", *wrong])
-    said = capsys.readouterr().err
-    assert f"argument {wrong[0]}: " in said
-    assert repr(wrong[1]) in said
-
-
 def test_plans_for_foreign_networks_lose_three_of_ten_removable_channels():
     model = nn.Sequential(
         nn.Conv2d(3, 20, 3), nn.ReLU(), nn.Conv2d(20, 10, 3), nn.ReLU(), nn.Flatten(), nn.Linear(160, 4)
@@ -398,6 +276,8 @@ def test_finished_runs_become_files_with_their_commands(tmp_path, capsys, writte
 
 def test_runs_with_other_limits_tables_and_rules_have_names_and_commands_of_their_own(tmp_path):
     made_up_table(bb.trace(nn.Linear(4, 2), torch.zeros(1, 4))).save(tmp_path / "table.json")
+    gates = recipes.load("mnist-lenet5", ["spec.method=reinforce"], budget="0.5% bops")
+    assert "gates" not in name_of(gates)  # with a budget any recipe leaves out its gates: no setting of this run
     plain = recipes.load("digits-lenet5", budget="0.5% bops")
     both = recipes.load("digits-lenet5", budget="0.5% bops, 500 kB")
     quick = recipes.load("digits-lenet5", budget="2.5 ms", latency_table=tmp_path / "table.json")

@@ -63,6 +63,39 @@ def test_failures_are_named_and_the_other_runs_go_on(tmp_path, capsys):
     assert "failed: run 1: the loss is not finite" in said
 
 
+def test_a_run_is_kept_while_others_still_run(tmp_path):
+    """A queue of hours may be killed at any time."""
+    stored: list[str] = []
+    found = [made_task(f"run {seed}", stored, f"seed={seed}") for seed in range(2)]
+
+    class OneAfterTheOther(ScriptedWorkers):
+        looks = 0
+
+        def finished(self) -> list[tuple[Path, Outcome]]:
+            """The first run ends at once, and the second one when the result of the first is stored."""
+            self.looks += 1
+            ends = [folder for folder in self.running if folder.name == "run-0" or stored or self.looks > 1000]
+            self.running = [folder for folder in self.running if folder not in ends]
+            return [(folder, self._outcome(folder)) for folder in ends]
+
+    workers = OneAfterTheOther(2)
+    assert run_tasks(found, tmp_path, workers=workers) == 0
+    assert stored == ["run-0", "run-1"]
+    assert workers.looks <= 1000
+
+
+def test_runs_share_the_device_by_as_many_processes_as_were_asked_for(tmp_path, monkeypatch):
+    asked: list[tuple[int, str | None]] = []
+
+    def processes(jobs: int, device: str | None) -> ScriptedWorkers:
+        asked.append((jobs, device))
+        return ScriptedWorkers(jobs)
+
+    monkeypatch.setattr(tasks, "local_processes", processes)
+    run_tasks([made_task("run", [], "seed=1")], tmp_path, jobs=3, device="cuda:1")
+    assert asked == [(3, "cuda:1")]
+
+
 def test_a_signal_stops_the_queue_and_the_next_one_goes_on(tmp_path, capsys):
     stored: list[str] = []
     found = [made_task(f"run {seed}", stored, f"seed={seed}") for seed in range(2)]
@@ -170,6 +203,32 @@ def test_a_search_becomes_its_file_and_the_test_of_its_onnx_files_one_of_its_own
     whole = json.loads((results / "whole-test-set-digits-lenet5-mu0.01-seed3.json").read_text())
     assert whole == {"images": 7}
     assert json.loads(file_of(recipe, results).read_text())["accuracy"] == 96.5
+
+
+@pytest.mark.parametrize("files", [True, False])
+def test_onnx_files_are_tested_where_the_list_says_so(files, tmp_path, monkeypatch):
+    (tmp_path / "runs.toml").write_text('[[runs]]\nrecipe = "digits-lenet5"\nseeds = [3]\n')
+    (tmp_path / "queue.toml").write_text(f'[[tasks]]\nruns = "runs.toml"\nfiles = {str(files).lower()}\n')
+    monkeypatch.setattr(queue.whole_test_set, "compare", lambda folder: (folder.name, {}))
+    (task,) = queue.read_tasks(tmp_path / "queue.toml", None, tmp_path)
+    finish_run(tmp_path / "run", task.recipe)
+    assert task.measure(tmp_path / "run")[1] == (("run", {}) if files else None)
+
+
+@pytest.mark.parametrize("left", [0, 2])
+def test_the_command_runs_the_list_as_its_options_say(left, short_list, tmp_path, monkeypatch):
+    asked: list[dict] = []
+
+    def run(found: list[Task], folder: Path, **options: object) -> int:
+        asked.append({"folders": {task.recipe.data.folder for task in found}, "runs": folder, **options})
+        return left
+
+    monkeypatch.setattr(queue, "run_tasks", run)
+    words = ["--queue", str(short_list), "--results", str(tmp_path), "--runs", "there", "--data", "/data"]
+    with pytest.raises(SystemExit) as ended:
+        queue.main([*words, "--jobs", "3", "--device", "cuda"])
+    assert ended.value.code == (left > 0)
+    assert asked == [{"folders": {"/data"}, "runs": Path("there"), "jobs": 3, "device": "cuda"}]
 
 
 def test_the_list_of_the_project_can_be_read_and_its_first_searches_are_kept(tmp_path, monkeypatch):

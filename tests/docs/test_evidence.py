@@ -94,6 +94,10 @@ def test_methods_are_means_over_seeds_beside_ours_and_published_points(tmp_path)
         shared | {"row": "Bayesian Bits mu=0.01", "seed": 0, "accuracy": 93.0, "relative_bops": 1.5},
         shared | {"row": "Bayesian Bits mu=0.001", "seed": 0, "accuracy": 99.0, "relative_bops": 1.6},
         shared | {"row": "Bayesian Bits mu=0.1", "seed": 0, "accuracy": 99.5, "relative_bops": 0.3, "epochs": 9},
+        shared | {"row": "Bayesian Bits mu=0.1", "seed": 0, "accuracy": 92.0, "relative_bops": 0.3, "epochs": 7}
+        | {"outdated": "its gates"},
+        shared | {"row": "TWN", "seed": 0, "accuracy": 90.0, "relative_bops": 0.4, "epochs": 7},
+        shared | {"row": "TWN", "seed": 1, "accuracy": 10.0, "relative_bops": 0.4, "epochs": 7, "outdated": "why"},
         shared | {"row": "DQ", "seed": 0, "accuracy": 91.0, "relative_bops": 0.6, "outdated": "its widths return"}
         | {"device": "x86_64 (cpu)", "seconds_an_epoch": 30.25},
     ]  # fmt: skip
@@ -101,7 +105,12 @@ def test_methods_are_means_over_seeds_beside_ours_and_published_points(tmp_path)
     (table,) = methods(tmp_path)
     assert (table.title, table.commands) == ("Recipe mnist-lenet5", ["first", "second"])
     found = {(row["method"], row["setting"], row["epochs"]): row for row in table.rows}
-    assert table.notes == ["\\* DQ: its widths return", "Device: a device, x86_64 (cpu)"]
+    assert table.notes == [
+        "\\* Bayesian Bits mu=0.1: its gates", "\\* DQ: its widths return", "Device: a device, x86_64 (cpu)",
+    ]  # fmt: skip
+    twn = found["TWN", "plain", 7]
+    assert (twn["accuracy"], twn["seeds"]) == ("90.00%", "1 seed")  # the one of before the change is left out
+    assert twn["ours at no more cost"] == "not run"  # ours is of before a change, too
     assert found["DQ \\*", "plain", 3]["seconds an epoch"] == "30.25 (CPU)"
     lsq = found["LSQ 4/4", "plain", 3]
     assert (lsq["accuracy"], lsq["seeds"], lsq["with 8-bit ends"]) == ("91.00 ± 0.58%", "3 seeds", "")

@@ -64,6 +64,17 @@ def test_our_searches_are_means_with_errors_and_shorter_ones_are_told_apart(fold
     assert "Below the axis: DQ: 80.00 at 1.5." in words
 
 
+def test_rows_of_other_lengths_have_them_in_their_labels(tmp_path):
+    rows = [
+        method("LSQ 2/2", "plain", 92.0, 0.4), method("LSQ 2/2", "plain", 93.0, 0.4) | {"epochs": 300},
+        method("TWN 2/32", "plain", 92.5, 6.2),
+        method("TWN 2/32", "plain", 92.0, 6.2) | {"epochs": 9, "outdated": "why"},
+    ]  # fmt: skip
+    plot, _ = pareto(VGG, write(tmp_path, methods_cifar10_vgg7={"rows": rows}))
+    labels = {one.label for one in plot.points if one.style == PLAIN}
+    assert labels == {"LSQ 2/2, 60 epochs", "LSQ 2/2, 300 epochs", "TWN 2/32"}
+
+
 def test_published_points_have_the_errors_that_were_published_and_methods_both_settings(folder):
     plot, _ = pareto(VGG, folder)
     paper = {one.label: one for one in plot.points if one.style == PUBLISHED}

@@ -211,6 +211,8 @@ def test_another_method_brings_its_own_optimizer_in_the_place_of_the_recipes(tmp
     assert said.search.ranges.lr == 0.5
     (tmp_path / "recipe.toml").write_text(recipes.to_toml(said))
     assert recipes.load(tmp_path / "recipe.toml", ["spec.method=lsq"]) == said  # the recipe's own method
+    for other in ("bayesian_bits", "pact", "tqt"):  # which the ranges of LSQ are not for
+        assert recipes.load(tmp_path / "recipe.toml", [f"spec.method={other}"]).search.ranges is None
 
 
 def test_a_budget_takes_the_place_of_mu_and_of_the_rates_of_gates(tmp_path):

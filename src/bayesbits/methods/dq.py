@@ -76,8 +76,10 @@ class DqQuantizer(MethodQuantizer):
         return ceil_through(self.width()).clamp(MIN_BITS, self.bits[-1])
 
     def effective_bits(self) -> int:
-        if self.fixed_bits is not None:
-            return self.fixed_bits
+        return self.decided_bits() if self.fixed_bits is None else self.fixed_bits
+
+    def decided_bits(self) -> int:
+        """The width that step and range say."""
         width = int(self.expected_bits().item())
         if not self.restricted:
             return width
@@ -86,7 +88,7 @@ class DqQuantizer(MethodQuantizer):
     @property
     def beta(self) -> Tensor:
         """The end of the whole grid of the width whose last code is q_max."""
-        width = self.fixed_bits or self.effective_bits()
+        width = self.fixed_bits or self.decided_bits()
         low, high = code_bounds(width, self.signed)
         return torch.exp2(self.log2_range) * (float(2**width - 1) / (high - low))
 

@@ -23,6 +23,7 @@ from bayesbits.methods.quantizer import SMALLEST_SCALE, MethodQuantizer, round_t
 class LsqQuantizer(MethodQuantizer):
     """A learned step at a fixed width."""
 
+    learns_step = True
     needs_sample = True
 
     def make_parameters(self) -> None:

@@ -9,7 +9,8 @@ B. Jacob et al., Quantization and Training of Neural Networks for Efficient Inte
     backward:     rounding and ranges have no gradient of their own; d q / d r = 1 inside
 
 Where it differs: ranges are symmetric, or start at 0 where there are no values below zero, so that zero is a grid point
-without being moved there; batch norms keep the statistics of the batch while they train, and are not folded before.
+without being moved there; batch norms keep the statistics of the batch while they train, and are not folded before;
+activations are quantized from the first step, where the paper leaves them in float at the start.
 """
 
 import torch

@@ -6,11 +6,12 @@ is called with float32 numbers. In training it may be soft or random; in evaluat
 Its grid is the one of `functional.grid`: codes are symmetric where they are signed (-7..7 at 4 bits), so that layers
 can be deployed with the sign of a batch norm's factor, and start at 0 where they are not. Papers that also use the code
 -8 lose it here; at 2 bits weights are ternary in every method, as they are in Bayesian Bits. A layer whose weights and
-inputs both have at most 8 bits adds its bias in whole steps of its accumulator, as it is deployed; the papers have it
-in float.
+inputs both have at most 8 bits adds its bias in whole steps of its accumulator, as it is deployed, where most papers
+have it in float; that of `methods.pact`, whose weights are not deployed, does not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -30,6 +31,8 @@ class MethodQuantizer(Quantizer):
 
     learns_width: ClassVar[bool] = False
     """Whether the width is learned; otherwise it is fixed from the start."""
+    learns_step: ClassVar[bool] = False
+    """Whether the step is what is learned, so that a width in the place of another one would give another range."""
     only_bits: ClassVar[int | None] = None
     """The width of the grid, where the method has no other one."""
 
@@ -37,6 +40,7 @@ class MethodQuantizer(Quantizer):
         """`weight`: whether it is for a weight, whose range is symmetric; `bits`: the widths, or the only one."""
         super().__init__(signed=weight, bits=bits, learn_range=True)
         self.of_weight = weight
+        self.latest_bits = self.bits[-1]
         self.gates = Gates(0, open_first=True)
         self.make_parameters()
         self.enter("learning" if self.learns_width else "fixed", None if self.learns_width else self.bits[0])
@@ -59,8 +63,8 @@ class MethodQuantizer(Quantizer):
 
     @property
     def present_bits(self) -> int:
-        """The width of the grid: the fixed one, or the widest where it is not decided or the tensor has no bits."""
-        return self.fixed_bits or self.bits[-1]
+        """The width of the grid: the fixed one, or the latest where there is none; the widest while it is learned."""
+        return self.bits[-1] if self.mode == "learning" else self.fixed_bits or self.latest_bits
 
     def bounds(self) -> tuple[int, int]:
         """The smallest and the largest code at the present width."""
@@ -71,7 +75,11 @@ class MethodQuantizer(Quantizer):
         return float(2**self.present_bits - 1) / (2 if self.signed else 1)
 
     def effective_bits(self) -> int:
-        return self.bits[-1] if self.fixed_bits is None else self.fixed_bits
+        return self.present_bits if self.fixed_bits is None else self.fixed_bits
+
+    def enter(self, mode: str, fixed_bits: int | None) -> None:
+        super().enter(mode, fixed_bits)
+        self.latest_bits = fixed_bits or self.latest_bits
 
     def check_width(self, bits: int, name: str = "a weight") -> None:
         if self.only_bits is not None and bits not in (0, self.only_bits):
@@ -80,14 +88,22 @@ class MethodQuantizer(Quantizer):
                 f"{self.only_bits} bits, or attach with a rule that gives it {bits}"
             )
 
-    @torch.no_grad()
     def fix(self, bits: int | None = None) -> None:
-        """As every quantizer; a width in the place of another fixed one keeps the range, not the step."""
-        before = 0 if self.mode == "off" or self.learns_width else self.effective_bits()
-        beta = self.beta.item()
-        super().fix(bits)
-        if before and self.fixed_bits not in (0, before):
-            self.put_range(beta)
+        with self._same_range():
+            super().fix(bits)
+
+    def learn(self) -> None:
+        with self._same_range():
+            super().learn()
+
+    @contextmanager
+    def _same_range(self) -> Iterator[None]:
+        """A width in the place of another one keeps the range, not the step."""
+        before, beta = self.present_bits, self.beta.item()
+        yield
+        if self.learns_step and self.present_bits != before:
+            with torch.no_grad():
+                self.put_range(beta)
 
     def forward(self, x: Tensor, stretch: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         if self.mode == "off":

@@ -30,6 +30,8 @@ _SMALLEST_PROBABILITY = 1e-7
 class RqQuantizer(MethodQuantizer):
     """A learned step, and noise of a learned scale in training."""
 
+    learns_step = True
+
     def make_parameters(self) -> None:
         self.log_scale = nn.Parameter(torch.tensor(0.0))
         self.log_noise = nn.Parameter(torch.tensor(math.log(1 / 3)))

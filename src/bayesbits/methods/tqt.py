@@ -10,8 +10,9 @@ Networks, MLSys 2020. With the threshold t, and p = 2^(b-1) - 1 for signed and 2
 
 The ceiling passes gradients straight through, and so does rounding, but not by the same rule: x / s keeps its own
 gradient. Where it differs: n = -p for signed codes (see `methods.quantizer`); thresholds start at the calibrated range
-of weights and activations, where the paper takes three standard deviations of a weight, and a KL distance. The range
-ends half a step beyond the last signed code, so that the largest weight is that code where steps are no powers of two.
+of weights and activations, where the paper takes three standard deviations of a weight, and a KL distance. As that
+range ends half a step beyond the last signed code, a weight whose largest magnitude is a power of two, or up to half a
+step below one, starts with twice the step that t = max|w| gives.
 """
 
 import math

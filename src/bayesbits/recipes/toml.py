@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bayesbits.compression.spec import BACKENDS, Rule, Spec
-from bayesbits.methods import METHODS
+from bayesbits.methods import METHODS, Method
 from bayesbits.recipes.recipe import DataConfig, FloatConfig, ModelConfig, Recipe, TaskConfig
 from bayesbits.recipes.toml_text import table_text
 from bayesbits.training import FinetuneConfig, OptimizerConfig, SearchConfig
@@ -89,8 +89,9 @@ def load(
         recipe: The name of a recipe of the package, or the path of a TOML file. None is allowed where both `model` and
             `data` are given.
         overrides: Lines of TOML that replace settings, such as "search.mu=0.1", or tables such as
-            {"search": {"mu": 0.1}}. They are applied last. A `spec.method` that brings an optimizer for its ranges,
-            such as "lsq", takes the place of the recipe's `ranges`, unless these are given here, too.
+            {"search": {"mu": 0.1}}. They are applied last. With another `spec.method` the recipe's `ranges` are left
+            out if either of the two methods brings an optimizer for its ranges, as "lsq" does; `ranges` that are given
+            here hold for any method.
         model: A function "package.module:function" that replaces the recipe's `[model]`.
         data: A function "package.module:function" that replaces the recipe's `[data]`.
         task: The name of a task that replaces the recipe's `[task]`.
@@ -145,20 +146,20 @@ def load(
 
 
 def _leave_ranges_to_the_method(table: Table, changes: Mapping[str, Any]) -> None:
-    """Where another method is chosen that brings an optimizer for its ranges, drop that of the recipe's own method."""
-    method = _method_in(changes)
-    if not isinstance(method, str) or method not in METHODS:  # a wrong one is refused with the spec
-        return
-    if method == _method_in(table) or not METHODS[method].ranges:
+    """Where another method is chosen, drop the optimizer of the ranges if it, or the recipe's own, brings one."""
+    own, chosen = _method_in(table, Spec.method), _method_in(changes, None)
+    if own is None or chosen is None or own is chosen or not (own.ranges or chosen.ranges):
         return
     for part in ("search", "finetune"):
         if isinstance(table.get(part), dict):
             table[part].pop("ranges", None)
 
 
-def _method_in(table: Mapping[str, Any]) -> Any:
+def _method_in(table: Mapping[str, Any], default: str | None) -> Method | None:
+    """The method of a recipe; None where there is none, or a wrong one, which is refused with the spec."""
     spec = table.get("spec")
-    return spec.get("method") if isinstance(spec, Mapping) else None
+    name = spec.get("method", default) if isinstance(spec, Mapping) else default
+    return METHODS.get(name) if isinstance(name, str) else None
 
 
 def options_from(overrides: Iterable[Override]) -> dict[str, Any]:
