@@ -7,6 +7,7 @@ from torch import nn
 import bayesbits as bb
 from bayesbits.compression.decomposition import decompose
 from bayesbits.functional import recursive_gated_quantize
+from tests.methods.quantizers import IMAGES, network
 
 
 @pytest.fixture
@@ -57,3 +58,32 @@ def test_activations_are_those_of_the_quantized_network(compressor, inputs):
 def test_an_unknown_tensor_is_refused_with_the_names(compressor, inputs):
     with pytest.raises(ValueError, match=r"called 'head'; there are: 0\.weight, 2\.weight, 0\.input, 2\.input"):
         decompose(compressor, "head", inputs)
+
+
+class Upsampled(nn.Sequential):
+    """A transposed convolution with channels whose biases do not fit the grid of the others."""
+
+    def __init__(self):
+        torch.manual_seed(0)
+        super().__init__(nn.ConvTranspose2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 3, 1))
+        self[1].weight.data[:2] = 1e-7
+        self[1].bias.data.fill_(0.5)
+
+
+@pytest.mark.parametrize("name", ["pact", "twn", "lrnet", "lrnet_binary", "lsq", "wage"])
+@pytest.mark.parametrize(("made", "layer"), [(network, 7), (Upsampled, 0)])
+def test_the_last_term_ends_at_what_the_method_multiplies_with(name, made, layer):
+    compressor = bb.attach(made(), IMAGES[:1], bb.Spec(method=name, activation_bits=8))
+    compressor.calibrate([IMAGES])
+    compressor.fix()
+    own = compressor.model.eval()[layer]
+    weight, emitted = own.weight.detach().flatten(), own.effective_weight().detach().flatten()
+    shown = decompose(compressor, f"{layer}.weight", IMAGES, examples=9)
+    kept = [term for term in shown.terms if term.kept]
+    for place, value in enumerate(shown.examples):
+        distance = (weight - value).abs()
+        if distance.min() > 1e-6:  # of a channel with a grid of its own, in whose steps it is shown
+            continue
+        assert sum(term.examples[place] for term in kept) == pytest.approx(emitted[distance.argmin()].item(), abs=1e-6)
+    if layer == 7:
+        assert all((weight - value).abs().min() < 1e-6 for value in shown.examples)

@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrizations
 
 import bayesbits as bb
 from bayesbits.compression.final_form import make_final
+from bayesbits.methods import METHODS
 from bayesbits.nn.final_quantizer import FinalQuantizer
 from tests.methods.quantizers import IMAGES, network
 from tests.nn import pre_activation
@@ -44,11 +46,45 @@ def test_our_own_quantizers_stay():
     assert dict(compressor.attachment.quantizers) == before
 
 
-def test_a_weight_that_is_computed_is_refused():
-    model = nn.Sequential(nn.Flatten(), parametrizations.weight_norm(nn.Linear(64, 4)))
-    compressor = fixed(model=model)
-    with pytest.raises(ValueError, match="computed from other parameters"):
-        make_final(compressor.model, compressor.attachment)
+class OwnProduct(nn.Module):
+    """A product with a view of a parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.v = nn.Parameter(torch.randn(64, 4, generator=torch.Generator().manual_seed(3)))
+
+    def forward(self, x):
+        return F.linear(x.flatten(1), self.v.t())
+
+
+def normed():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), parametrizations.weight_norm(nn.Linear(64, 4)))
+
+
+@pytest.mark.parametrize("made", [normed, OwnProduct])
+@pytest.mark.parametrize("method", ["lsq", "tqt", "qt", "rq", "wage", "dq", "fracbits", "learned_width"])
+def test_a_weight_that_is_computed_is_deployed_where_its_codes_are_the_nearest(method, made):
+    widths = {} if METHODS[method].widths is None else {"weight_bits": 4, "activation_bits": 4}
+    compressor = bb.attach(made(), IMAGES[:1], bb.Spec(method=method, **widths))
+    compressor.calibrate([IMAGES])
+    compressor.fix()
+    before = compressor.model.eval()(IMAGES)
+    assert before.abs().max() > 0.1
+    torch.testing.assert_close(bb.deploy(compressor)(IMAGES), before)
+
+
+@pytest.mark.parametrize("method", ["twn", "lrnet"])
+def test_a_weight_that_is_computed_is_refused_where_the_grid_does_not_find_its_codes(method):
+    compressor = bb.attach(normed(), IMAGES[:1], bb.Spec(method=method))
+    compressor.calibrate([IMAGES])
+    compressor.fix()
+    with pytest.raises(ValueError, match=r"1\.weight is computed from other parameters.* a rule that gives it another"):
+        bb.deploy(compressor)
+    compressor = bb.attach(normed(), IMAGES[:1], bb.Spec(method=method, rules={"1.weight": bb.Rule(8)}))
+    compressor.calibrate([IMAGES])
+    compressor.fix()
+    torch.testing.assert_close(bb.deploy(compressor)(IMAGES), compressor.model.eval()(IMAGES))
 
 
 @torch.no_grad()

@@ -10,6 +10,7 @@ import bayesbits as bb
 from bayesbits.compression.statistics import BINS, measure_statistics
 from bayesbits.functional import gated_quantize
 from bayesbits.nn.weight_product import attached_activation_products
+from tests.methods.quantizers import IMAGES, network
 
 
 def fixed(model, inputs, weights, activations, **spec):
@@ -156,3 +157,15 @@ def test_products_of_two_activations_are_measured_where_they_run():
     assert found.layers[2].together < found.layers[2].alone  # the layers in front of it are rounded, too
     assert {"matmul.left", "matmul.right"} <= {one.name for one in found.tensors}
     assert "forward" not in vars(next(iter(attached_activation_products(compressor.model).values())))
+
+
+@pytest.mark.parametrize("name", ["pact", "twn", "lrnet", "lrnet_binary", "lsq"])
+def test_the_noise_of_a_weight_is_that_of_the_numbers_its_method_multiplies_with(name):
+    compressor = bb.attach(network(), IMAGES[:1], bb.Spec(method=name, activation_bits=8))
+    compressor.calibrate([IMAGES])
+    compressor.fix()
+    weight = compressor.model.eval()[7].weight.detach()
+    emitted = compressor.attachment.quantizers["7.weight"](weight).detach()
+    expected = 10 * math.log10((weight.square().sum() / (emitted - weight).square().sum()).item())
+    found = next(one for one in measure_statistics(compressor, IMAGES).tensors if one.name == "7.weight")
+    assert found.signal_to_noise[str(found.bits)] == pytest.approx(expected, rel=1e-3)

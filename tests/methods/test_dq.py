@@ -99,6 +99,21 @@ def test_a_fixed_width_keeps_the_range_and_takes_the_whole_grid():
     assert made(torch.tensor([9.0, 0.31])).tolist() == pytest.approx([1.4, 0.4])
 
 
+def test_what_is_beyond_a_fixed_range_has_no_gradient():
+    """d = 0.2 and the last code is 7: 1.45 would round to it, and is beyond q_max = 1.4."""
+    made, x = quantizer(True, 0.4, 1.4), torch.tensor([1.35, 1.45], requires_grad=True)
+    made.fix(4)
+    made(x).sum().backward()
+    assert x.grad.tolist() == [1.0, 0.0]
+
+
+def test_the_end_of_the_range_is_inside():
+    """q_max = 1.5 is 3 steps of 0.5: d Q / d x = 1 there, and 0 for what is larger."""
+    made, x = quantizer(True, 0.5, 1.5), torch.tensor([1.5, -1.5, 1.6], requires_grad=True)
+    made(x).sum().backward()
+    assert x.grad.tolist() == [1.0, 1.0, 0.0]
+
+
 def test_the_gradient_of_the_width_is_that_of_its_logarithm():
     """b = log2(q_max / d + 1) + 1 with q_max / d = 3: db / d log2 d = -3 / 4, and +3 / 4 for q_max."""
     made = quantizer(True, 0.5, 1.5)

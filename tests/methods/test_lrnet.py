@@ -129,3 +129,52 @@ def test_probabilities_learn_and_the_weights_they_started_from_do_not():
     assert bool(made.zero_logits.grad.any())
     assert bool(made.sign_logits.grad.any())
     assert not compressor.model[3].weight.grad.any()
+
+
+def trained():
+    compressor = bb.attach(network(), IMAGES[:1], bb.Spec(method="lrnet", activation_bits=8))
+    compressor.calibrate([IMAGES])
+    made = compressor.attachment.quantizers["3.weight"]
+    made.sign_logits.data.neg_()  # as if training had turned every weight round
+    made.log_scale.data.add_(0.5)
+    return compressor, made
+
+
+def test_what_was_learned_stays_when_ranges_are_calibrated_again():
+    compressor, made = trained()
+    before = made.eval()(compressor.model[3].weight)
+    compressor.calibrate([IMAGES])
+    assert torch.equal(made(compressor.model[3].weight), before)
+
+
+def test_a_network_that_is_detached_has_the_likeliest_weights():
+    compressor, made = trained()
+    learned = made.eval()(compressor.model[3].weight)
+    made.train()
+    weight = compressor.detach()[3].weight
+    assert type(compressor.model[3]) is torch.nn.Conv2d
+    assert torch.equal(weight, learned)
+    assert weight.unique().numel() == 3
+
+
+def test_a_stretched_grid_has_the_same_weights_or_none():
+    """One step of 2 on grids whose steps are 1, 1.5 and 3 times as large: the nearest of those is 1, 1 and 0."""
+    made = LrnetQuantizer(weight=True, bits=(2,))
+    made.start(torch.tensor([[1.0], [-2.0], [3.0]]))
+    made.zero_logits.data.fill_(-9.0)
+    made.sign_logits.data.fill_(9.0)
+    made.log_scale.data.fill_(math.log(2.0))
+    stretch = torch.tensor([1.0, 1.5, 3.0])
+    assert made.eval()(torch.zeros(3, 1), stretch).flatten().tolist() == pytest.approx([2.0, 3.0, 0.0])
+    assert made.codes(torch.zeros(3, 1), stretch).flatten().tolist() == [1, 1, 0]
+    made.sign_logits.data.fill_(0.0)  # -1 or 1, with a variance of 1
+    made.zero_logits.data.fill_(-20.0)
+    assert made.variance(stretch).flatten().tolist() == pytest.approx([4.0, 9.0, 0.0], rel=1e-4)
+
+
+def test_a_layer_without_bits_draws_nothing():
+    compressor = bb.attach(network(), IMAGES[:1], bb.Spec(method="lrnet"))
+    compressor.calibrate([IMAGES])
+    compressor.attachment.quantizers["9.weight"].fix(0)
+    head = compressor.model.train()[9]
+    assert torch.equal(head(torch.ones(2, 12)), head.bias.expand(2, 4))

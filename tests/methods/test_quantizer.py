@@ -11,6 +11,7 @@ from torch import nn
 import bayesbits as bb
 from bayesbits.methods import METHODS, MethodQuantizer
 from bayesbits.methods.quantizer import bounded, ceil_through, round_through, scale_gradient
+from bayesbits.training import OptimizerConfig
 from bayesbits.training.optimizers import make_optimizers
 from bayesbits.training.step import TrainingStep
 from tests.methods.quantizers import ACTIVATION, EVERY, IMAGES, LABELS, WEIGHT, make, network, values
@@ -30,6 +31,24 @@ TERNARY = ("twn", "lrnet", "lrnet_binary")
 def is_ternary(name, weight):
     """Whether a weight has no other width than 2 bits."""
     return weight and name in TERNARY
+
+
+OWN_RANGES = {
+    "lsq": ("sgd", 1e-2, 0.9), "tqt": ("adam", 1e-2, 0.9),
+    "lrnet": ("adam", 1e-2, 0.9), "lrnet_binary": ("adam", 1e-2, 0.9),
+}  # fmt: skip
+
+
+@every_method
+def test_the_optimizer_of_the_ranges_is_the_one_that_the_paper_needs(name):
+    """LSQ's gradient scale does nothing to Adam, and thresholds and logits that learn at 1e-3 hardly move."""
+    assert set(OWN_RANGES) <= set(METHODS)
+    ranges = METHODS[name].ranges
+    if name not in OWN_RANGES:
+        assert not ranges
+        return
+    config = OptimizerConfig(**ranges)
+    assert (config.optimizer, config.lr, config.momentum) == OWN_RANGES[name]
 
 
 DEPLOYED = [(name, weight) for name, weight in EVERY if not getattr(make(name, weight), "not_deployable", "")]
@@ -73,7 +92,12 @@ def test_a_stretched_range_stretches_the_grid_of_each_row(name, weight):
     quantizer = make(name, weight).eval()
     x, stretch = values(weight), torch.tensor([1.0, 2.0, 0.5, 1.0, 4.0, 1.0])
     wide = stretch.reshape(-1, 1, 1, 1)
-    torch.testing.assert_close(quantizer(x * wide, stretch), quantizer(x) * wide)
+    if weight and name in ("qt", "twn"):  # whose range is that of the whole weight, however its rows are stretched
+        emitted = quantizer(x * wide, stretch)
+        assert quantizer.step().item() == pytest.approx((quantizer(x * wide), quantizer.step())[1].item())
+        torch.testing.assert_close(emitted, quantizer.quantize(x) * wide)
+    else:
+        torch.testing.assert_close(quantizer(x * wide, stretch), quantizer(x) * wide)
 
 
 @every_quantizer
@@ -137,6 +161,42 @@ def test_a_width_in_the_place_of_another_fixed_one_keeps_the_range(name, weight)
     assert quantizer.step().item() == step
 
 
+@pytest.mark.parametrize(("name", "weight"), [one for one in FIXED if not is_ternary(*one)])
+def test_also_by_way_of_no_bits_or_of_none_at_all(name, weight):
+    for way in ("none", "off", "learned"):
+        quantizer = make(name, weight, 8)
+        quantizer.fix(8)
+        beta = quantizer.beta.item()
+        if way == "learned":
+            quantizer.fix(4)
+            quantizer.learn()
+            quantizer.fix(2)
+        elif way == "none":
+            quantizer.fix(0)
+        else:
+            quantizer.turn_off()
+        quantizer.fix(4)
+        assert quantizer.code_bounds() in ((-7, 7), (0, 15))
+        assert quantizer.beta.item() == pytest.approx(beta, rel=0.15)  # of powers of two, and of WAGE, the last code
+
+
+def test_the_threshold_of_powers_of_two_stays_as_it_has_learned():
+    quantizer = make("tqt", WEIGHT, 8)
+    quantizer.log2_threshold.data.fill_(-0.737)
+    quantizer.fix(4)
+    assert quantizer.log2_threshold.item() == pytest.approx(-0.737)
+
+
+@pytest.mark.parametrize("name", ["dq", "dq_restricted"])
+def test_a_width_comes_back_from_no_bits(name):
+    quantizer = make(name, WEIGHT)
+    quantizer.fix(8)
+    beta = quantizer.beta.item()
+    quantizer.fix(0)
+    quantizer.fix(8)
+    assert quantizer.beta.item() == pytest.approx(beta)
+
+
 @every_method
 def test_a_batch_without_examples_passes(name):
     quantizer = make(name, ACTIVATION)
@@ -162,8 +222,29 @@ def test_ternary_weights_have_no_other_width(name):
     plan = compressor.plan()
     with pytest.raises(ValueError, match=r"3\.weight has a method whose grid has 2 bits, and cannot have 4"):
         compressor.fix(bb.Plan({**plan.bits, "3.weight": 4}, plan.kept))
+    compressor.attachment.quantizers["3.weight"].check_width(0)
+    assert bb.Spec(method=name, weight_bits=32).weight_bits == 32  # the weights stay in float
+    learning = compressor.attachment.quantizers["7.weight"].learned_range_parameters()
+    assert [parameter.requires_grad for parameter in learning] == [True]  # as every range of Bayesian Bits
     compressor.fix()
     assert compressor.plan().bits["7.weight"] == 4
+
+
+@pytest.mark.parametrize("name", list(dict.fromkeys(name for name, _ in LEARNED)))
+@pytest.mark.parametrize(
+    ("rule", "start", "narrowest"), [({"min_bits": 16}, 16, 16), ({"max_bits": 4}, 4, 2), ({}, 8, 2)]
+)
+def test_a_rule_limits_where_a_learned_width_starts_and_ends(name, rule, start, narrowest):
+    rules = {"*": bb.Rule(**rule)} if rule else {}
+    compressor = bb.attach(network(), IMAGES[:1], bb.Spec(method=name, rules=rules))
+    compressor.calibrate([IMAGES])
+    assert compressor.plan().bits["3.weight"] == start
+    optimizer = torch.optim.Adam(compressor.parameter_groups()[1]["params"], lr=0.5)
+    for _ in range(80):
+        optimizer.zero_grad()
+        compressor.penalty().backward()
+        optimizer.step()
+    assert compressor.plan().bits["3.weight"] == compressor.plan().bits["7.input"] == narrowest
 
 
 @pytest.mark.parametrize(("name", "weight"), LEARNED)
@@ -356,3 +437,51 @@ def test_the_loss_of_a_whole_step_is_one_graph(name):
     losses = torch.compile(step._losses, backend="aot_eager", fullgraph=True)(IMAGES, LABELS)
     losses[0].backward()
     assert bool(torch.isfinite(losses).all())
+
+
+class Decoder(nn.Module):
+    """Transposed convolutions, square and not, with batch norms that have nearly dead channels."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm = nn.ConvTranspose2d(8, 8, 3, bias=False), nn.BatchNorm2d(8)
+        self.second, self.third = nn.ConvTranspose2d(8, 4, 2, stride=2), nn.Conv2d(4, 6, 3, bias=False)
+        self.last_norm, self.head = nn.BatchNorm2d(6), nn.Conv2d(6, 2, 1)
+        with torch.no_grad():
+            self.norm.weight.copy_(torch.tensor([1e-7, 1.0, 1.2, 1e-8, 0.7, 1.1, -0.8, 1e-7]))
+            self.norm.bias.copy_(torch.linspace(0.2, 0.9, 8))
+            self.last_norm.weight[:2] = 1e-7
+            self.last_norm.bias.fill_(0.4)
+
+    def forward(self, x):
+        x = torch.relu(self.second(torch.relu(self.norm(self.first(x)))))
+        return self.head(torch.relu(self.last_norm(self.third(x))))
+
+
+MAPS = torch.rand(6, 8, 5, 5, generator=torch.Generator().manual_seed(4))
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "pact"])
+def test_transposed_convolutions_and_dead_channels_keep_their_weights_and_are_deployed(name):
+    model = Decoder()
+    for _ in range(30):
+        model(MAPS)
+    float_weights = {layer: getattr(model, layer).weight.detach().clone() for layer in ("first", "second", "third")}
+    widths = {"bits": (2, 4, 8)} if METHODS[name].widths is None else {"activation_bits": 8}
+    compressor = bb.attach(model, MAPS[:1], bb.Spec(method=name, **widths))
+    compressor.calibrate([MAPS])
+    compressor.fix()
+    model.eval()
+    output = model(MAPS)
+    assert torch.equal(model(MAPS), output)
+    widest = max(getattr(model, layer).widening().max().item() for layer in float_weights)
+    assert METHODS[name].folds or widest > 2  # there are such channels, unless their weights are small by themselves
+    for layer, weight in float_weights.items():
+        own = getattr(model, layer)
+        wide = own.along_outputs(own.widening().expand(weight.shape[0 if layer == "third" else 1])) > 1.01
+        kept = ~wide.expand_as(weight)
+        found = torch.corrcoef(torch.stack([own.effective_weight()[kept], weight[kept]]))[0, 1].item()
+        assert found > (0.75 if "binary" in name else 0.85), layer
+    small = bb.deploy(compressor)
+    torch.testing.assert_close(small(MAPS), output, rtol=1e-4, atol=1e-5)

@@ -176,7 +176,7 @@ def calibrate_weights(
             calibrate_weight(quantizer, weight, parameter, method=method, reference_bits=reference_bits)
     for parameter, layers in attachment.topology.weight_tensors.items():
         quantizer = attachment.quantizers.get(parameter)
-        if quantizer is not None:
+        if quantizer is not None and not quantizer.holds_weight:
             layer = find_layer(model, layers[0])
             assert isinstance(layer, AttachedLayer)
             rows = layer.ranged_rows(layer.folded_weight().detach())

@@ -21,6 +21,7 @@ from bayesbits.compression.budget import Budget
 from bayesbits.compression.calibration import calibrate
 from bayesbits.compression.diagnosis import Diagnosis
 from bayesbits.compression.diagnosis_measurement import diagnose
+from bayesbits.compression.final_form import write_weights
 from bayesbits.compression.planning import fix_plan, read_plan
 from bayesbits.compression.projection import adopt, project
 from bayesbits.compression.spec import Spec
@@ -29,6 +30,7 @@ from bayesbits.nn.network import NAME
 from bayesbits.records.latency_table import LatencyTable
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Topology
+from bayesbits.utils.modes import evaluation_mode
 from bayesbits.utils.short_names import list_names
 
 
@@ -266,7 +268,9 @@ class Compressor:
         Returns:
             The network. This handle has no use any more.
         """
-        _ = self.attachment  # raises where there is none any more
+        held = {name: one for name, one in self.attachment.quantizers.items() if one.holds_weight}
+        with evaluation_mode(self.model):
+            write_weights(self.model, self.attachment, held)
         detach_from(self.model)
         return self.model
 

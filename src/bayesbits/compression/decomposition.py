@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bayesbits.compression.compressor import Compressor
 from bayesbits.compression.observers import network_restored, observing
 from bayesbits.compression.range_estimation import round_to_bits
-from bayesbits.compression.sampling import SAMPLE, evenly_spaced, in_rows
+from bayesbits.compression.sampling import sampled_rows, unstretched
 from bayesbits.functional import step_size
 from bayesbits.nn import Quantizer
 from bayesbits.utils.batches import call_model
@@ -70,12 +70,15 @@ def decompose(compressor: Compressor, tensor: str, inputs: Any, examples: int = 
     if tensor not in quantizers:
         raise ValueError(f"no tensor that is quantized is called {tensor!r}; there are: {', '.join(quantizers)}")
     quantizer = quantizers[tensor]
-    seen: list[tuple[Tensor, Tensor | None]] = []
+    seen: list[tuple[Tensor, Tensor | None, Tensor | None]] = []
 
     def look(_: nn.Module, called: tuple[Any, ...]) -> None:
         if not seen:
-            stretch = called[1].detach() if len(called) > 1 and called[1] is not None else None
-            seen.append((called[0].detach(), stretch))
+            x, stretch = called[0].detach(), called[1].detach() if len(called) > 1 and called[1] is not None else None
+            own = None if quantizer.finds_codes_again else quantizer.forward(x, stretch)
+            if own is not None:
+                x, own, stretch = unstretched(x, stretch), unstretched(own, stretch), None
+            seen.append((x, stretch, own))
 
     with network_restored(compressor.model), torch.no_grad(), observing({tensor: quantizer}, {tensor: look}):
         compressor.model.eval()
@@ -85,16 +88,21 @@ def decompose(compressor: Compressor, tensor: str, inputs: Any, examples: int = 
     return _terms(tensor, quantizer, *seen[0], examples)
 
 
-def _terms(name: str, quantizer: Quantizer, x: Tensor, stretch: Tensor | None, examples: int) -> Decomposition:
+def _terms(
+    name: str, quantizer: Quantizer, x: Tensor, stretch: Tensor | None, own: Tensor | None, examples: int
+) -> Decomposition:
+    """The terms; `own` is what a quantizer makes of x that is no plain rounding at the final width."""
     beta, alpha = quantizer.range_of(x)
     beta = (beta if stretch is None else beta * stretch).reshape(-1)
-    rows = evenly_spaced(in_rows(x, beta.numel()), max(1, SAMPLE // beta.numel()))
+    rows = sampled_rows(x, beta.numel())
+    final_rows = None if own is None else sampled_rows(own, beta.numel())
     places = _spread(rows, examples)
     energy = rows.square().sum().item() or 1.0
     final = quantizer.effective_bits()
     before, terms = torch.zeros_like(rows), []
     for bits in sorted({*quantizer.bits, final} - {0}):
-        after = round_to_bits(rows, beta, bits, quantizer.signed, alpha)
+        plain = round_to_bits(rows, beta, bits, quantizer.signed, alpha)
+        after = plain if final_rows is None or bits != final else final_rows
         term = after - before
         terms.append(
             Term(

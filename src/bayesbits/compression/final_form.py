@@ -7,6 +7,8 @@ knows one kind of grid alone. And batch norms that are folded into no layer are 
 multiply with, which is zero for steady channels.
 """
 
+from collections.abc import Mapping
+
 import torch
 from torch import nn
 
@@ -15,6 +17,7 @@ from bayesbits.methods import MethodQuantizer
 from bayesbits.nn.batch_norm import AttachedBatchNorm
 from bayesbits.nn.final_quantizer import FinalQuantizer
 from bayesbits.nn.layer import AttachedLayer
+from bayesbits.nn.quantizer import Quantizer
 from bayesbits.nn.weight_product import attached_activation_products, find_layer
 from bayesbits.utils.naming import key_of
 
@@ -34,7 +37,13 @@ def make_final(model: nn.Module, attachment: Attachment) -> None:
             raise ValueError(f"{name} cannot be deployed: {quantizer.not_deployable}")
     if not quantizers:
         return
-    _write_weights(model, attachment, quantizers)
+    for name in write_weights(model, attachment, quantizers):
+        if not quantizers[name].finds_codes_again:
+            raise ValueError(
+                f"{name} is computed from other parameters, and its codes cannot be written into it: the method "
+                f"{attachment.spec.method!r} deploys weights that are parameters. Attach with a rule that gives it "
+                "another width, such as 8, or with another method"
+            )
     final = {
         name: FinalQuantizer(quantizer.beta, bits=quantizer.effective_bits(), signed=quantizer.signed)
         for name, quantizer in quantizers.items()
@@ -62,18 +71,17 @@ def _write_scales(model: nn.Module, attachment: Attachment) -> None:
             norm.get_parameter("weight").copy_(scale)
 
 
-def _write_weights(model: nn.Module, attachment: Attachment, quantizers: dict[str, MethodQuantizer]) -> None:
-    """Write every weight as it is multiplied with."""
+def write_weights(model: nn.Module, attachment: Attachment, quantizers: Mapping[str, Quantizer]) -> list[str]:
+    """Write the weights with these quantizers as they are multiplied with; returns those that are no parameters."""
+    computed = []
     for parameter, layers in attachment.topology.weight_tensors.items():
         if parameter not in quantizers:
             continue
         module = find_layer(model, layers[0])
         assert isinstance(module, AttachedLayer)
-        stored = module.stored_weight
-        if stored is None:
-            raise ValueError(
-                f"{parameter} is computed from other parameters, and its codes cannot be written into it: the method "
-                f"{attachment.spec.method!r} deploys weights that are parameters"
-            )
+        if module.stored_weight is None:
+            computed.append(parameter)
+            continue
         with torch.no_grad():
             module.weight.copy_(module.effective_weight())
+    return computed

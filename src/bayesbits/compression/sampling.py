@@ -14,6 +14,18 @@ def in_rows(x: Tensor, count: int) -> Tensor:
     return x.detach().reshape(count, -1).to(arithmetic_dtype(x.dtype))
 
 
+def sampled_rows(x: Tensor, count: int) -> Tensor:
+    """Evenly spaced values of x, in one row for each of `count` ranges; about `SAMPLE` in all."""
+    return evenly_spaced(in_rows(x, count), max(1, SAMPLE // count))
+
+
+def unstretched(x: Tensor, stretch: Tensor | None) -> Tensor:
+    """A weight as it would be rounded on a grid that is not stretched (see `Quantizer.forward`)."""
+    if stretch is None:
+        return x
+    return x / (stretch.reshape(-1, *[1] * (x.dim() - 1)) if stretch.dim() == 1 else stretch)
+
+
 def evenly_spaced(rows: Tensor, limit: int) -> Tensor:
     """Evenly spaced columns, with at most `limit` values in each row.
 

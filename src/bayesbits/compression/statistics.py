@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from bayesbits.compression.compressor import Compressor
 from bayesbits.compression.observers import network_restored, observing
 from bayesbits.compression.range_estimation import round_to_bits
-from bayesbits.compression.sampling import SAMPLE, evenly_spaced, in_rows
+from bayesbits.compression.sampling import sampled_rows, unstretched
 from bayesbits.compression.signal_to_noise import SignalToNoise, decibel, sample, sample_of
 from bayesbits.nn import Quantizer
 from bayesbits.nn.activation_product import ActivationProduct
@@ -83,6 +83,8 @@ class _Observer:
     def __init__(self, name: str, quantizer: Quantizer) -> None:
         self.name, self.quantizer = name, quantizer
         self.rows: Tensor | None = None
+        self.emitted: Tensor | None = None
+        """What the quantizer makes of these rows, where it is no plain rounding at the final width."""
         self.ends: tuple[Tensor, Tensor | None] | None = None
 
     def __call__(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -93,9 +95,9 @@ class _Observer:
         beta = self.ends[0]
         # The grid of a weight in front of a batch norm is stretched, and its rows are divided by that.
         count = beta.numel() if stretch is None else inputs[0].shape[0]
-        rows = in_rows(inputs[0], count)
-        rows = rows if stretch is None else rows / stretch.detach().reshape(-1, 1).expand(count, 1)
-        self.rows = evenly_spaced(rows, max(1, SAMPLE // count))
+        self.rows = sampled_rows(unstretched(inputs[0], stretch), count)
+        if not self.quantizer.finds_codes_again:
+            self.emitted = sampled_rows(unstretched(self.quantizer.forward(inputs[0], stretch), stretch), count)
 
     def histogram(self) -> Histogram | None:
         """The histogram; None where the quantizer did not run, or does not round."""
@@ -108,12 +110,10 @@ class _Observer:
         widths = sorted({*quantizer.bits, quantizer.effective_bits()} - {0})
         expanded = beta.expand(len(rows)) if beta.numel() == 1 else beta
         signal = rows.square().sum().item()
-        noise = {
-            str(width): decibel(
-                signal, (round_to_bits(rows, expanded, width, quantizer.signed, alpha) - rows).square().sum().item()
-            )
-            for width in widths
-        }
+        rounded = {width: round_to_bits(rows, expanded, width, quantizer.signed, alpha) for width in widths}
+        if self.emitted is not None:
+            rounded[quantizer.effective_bits()] = self.emitted
+        noise = {str(width): decibel(signal, (own - rows).square().sum().item()) for width, own in rounded.items()}
         several = beta.numel() > 1
         values = rows / expanded.reshape(-1, 1) if several else rows
         high = 1.0 if several else beta.item()

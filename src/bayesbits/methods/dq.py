@@ -12,8 +12,8 @@ and the range q_max:
 Where it differs: the cost is that of the package, relative bit operations, as in the comparison of the Bayesian Bits
 paper, and not a limit on bytes; the parameters are log2 d and log2 q_max, so that a step of any optimizer is a relative
 one; d is no power of two; and q_max is rounded to a whole number of steps, so that it lies on the grid. Widths start at
-8 bits, and stay between 2 and the widest of `Spec.bits`. A width that is fixed keeps q_max, and the step becomes that
-of the whole grid of the width.
+8 bits, and stay between the narrowest and the widest of `Spec.bits`. A width that is fixed keeps q_max, and the step
+becomes that of the whole grid of the width.
 
 DQ-restricted is the same with the widths rounded up to those of `Spec.bits`, the powers of two by default, which
 hardware has. The penalty is that of the widths before they are rounded up, so that it has a gradient between them.
@@ -26,11 +26,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from bayesbits.functional.grid import MIN_BITS, code_bounds, step_size
+from bayesbits.functional.grid import code_bounds, step_size
 from bayesbits.methods.method import Method
 from bayesbits.methods.quantizer import MethodQuantizer, bounded, ceil_through, round_through
-
-START_BITS = 8
 
 
 class DqQuantizer(MethodQuantizer):
@@ -62,7 +60,8 @@ class DqQuantizer(MethodQuantizer):
 
     def learned_step(self) -> Tensor:
         """d, between what the widest and what the narrowest width has."""
-        ends = (self.log2_range - math.log2(code_bounds(bits, self.signed)[1]) for bits in (self.bits[-1], MIN_BITS))
+        widest, narrowest = (code_bounds(bits, self.signed)[1] for bits in (self.bits[-1], self.bits[0]))
+        ends = (self.log2_range - math.log2(last) for last in (widest, narrowest))
         return torch.exp2(bounded(self.log2_step, *ends))
 
     def width(self) -> Tensor:
@@ -73,7 +72,7 @@ class DqQuantizer(MethodQuantizer):
 
     def expected_bits(self) -> Tensor:
         """The width that the penalty charges for."""
-        return ceil_through(self.width()).clamp(MIN_BITS, self.bits[-1])
+        return ceil_through(self.width()).clamp(self.bits[0], self.bits[-1])
 
     def effective_bits(self) -> int:
         return self.decided_bits() if self.fixed_bits is None else self.fixed_bits
@@ -100,7 +99,7 @@ class DqQuantizer(MethodQuantizer):
 
     @torch.no_grad()
     def put_range(self, beta: float) -> None:
-        width = self.fixed_bits or min(START_BITS, self.bits[-1])
+        width = self.fixed_bits or self.start_bits
         low, high = code_bounds(width, self.signed)
         end = beta * (high - low) / float(2**width - 1)
         self.log2_range.fill_(math.log2(end))

@@ -8,8 +8,8 @@ L. Yang and Q. Jin, FracBits: Mixed Precision Quantization via Fractional Bit-Wi
 
 Where it differs: the quantizers in the mixture round to the grid of a learned range, as those of Bayesian Bits at a
 fixed width, where the paper takes DoReFa and PACT; the penalty is on relative bit operations, without a target; and
-widths start at 8 bits. A width stays between 2 and the widest of `Spec.bits`. Rounding is at the end of the search,
-and what it changes is trained only by fine-tuning behind it.
+widths start at 8 bits. A width stays between the narrowest and the widest of `Spec.bits`. Rounding is at the end of the
+search, and what it changes is trained only by fine-tuning behind it.
 """
 
 import math
@@ -17,11 +17,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from bayesbits.functional.grid import EDGE, MIN_BITS
+from bayesbits.functional.grid import EDGE
 from bayesbits.methods.method import Method
 from bayesbits.methods.quantizer import MethodQuantizer, bounded
-
-START_BITS = 8
 
 
 class FracBitsQuantizer(MethodQuantizer):
@@ -30,7 +28,7 @@ class FracBitsQuantizer(MethodQuantizer):
     learns_width = True
 
     def make_parameters(self) -> None:
-        self.width = nn.Parameter(torch.tensor(float(min(START_BITS, self.bits[-1]))))
+        self.width = nn.Parameter(torch.tensor(float(self.start_bits)))
         self.log_beta = nn.Parameter(torch.tensor(0.0))
 
     def quantize(self, x: Tensor) -> Tensor:
@@ -38,7 +36,7 @@ class FracBitsQuantizer(MethodQuantizer):
         if self.mode == "fixed":
             return rounded(x, beta, torch.full_like(beta, self.present_bits), self.signed)
         width = self.expected_bits()
-        narrow = width.detach().floor().clamp(MIN_BITS, max(self.bits[-1] - 1, MIN_BITS))
+        narrow = width.detach().floor().clamp(self.bits[0], max(self.bits[-1] - 1, self.bits[0]))
         part = width - narrow
         if not self.training:
             return rounded(x, beta, width.detach().round(), self.signed)
@@ -46,7 +44,7 @@ class FracBitsQuantizer(MethodQuantizer):
         return (1 - part) * narrower + part * wider
 
     def expected_bits(self) -> Tensor:
-        return bounded(self.width, MIN_BITS, self.bits[-1])
+        return bounded(self.width, self.bits[0], self.bits[-1])
 
     def effective_bits(self) -> int:
         return int(self.expected_bits().round().item()) if self.fixed_bits is None else self.fixed_bits

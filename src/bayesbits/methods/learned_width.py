@@ -10,8 +10,9 @@ unsigned:
     the loss has a penalty on what the network costs with the widths b
 
 b is rounded to the nearest whole number, which passes gradients straight through. Where it differs: the parameter of
-the step is its logarithm to base 2, and the cost is relative bit operations. Widths start at 8 bits; a narrower width
-at the same step is a smaller range. A width that is fixed keeps the step.
+the step is its logarithm to base 2, and the cost is relative bit operations. Widths start at 8 bits, and stay between
+the narrowest and the widest of `Spec.bits`; a narrower width at the same step is a smaller range. A width that is fixed
+keeps the step.
 """
 
 import math
@@ -19,11 +20,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from bayesbits.functional.grid import MIN_BITS
 from bayesbits.methods.method import Method
 from bayesbits.methods.quantizer import MethodQuantizer, bounded, round_through
-
-START_BITS = 8
 
 
 class LearnedWidthQuantizer(MethodQuantizer):
@@ -32,7 +30,7 @@ class LearnedWidthQuantizer(MethodQuantizer):
     learns_width = True
 
     def make_parameters(self) -> None:
-        self.width = nn.Parameter(torch.tensor(float(min(START_BITS, self.bits[-1]))))
+        self.width = nn.Parameter(torch.tensor(float(self.start_bits)))
         self.log2_step = nn.Parameter(torch.tensor(0.0))
 
     def quantize(self, x: Tensor) -> Tensor:
@@ -47,7 +45,7 @@ class LearnedWidthQuantizer(MethodQuantizer):
         return torch.exp2(bits - int(self.signed)) - 1
 
     def expected_bits(self) -> Tensor:
-        return round_through(bounded(self.width, MIN_BITS, self.bits[-1]))
+        return round_through(bounded(self.width, self.bits[0], self.bits[-1]))
 
     def effective_bits(self) -> int:
         return int(self.expected_bits().item()) if self.fixed_bits is None else self.fixed_bits

@@ -16,10 +16,11 @@ Where it differs: weights are multiplied by a learned scale, which starts as tha
 they start from, as not every layer here has a batch norm behind it; at test time every weight is its likeliest value,
 where the paper also draws several networks and takes the best; and a product that a module's own code computes is
 trained by the means alone. The decay of ternary logits is left out, as its weight is no more than 1e-11 in the authors'
-code, and so is the 0.001 that it adds to v, which is no small part of it where the scale is not 1. Binary weights count
-and are stored with 2 bits, as plans have no width of 1. Activations stay in float, as in the paper. Its networks start
-from trained weights, and their last layer is in float; here it is like all others, or, with `Spec.edge_bits=32`, in
-float with the first one.
+code, and so is the 0.001 that it adds to v, which is no small part of it where the scale is not 1. The probabilities
+start when they are calibrated first, and what they have learned stays when ranges are calibrated again. Binary weights
+count and are stored with 2 bits, as plans have no width of 1. Activations stay in float, as in the paper. Its networks
+start from trained weights, and their last layer is in float; here it is like all others, or, with `Spec.edge_bits=32`,
+in float with the first one.
 """
 
 import math
@@ -29,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.methods.method import Method
-from bayesbits.methods.quantizer import MethodQuantizer
+from bayesbits.methods.quantizer import MethodQuantizer, broadcasting
 from bayesbits.methods.twn import scale_and_signs
 
 LEAST, MOST = 0.05, 0.95
@@ -43,6 +44,7 @@ class LrnetQuantizer(MethodQuantizer):
     samples_outputs = True
     needs_sample = True
     only_bits = 2
+    finds_codes_again = False
     ternary: ClassVar[bool] = True
 
     def make_parameters(self) -> None:
@@ -72,10 +74,18 @@ class LrnetQuantizer(MethodQuantizer):
         """E[w], without the scale."""
         return self.moments()[0]
 
-    def variance(self) -> Tensor:
+    def variance(self, stretch: Tensor | None = None) -> Tensor:
         """Var[w], with the scale."""
         mean, square = self.moments()
-        return (square - mean.square()) * self.scale.square()
+        variance = (square - mean.square()) * self.scale.square()
+        return variance if stretch is None else variance * left_of_step(broadcasting(stretch, variance)).square()
+
+    def quantize_stretched(self, x: Tensor, stretch: Tensor) -> Tensor:
+        return self.quantize(x) * left_of_step(broadcasting(stretch, x))
+
+    @property
+    def holds_weight(self) -> bool:
+        return self.sign_logits.dim() > 1
 
     def likeliest(self) -> Tensor:
         """The likeliest value of every weight: -1, 0 or 1."""
@@ -112,6 +122,11 @@ class LrnetQuantizer(MethodQuantizer):
             self.zero_logits.data = torch.logit(zero)
         positive = (0.5 * (1 + normal / (1 - zero))).clamp(LEAST, MOST)
         self.sign_logits.data = torch.logit(positive)
+
+
+def left_of_step(stretch: Tensor) -> Tensor:
+    """What one step is on a grid whose steps are larger by a factor: one of those, or zero."""
+    return stretch * stretch.reciprocal().round().clamp(max=1.0)
 
 
 class BinaryLrnetQuantizer(LrnetQuantizer):

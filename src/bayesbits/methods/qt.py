@@ -10,7 +10,8 @@ B. Jacob et al., Quantization and Training of Neural Networks for Efficient Inte
 
 Where it differs: ranges are symmetric, or start at 0 where there are no values below zero, so that zero is a grid point
 without being moved there; batch norms keep the statistics of the batch while they train, and are not folded before;
-activations are quantized from the first step, where the paper leaves them in float at the start.
+activations are quantized from the first step, where the paper leaves them in float at the start. With activation
+checkpointing the average takes every batch twice, as that of a batch norm does.
 """
 
 import torch
@@ -33,15 +34,15 @@ class QtQuantizer(MethodQuantizer):
         self.register_buffer("end", torch.tensor(1.0))
 
     def quantize(self, x: Tensor) -> Tensor:
-        if (self.training or self.of_weight) and x.numel() > 0:
-            self._follow(x.detach())
         beta = self.beta.to(x.dtype).clone()
         inside = clip(x, beta, self.signed)
         step, (low, high) = step_size(beta, self.present_bits, self.signed), self.bounds()
         return inside + ((inside / step).round().clamp(low, high) * step - inside).detach()
 
     @torch.no_grad()
-    def _follow(self, x: Tensor) -> None:
+    def follow(self, x: Tensor) -> None:
+        if x.numel() == 0 or not (self.training or self.of_weight):
+            return
         # The largest magnitude of a weight is its last code exactly.
         largest = (x.abs() if self.signed else x).amax().float().clamp_min(SMALLEST_SCALE)
         if self.of_weight:

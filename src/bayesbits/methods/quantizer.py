@@ -24,6 +24,8 @@ from bayesbits.nn.quantizer import Ends, Quantizer
 
 SMALLEST_SCALE = 1e-12
 """Learned scales stay above this, so that they can be divided by."""
+START_BITS = 8
+"""Where learned widths start, as far as the widths that are allowed go."""
 
 
 class MethodQuantizer(Quantizer):
@@ -65,6 +67,11 @@ class MethodQuantizer(Quantizer):
     def present_bits(self) -> int:
         """The width of the grid: the fixed one, or the latest where there is none; the widest while it is learned."""
         return self.bits[-1] if self.mode == "learning" else self.fixed_bits or self.latest_bits
+
+    @property
+    def start_bits(self) -> int:
+        """Where a learned width starts."""
+        return min(max(START_BITS, self.bits[0]), self.bits[-1])
 
     def bounds(self) -> tuple[int, int]:
         """The smallest and the largest code at the present width."""
@@ -111,12 +118,15 @@ class MethodQuantizer(Quantizer):
         values = x.to(arithmetic_dtype(x.dtype))
         if self.fixed_bits == 0:
             quantized = values * 0.0
-        elif stretch is None:
-            quantized = self.quantize(values)
         else:
-            factor = stretch.reshape(-1, *[1] * (x.dim() - 1)) if stretch.dim() else stretch
-            quantized = self.quantize(values / factor) * factor
+            self.follow(values)
+            quantized = self.quantize(values) if stretch is None else self.quantize_stretched(values, stretch)
         return quantized.to(x.dtype if dtype is None else dtype)
+
+    def quantize_stretched(self, x: Tensor, stretch: Tensor) -> Tensor:
+        """x on a grid that is coarser by a factor, for each index of axis 0."""
+        factor = broadcasting(stretch, x)
+        return self.quantize(x / factor) * factor
 
     @torch.no_grad()
     def codes(self, x: Tensor, stretch: Tensor | None = None) -> Tensor:
@@ -124,8 +134,8 @@ class MethodQuantizer(Quantizer):
         training, values = self.training, x.to(arithmetic_dtype(x.dtype))
         emitted: Tensor = self.eval()(values, stretch)
         self.train(training)
-        step = self.step() if stretch is None else self.step() * stretch
-        return (emitted / (step.reshape(-1, *[1] * (x.dim() - 1)) if step.dim() else step)).round().int()
+        step = self.step() if stretch is None else self.step() * broadcasting(stretch, x)
+        return (emitted / step).round().int()
 
     def _learns(self) -> tuple[tuple[nn.Parameter, bool], ...]:
         width = tuple((parameter, self.mode == "learning") for parameter in self.width_parameters())
@@ -143,6 +153,11 @@ class MethodQuantizer(Quantizer):
     def put_range(self, beta: float) -> None:
         """Write the end of the range into the parameters."""
         raise NotImplementedError
+
+
+def broadcasting(stretch: Tensor, x: Tensor) -> Tensor:
+    """One number for each index of axis 0, in a shape that broadcasts against x; others have it already."""
+    return stretch.reshape(-1, *[1] * (x.dim() - 1)) if stretch.dim() == 1 else stretch
 
 
 def round_through(x: Tensor) -> Tensor:

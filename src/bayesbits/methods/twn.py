@@ -22,20 +22,27 @@ THRESHOLD = 0.7
 
 
 class TwnQuantizer(MethodQuantizer):
-    """Ternary weights; `alpha_buffer` is the scale of the weights that it has seen last."""
+    """Ternary weights; `alpha_buffer` is the scale of the weights that it has seen last, and `threshold` theirs."""
 
     only_bits = 2
+    finds_codes_again = False
 
     alpha_buffer: Tensor
+    threshold: Tensor
 
     def make_parameters(self) -> None:
         self.register_buffer("alpha_buffer", torch.tensor(1.0))
+        self.register_buffer("threshold", torch.tensor(0.0), persistent=False)
+
+    @torch.no_grad()
+    def follow(self, x: Tensor) -> None:
+        if x.numel() > 0:
+            self.alpha_buffer.copy_(scale_and_signs(x)[0])
+            self.threshold.copy_(THRESHOLD * x.abs().mean())
 
     def quantize(self, x: Tensor) -> Tensor:
-        scale, ternary = scale_and_signs(x.detach())
-        with torch.no_grad():
-            self.alpha_buffer.copy_(scale)
-        return x + (scale * ternary - x).detach()
+        ternary = x.detach().sign() * (x.detach().abs() > self.threshold)
+        return x + (self.alpha_buffer.to(x.dtype, copy=True) * ternary - x).detach()
 
     @property
     def beta(self) -> Tensor:

@@ -216,13 +216,18 @@ class AttachedLayer(nn.Module):
 
     def for_rounding(self, weight: Tensor) -> tuple[Tensor, Tensor | None]:
         """A weight with what has a range of its own on axis 0, output channels or groups, and by how much the grid of
-        each is stretched."""
+        each is stretched. A weight that its quantizer holds stays as it is stored, with a stretch that broadcasts."""
+        quantizer = self.parts.weight
+        if quantizer is not None:
+            quantizer.follow(weight)
         factor, stretch = self.fold_factor(), self.widening()
         if factor is not None:
             unfolded = torch.where(factor == 0, 1.0, factor.abs()).reciprocal()
             stretch = unfolded if stretch is None else unfolded * stretch
         if self.parts.group_size is not None:
             return self.ranged_rows(weight), None if stretch is None else self._for_each_range(stretch)
+        if stretch is not None and stretch.dim() and quantizer is not None and quantizer.holds_weight:
+            return weight, self.along_outputs(stretch)
         if stretch is None or not self._is_transposed or self.groups > 1:
             return weight, stretch
         return weight.transpose(0, 1), stretch
@@ -261,7 +266,8 @@ class AttachedTorchLayer(AttachedModule, AttachedLayer):
         if quantizer.mode == "off" or quantizer.fixed_bits == 0:
             return output
         # The weight is the mean of random ones: the output is drawn, as if for weights of its own in every place.
-        variance = self.compute(x.square(), quantizer.variance().to(weight.dtype), None, output_size)
+        of_weight = quantizer.variance(self.for_rounding(self.weight)[1]).to(weight.dtype)
+        variance = self.compute(x.square(), of_weight, None, output_size)
         return output + variance.clamp_min(SMALLEST_VARIANCE).sqrt() * torch.randn_like(output)
 
     @property

@@ -35,6 +35,8 @@ class Quantizer(nn.Module):
     """Whether `start` sets the range from a sample of the values."""
     not_deployable: ClassVar[str] = ""
     """Why a tensor of this quantizer cannot be deployed; empty where it can."""
+    finds_codes_again: ClassVar[bool] = True
+    """Whether what it emits is rounded to the same codes by the grid alone, as what is nearest to a code is."""
     dynamic: ClassVar[bool] = False
     """Whether every tensor is quantized by its own range, at run time (see `nn.dynamic_quantizer`)."""
 
@@ -130,11 +132,22 @@ class Quantizer(nn.Module):
             )
         self.signed, self.asymmetric = kind != "unsigned", kind == "asymmetric"
 
+    def follow(self, x: Tensor) -> None:
+        """Take from a whole tensor what the range follows; before the range is used, and nothing for most methods."""
+
+    @property
+    def holds_weight(self) -> bool:
+        """Whether its parameters are the weight by now: they started from it, and it learns no more.
+
+        Such a weight comes as it is stored, with a stretch that broadcasts against it.
+        """
+        return False
+
     def forward(self, x: Tensor, stretch: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """x quantized, in its own or another dtype; `stretch` multiplies the range of each index of axis 0."""
         raise NotImplementedError
 
-    def variance(self) -> Tensor:
+    def variance(self, stretch: Tensor | None = None) -> Tensor:
         """The variance of a random weight, where `samples_outputs`."""
         raise NotImplementedError
 
