@@ -25,6 +25,7 @@ from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import bayesbits as bb
 from bayesbits.methods import METHODS
@@ -160,17 +161,19 @@ class Comparison:
 
     def tasks(self, rows: Sequence[Row], settings: Sequence[str], seeds: Sequence[int], path: Path) -> list[Task]:
         """The runs of rows, each of which becomes a row of a file of results."""
-        return [self._task(row, setting, seed, Results(path)) for seed, setting, row in product(seeds, settings, rows)]
+        every = product(dict.fromkeys(seeds), settings, rows)
+        return [self._task(row, setting, seed, Results(path)) for seed, setting, row in every]
 
     def _task(self, row: Row, setting: str, seed: int, results: "Results") -> Task:
         recipe = self.recipe_of(row, setting, seed)
         about = {"row": row.name, "setting": setting, "seed": seed, "command": self.command(setting, seed)}
         before = results.find(row, setting, seed, recipe.search.epochs)
-        outdated = "" if before is None else before.get("outdated", "")
+        outdated = before is not None and "outdated" in before
+        again = f"{before['outdated']} {crc32(json.dumps(before).encode()):08x}" if before and outdated else ""
         label = f"{self.recipe}: {row.name}, {setting}, {recipe.search.epochs} epochs, seed {seed}"
         return Task(
             label, recipe, kept=before is not None and not outdated,
-            measure=partial(measured, about), store=results.add, again=outdated,
+            measure=partial(measured, about), store=results.add, again=again,
         )  # fmt: skip
 
 
@@ -281,9 +284,9 @@ class Results:
         return list(json.loads(self.path.read_text())["rows"]) if self.path.exists() else []
 
     def find(self, row: Row, setting: str, seed: int, epochs: int) -> dict[str, Any] | None:
-        """The row of a run; its `outdated` says what was changed of its method later."""
+        """The row of a run; `outdated` in one, if there is no other, says what was changed of its method later."""
         key = (row.name, setting, seed, epochs)
-        return next((one for one in self.rows if self._key(one) == key), None)
+        return min((one for one in self.rows if self._key(one) == key), key=lambda one: "outdated" in one, default=None)
 
     def add(self, result: dict[str, Any]) -> str:
         """Add a row, and write the file; a row of the same run is replaced. Returns the row in a few words."""

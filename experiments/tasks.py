@@ -40,7 +40,7 @@ class Task:
     store: Callable[[Any], str]
     """Adds that to the files of results; returns what to print."""
     again: str = ""
-    """Why a run whose results are there runs again: in another folder, as the old one has the same recipe."""
+    """Why a run whose results are there runs again, and of which: in another folder, as the old one has its recipe."""
 
 
 def run_tasks(
@@ -126,13 +126,13 @@ class Keeper:
 
 def entries_of(tasks: Sequence[Task], folder: Path) -> list[Entry]:
     """The runs of tasks with their folders; those that run again lie in a folder for each reason."""
-    found: dict[str, Entry] = {}
+    found: dict[int, Entry] = {}
     for again in dict.fromkeys(task.again for task in tasks):
-        own = [task for task in tasks if task.again == again]
-        runs = [SweepRun(folder_name(task), task.recipe, {}, task.label) for task in own]
-        place = folder / path_text(f"again {again}") if again else folder
-        found |= {task.label: entry for task, entry in zip(own, find_entries(runs, place, {}), strict=True)}
-    return [found[task.label] for task in tasks]
+        own = [place for place, task in enumerate(tasks) if task.again == again]
+        runs = [SweepRun(folder_name(tasks[place]), tasks[place].recipe, {}, tasks[place].label) for place in own]
+        inside = folder / path_text(f"again {again}") if again else folder
+        found |= dict(zip(own, find_entries(runs, inside, {}), strict=True))
+    return [found[place] for place in range(len(tasks))]
 
 
 def folder_name(task: Task) -> str:

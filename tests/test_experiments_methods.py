@@ -156,7 +156,8 @@ def test_a_row_of_a_method_that_was_changed_runs_again_and_takes_no_result_of_be
     old = {"row": row.name, "setting": "plain", "seed": 0, "epochs": 1, "accuracy": 10.0, "outdated": "its decay"}
     Results(path).add(old)
     (task,) = comparison.tasks([row], ["plain"], [0], path)
-    assert (task.kept, task.again) == (False, "its decay")
+    assert not task.kept
+    assert task.again.startswith("its decay ")
     stopped = ScriptedWorkers(1, {"digits-lenet5-PACT-2-2-plain-1-epochs-seed-0": [FAILED]})
     assert run_tasks([task], tmp_path / "runs", workers=stopped) == 1
     assert Results(path).rows == [old]
@@ -165,13 +166,19 @@ def test_a_row_of_a_method_that_was_changed_runs_again_and_takes_no_result_of_be
     assert len(workers.started) == 1
     (found,) = Results(path).rows
     assert (found["accuracy"], "outdated" in found) == (97.0, False)
+    Results(path).path.write_text(json.dumps({"rows": [old, found]}))  # as of two files in one
     assert comparison.tasks([row], ["plain"], [0], path)[0].kept
+    Results(path).path.write_text(json.dumps({"rows": [found | {"outdated": "its decay"}]}))
+    (later,) = comparison.tasks([row], ["plain"], [0, 0], path)
+    workers = ScriptedWorkers(1)
+    assert run_tasks([later], tmp_path / "runs", workers=workers) == 0
+    assert len(workers.started) == 1  # the reason is the same, and the run is another one
 
 
 def test_what_is_measured_of_a_run_becomes_its_row(tmp_path):
     (row,) = chosen(["LR-Net 2/32 (float ends)"])
     comparison, path = (
-        Comparison("digits-lenet5", epochs=2, overrides=("float.epochs=1", "finetune.epochs=1")),
+        Comparison("digits-lenet5", epochs=2, overrides=("float.epochs=1", "finetune.epochs=1", "search.log_steps=5")),
         tmp_path / "results.json",
     )
     (task,) = comparison.tasks([row], ["plain"], [3], path)

@@ -157,6 +157,38 @@ def test_a_network_that_is_detached_has_the_likeliest_weights():
     assert weight.unique().numel() == 3
 
 
+def test_weights_that_are_loaded_before_calibrating_are_those_that_it_starts_from():
+    compressor = bb.attach(network(), IMAGES[:1], bb.Spec(method="lrnet"))
+    with torch.no_grad():
+        compressor.model[3].weight.neg_().mul_(3.0)
+    compressor.calibrate([IMAGES])
+    weight = compressor.model[3].weight
+    expected = LrnetQuantizer(weight=True, bits=(2,))
+    expected.start(weight)
+    made = compressor.attachment.quantizers["3.weight"].eval()
+    assert torch.equal(made(weight), expected.eval()(weight))
+
+
+def test_nothing_is_written_where_nothing_was_calibrated_nor_where_a_layer_was_replaced():
+    model = network()
+    before = model[3].weight.detach().clone()
+    compressor = bb.attach(model, IMAGES[:1], bb.Spec(method="lrnet"))
+    assert torch.equal(compressor.detach()[3].weight, before)
+    compressor, _ = trained()
+    compressor.model[3] = torch.nn.Conv2d(6, 8, 3)
+    weight = compressor.model[3].weight.detach().clone()
+    assert torch.equal(compressor.detach()[3].weight, weight)
+    assert compressor.model[7].weight.unique().numel() == 3
+
+
+def test_a_computed_weight_that_cannot_be_written_is_named():
+    model = nn.Sequential(nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(64, 4)))
+    compressor = bb.attach(model, IMAGES[:1], bb.Spec(method="lrnet"))
+    compressor.calibrate([IMAGES])
+    with pytest.warns(UserWarning, match=r"1\.weight: computed from other parameters"):
+        compressor.detach()
+
+
 def test_a_stretched_grid_has_the_same_weights_or_none():
     """One step of 2 on grids whose steps are 1, 1.5 and 3 times as large: the nearest of those is 1, 1 and 0."""
     made = LrnetQuantizer(weight=True, bits=(2,))

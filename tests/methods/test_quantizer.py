@@ -170,7 +170,7 @@ def test_also_by_way_of_no_bits_or_of_none_at_all(name, weight):
         if way == "learned":
             quantizer.fix(4)
             quantizer.learn()
-            quantizer.fix(2)
+            quantizer.turn_off()
         elif way == "none":
             quantizer.fix(0)
         else:
@@ -462,7 +462,7 @@ class Decoder(nn.Module):
 MAPS = torch.rand(6, 8, 5, 5, generator=torch.Generator().manual_seed(4))
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "pact"])
+@pytest.mark.parametrize("name", [name for name, weight in DEPLOYED if weight and METHODS[name].weights is not None])
 def test_transposed_convolutions_and_dead_channels_keep_their_weights_and_are_deployed(name):
     model = Decoder()
     for _ in range(30):
@@ -475,8 +475,7 @@ def test_transposed_convolutions_and_dead_channels_keep_their_weights_and_are_de
     model.eval()
     output = model(MAPS)
     assert torch.equal(model(MAPS), output)
-    widest = max(getattr(model, layer).widening().max().item() for layer in float_weights)
-    assert METHODS[name].folds or widest > 2  # there are such channels, unless their weights are small by themselves
+    assert max(getattr(model, layer).widening().max().item() for layer in float_weights) > 2  # there are such channels
     for layer, weight in float_weights.items():
         own = getattr(model, layer)
         wide = own.along_outputs(own.widening().expand(weight.shape[0 if layer == "third" else 1])) > 1.01

@@ -26,6 +26,10 @@ def test_the_threshold_is_not_half_of_the_scale():
     assert scale.item() == pytest.approx(4.75 / 3)
     assert signs.tolist() == [1.0, -1.0, 0.0, 0.0, 1.0]
     assert torch.round(0.75 / scale) == 0.0
+    made = TwnQuantizer(weight=True, bits=(2,))
+    assert made(torch.tensor([0.75, -2.0, 0.15, 0.1, 2.0])).tolist() == pytest.approx(
+        [4.75 / 3, -4.75 / 3, 0, 0, 4.75 / 3]
+    )
 
 
 def test_a_weight_has_one_threshold_and_one_scale():
@@ -37,3 +41,11 @@ def test_a_weight_has_one_threshold_and_one_scale():
 
 def test_a_weight_of_zeros_stays_usable():
     assert not TwnQuantizer(weight=True, bits=(2,))(torch.zeros(4)).any()
+
+
+def test_a_weight_in_half_precision_has_its_own_scale():
+    """The sum of 1,048,576 ones does not fit float16."""
+    made = TwnQuantizer(weight=True, bits=(2,))
+    made.follow(torch.ones(1024, 1024, dtype=torch.float16))
+    assert made.alpha_buffer.item() == 1.0
+    assert made.threshold.item() == pytest.approx(0.7)

@@ -60,7 +60,9 @@ def calibrate(
         if method != "mse" or reference_bits == attachment.spec.output_bits:
             _share_ranges(attachment)
         weight_method = method if method == "mse" else "minmax"
-        calibrate_weights(model, attachment, weight_method, reference_bits if weight_bits is None else weight_bits)
+        calibrate_weights(
+            model, attachment, weight_method, reference_bits if weight_bits is None else weight_bits, again=before
+        )
     except BaseException:
         attachment.calibrated = before
         raise
@@ -166,9 +168,17 @@ def _set_seen_range(quantizer: Quantizer, observer: RangeObserver, seen: SeenVal
 
 
 def calibrate_weights(
-    model: nn.Module, attachment: Attachment, method: str = "minmax", reference_bits: int | None = 8
+    model: nn.Module,
+    attachment: Attachment,
+    method: str = "minmax",
+    reference_bits: int | None = 8,
+    *,
+    again: bool = False,
 ) -> None:
-    """Set the ranges of all weights and tables from the weights as they are deployed, batch norms folded."""
+    """Set the ranges of all weights and tables from the weights as they are deployed, batch norms folded.
+
+    `again`: the network was calibrated before, and what holds its weight by now may have learned; it stays.
+    """
     for parameter in attachment.topology.table_tensors:
         quantizer = attachment.quantizers.get(parameter)
         if quantizer is not None:
@@ -176,7 +186,7 @@ def calibrate_weights(
             calibrate_weight(quantizer, weight, parameter, method=method, reference_bits=reference_bits)
     for parameter, layers in attachment.topology.weight_tensors.items():
         quantizer = attachment.quantizers.get(parameter)
-        if quantizer is not None and not quantizer.holds_weight:
+        if quantizer is not None and not (again and quantizer.holds_weight):
             layer = find_layer(model, layers[0])
             assert isinstance(layer, AttachedLayer)
             rows = layer.ranged_rows(layer.folded_weight().detach())

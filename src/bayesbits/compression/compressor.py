@@ -11,6 +11,7 @@ example after `copy.deepcopy` or `torch.load`.
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -26,7 +27,9 @@ from bayesbits.compression.planning import fix_plan, read_plan
 from bayesbits.compression.projection import adopt, project
 from bayesbits.compression.spec import Spec
 from bayesbits.cost import Cost
+from bayesbits.nn.layer import AttachedLayer
 from bayesbits.nn.network import NAME
+from bayesbits.nn.weight_product import find_layer
 from bayesbits.records.latency_table import LatencyTable
 from bayesbits.records.plan import Plan
 from bayesbits.records.topology import Topology
@@ -265,14 +268,33 @@ class Compressor:
     def detach(self) -> nn.Module:
         """Make the network the float network again, in place, with the weights that it has now.
 
+        Those of LR-Net are the likeliest ones, once the network was calibrated; a warning names weights that are
+        computed from other parameters, and cannot be written.
+
         Returns:
             The network. This handle has no use any more.
         """
-        held = {name: one for name, one in self.attachment.quantizers.items() if one.holds_weight}
-        with evaluation_mode(self.model):
-            write_weights(self.model, self.attachment, held)
+        attachment = self.attachment
+        if attachment.calibrated:
+            self._write_held_weights(attachment)
         detach_from(self.model)
         return self.model
+
+    def _write_held_weights(self, attachment: Attachment) -> None:
+        """Write weights that quantizers hold into the layers, of those that were not replaced."""
+        held = {
+            name: quantizer
+            for name, quantizer in attachment.quantizers.items()
+            if quantizer.holds_weight and _is_attached(self.model, attachment.topology.weight_tensors[name][0])
+        }
+        with evaluation_mode(self.model):
+            computed = write_weights(self.model, attachment, held)
+        if computed:
+            warnings.warn(
+                f"{list_names(computed)}: computed from other parameters, and what was learned cannot be written into "
+                "these: they stay as they were",
+                stacklevel=3,
+            )
 
     def __str__(self) -> str:
         if self._attachment is None:
@@ -292,6 +314,13 @@ class Compressor:
         return (
             f"Compressor of {len(self.topology.layers)} layers, {self.cost().relative_bops:.4g}% of the bit operations"
         )
+
+
+def _is_attached(model: nn.Module, name: str) -> bool:
+    """Whether a layer still is the one that was attached to."""
+    with suppress(AttributeError):
+        return isinstance(find_layer(model, name), AttachedLayer)
+    return False
 
 
 def check_compressor(compressor: Any, what: str) -> None:

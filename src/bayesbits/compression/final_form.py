@@ -2,9 +2,10 @@
 
 A method may find the codes of a weight in its own way, by thresholds or by probabilities. For deployment every weight
 is written as the numbers that its layer multiplies with, and every quantizer becomes a `FinalQuantizer`, which rounds
-to the nearest code: from numbers on the grid it finds the same codes again. What deploys and verifies a network then
-knows one kind of grid alone. And batch norms that are folded into no layer are written with the scale that they
-multiply with, which is zero for steady channels.
+to the nearest code: from numbers on the grid it finds the same codes again. A weight that is computed from other
+parameters cannot be written, and is deployed where its method rounds to the nearest code itself. What deploys and
+verifies a network then knows one kind of grid alone. And batch norms that are folded into no layer are written with the
+scale that they multiply with, which is zero for steady channels.
 """
 
 from collections.abc import Mapping
@@ -38,7 +39,7 @@ def make_final(model: nn.Module, attachment: Attachment) -> None:
     if not quantizers:
         return
     for name in write_weights(model, attachment, quantizers):
-        if not quantizers[name].finds_codes_again:
+        if not quantizers[name].rounds_to_nearest:
             raise ValueError(
                 f"{name} is computed from other parameters, and its codes cannot be written into it: the method "
                 f"{attachment.spec.method!r} deploys weights that are parameters. Attach with a rule that gives it "
@@ -79,9 +80,10 @@ def write_weights(model: nn.Module, attachment: Attachment, quantizers: Mapping[
             continue
         module = find_layer(model, layers[0])
         assert isinstance(module, AttachedLayer)
-        if module.stored_weight is None:
-            computed.append(parameter)
-            continue
         with torch.no_grad():
-            module.weight.copy_(module.effective_weight())
+            multiplied = module.effective_weight()
+            if module.stored_weight is None:
+                computed.append(parameter)
+            else:
+                module.weight.copy_(multiplied)
     return computed

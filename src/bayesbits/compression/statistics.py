@@ -96,7 +96,7 @@ class _Observer:
         # The grid of a weight in front of a batch norm is stretched, and its rows are divided by that.
         count = beta.numel() if stretch is None else inputs[0].shape[0]
         self.rows = sampled_rows(unstretched(inputs[0], stretch), count)
-        if not self.quantizer.finds_codes_again:
+        if not self.quantizer.rounds_to_nearest:
             self.emitted = sampled_rows(unstretched(self.quantizer.forward(inputs[0], stretch), stretch), count)
 
     def histogram(self) -> Histogram | None:
@@ -111,7 +111,7 @@ class _Observer:
         expanded = beta.expand(len(rows)) if beta.numel() == 1 else beta
         signal = rows.square().sum().item()
         rounded = {width: round_to_bits(rows, expanded, width, quantizer.signed, alpha) for width in widths}
-        if self.emitted is not None:
+        if self.emitted is not None and quantizer.effective_bits() > 0:
             rounded[quantizer.effective_bits()] = self.emitted
         noise = {str(width): decibel(signal, (own - rows).square().sum().item()) for width, own in rounded.items()}
         several = beta.numel() > 1

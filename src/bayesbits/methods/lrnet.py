@@ -17,7 +17,7 @@ they start from, as not every layer here has a batch norm behind it; at test tim
 where the paper also draws several networks and takes the best; and a product that a module's own code computes is
 trained by the means alone. The decay of ternary logits is left out, as its weight is no more than 1e-11 in the authors'
 code, and so is the 0.001 that it adds to v, which is no small part of it where the scale is not 1. The probabilities
-start when they are calibrated first, and what they have learned stays when ranges are calibrated again. Binary weights
+start when the network is calibrated first, and what they have learned stays when it is calibrated again. Binary weights
 count and are stored with 2 bits, as plans have no width of 1. Activations stay in float, as in the paper. Its networks
 start from trained weights, and their last layer is in float; here it is like all others, or, with `Spec.edge_bits=32`,
 in float with the first one.
@@ -44,7 +44,7 @@ class LrnetQuantizer(MethodQuantizer):
     samples_outputs = True
     needs_sample = True
     only_bits = 2
-    finds_codes_again = False
+    rounds_to_nearest = False
     ternary: ClassVar[bool] = True
 
     def make_parameters(self) -> None:
@@ -78,10 +78,10 @@ class LrnetQuantizer(MethodQuantizer):
         """Var[w], with the scale."""
         mean, square = self.moments()
         variance = (square - mean.square()) * self.scale.square()
-        return variance if stretch is None else variance * left_of_step(broadcasting(stretch, variance)).square()
+        return variance if stretch is None else variance * rounded_to(broadcasting(stretch, variance)).square()
 
     def quantize_stretched(self, x: Tensor, stretch: Tensor) -> Tensor:
-        return self.quantize(x) * left_of_step(broadcasting(stretch, x))
+        return self.quantize(x) * rounded_to(broadcasting(stretch, x))
 
     @property
     def holds_weight(self) -> bool:
@@ -124,9 +124,9 @@ class LrnetQuantizer(MethodQuantizer):
         self.sign_logits.data = torch.logit(positive)
 
 
-def left_of_step(stretch: Tensor) -> Tensor:
-    """What one step is on a grid whose steps are larger by a factor: one of those, or zero."""
-    return stretch * stretch.reciprocal().round().clamp(max=1.0)
+def rounded_to(stretch: Tensor) -> Tensor:
+    """1 rounded to a grid with steps of `stretch`: one of them, or 0."""
+    return torch.where(stretch < 2, stretch, torch.zeros_like(stretch))
 
 
 class BinaryLrnetQuantizer(LrnetQuantizer):

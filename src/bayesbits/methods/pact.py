@@ -64,7 +64,7 @@ class DorefaQuantizer(MethodQuantizer):
 
     largest: Tensor
 
-    finds_codes_again = False
+    rounds_to_nearest = False
     not_deployable = (
         "the weights of PACT lie on the grid of DoReFa-Net, which has no zero and 2^k points, and an integer layer "
         "multiplies with symmetric codes. To deploy a network of these widths, train it with method='lsq', for one"

@@ -65,8 +65,8 @@ class MethodQuantizer(Quantizer):
 
     @property
     def present_bits(self) -> int:
-        """The width of the grid: the fixed one, or the latest where there is none; the widest while it is learned."""
-        return self.bits[-1] if self.mode == "learning" else self.fixed_bits or self.latest_bits
+        """The width of the grid: the fixed one, the latest where there is none, and the widest while it is learned."""
+        return self.latest_bits
 
     @property
     def start_bits(self) -> int:
@@ -86,7 +86,7 @@ class MethodQuantizer(Quantizer):
 
     def enter(self, mode: str, fixed_bits: int | None) -> None:
         super().enter(mode, fixed_bits)
-        self.latest_bits = fixed_bits or self.latest_bits
+        self.latest_bits = self.bits[-1] if mode == "learning" else fixed_bits or self.latest_bits
 
     def check_width(self, bits: int, name: str = "a weight") -> None:
         if self.only_bits is not None and bits not in (0, self.only_bits):

@@ -15,6 +15,7 @@ first and the last layer are ternary too. There is nothing to learn but the weig
 import torch
 from torch import Tensor, nn
 
+from bayesbits.functional.grid import arithmetic_dtype
 from bayesbits.methods.method import Method
 from bayesbits.methods.quantizer import SMALLEST_SCALE, MethodQuantizer
 
@@ -25,7 +26,7 @@ class TwnQuantizer(MethodQuantizer):
     """Ternary weights; `alpha_buffer` is the scale of the weights that it has seen last, and `threshold` theirs."""
 
     only_bits = 2
-    finds_codes_again = False
+    rounds_to_nearest = False
 
     alpha_buffer: Tensor
     threshold: Tensor
@@ -37,8 +38,9 @@ class TwnQuantizer(MethodQuantizer):
     @torch.no_grad()
     def follow(self, x: Tensor) -> None:
         if x.numel() > 0:
-            self.alpha_buffer.copy_(scale_and_signs(x)[0])
-            self.threshold.copy_(THRESHOLD * x.abs().mean())
+            values = x.to(arithmetic_dtype(x.dtype))
+            self.alpha_buffer.copy_(scale_and_signs(values)[0])
+            self.threshold.copy_(threshold_of(values))
 
     def quantize(self, x: Tensor) -> Tensor:
         ternary = x.detach().sign() * (x.detach().abs() > self.threshold)
@@ -56,10 +58,15 @@ class TwnQuantizer(MethodQuantizer):
         self.alpha_buffer.fill_(beta / self.levels())
 
 
+def threshold_of(weight: Tensor) -> Tensor:
+    """Delta."""
+    return THRESHOLD * weight.abs().mean()
+
+
 def scale_and_signs(weight: Tensor) -> tuple[Tensor, Tensor]:
     """alpha, and the weights as -1, 0 and 1."""
     magnitude = weight.abs()
-    large = magnitude > THRESHOLD * magnitude.mean()
+    large = magnitude > threshold_of(weight)
     scale = (magnitude * large).sum() / large.sum().clamp_min(1)
     return scale.clamp_min(SMALLEST_SCALE), weight.sign() * large
 

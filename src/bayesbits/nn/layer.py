@@ -165,15 +165,21 @@ class AttachedLayer(nn.Module):
 
     def _input_step(self) -> Tensor | None:
         """The step of the input of an integer layer; None where the layer computes in float, or is not fixed yet."""
-        for quantizer in (self.parts.weight, self.parts.input):
-            if quantizer is None or quantizer.mode != "fixed" or not 0 < (quantizer.fixed_bits or 0) <= INTEGER_BITS:
-                return None
-            if quantizer.dynamic:  # its step is known at run time alone: the bias is added in float
-                return None
-            if quantizer.not_deployable:  # it has no codes, and the layer no integer accumulator
-                return None
+        if not self._adds_integers():
+            return None
         assert self.parts.input is not None
         return self.parts.input.step()
+
+    def _adds_integers(self) -> bool:
+        """Whether the layer sums products of codes, to which its bias is added."""
+        for quantizer in (self.parts.weight, self.parts.input):
+            if quantizer is None or quantizer.mode != "fixed" or not 0 < (quantizer.fixed_bits or 0) <= INTEGER_BITS:
+                return False
+            if quantizer.dynamic:  # its step is known at run time alone: the bias is added in float
+                return False
+            if quantizer.not_deployable:  # it has no codes, and the layer no integer accumulator
+                return False
+        return True
 
     def _steps_of_ranges(self) -> Tensor:
         """The steps of the deployed weight that its ranges ask for; where the weight is tied, times the fold factor."""
@@ -218,8 +224,8 @@ class AttachedLayer(nn.Module):
         """A weight with what has a range of its own on axis 0, output channels or groups, and by how much the grid of
         each is stretched. A weight that its quantizer holds stays as it is stored, with a stretch that broadcasts."""
         quantizer = self.parts.weight
-        if quantizer is not None:
-            quantizer.follow(weight)
+        if quantizer is not None and self._adds_integers():
+            quantizer.follow(weight)  # its step decides about the widening
         factor, stretch = self.fold_factor(), self.widening()
         if factor is not None:
             unfolded = torch.where(factor == 0, 1.0, factor.abs()).reciprocal()

@@ -35,8 +35,8 @@ class Quantizer(nn.Module):
     """Whether `start` sets the range from a sample of the values."""
     not_deployable: ClassVar[str] = ""
     """Why a tensor of this quantizer cannot be deployed; empty where it can."""
-    finds_codes_again: ClassVar[bool] = True
-    """Whether what it emits is rounded to the same codes by the grid alone, as what is nearest to a code is."""
+    rounds_to_nearest: ClassVar[bool] = True
+    """Whether evaluation emits the nearest code; other weights are written before they are deployed."""
     dynamic: ClassVar[bool] = False
     """Whether every tensor is quantized by its own range, at run time (see `nn.dynamic_quantizer`)."""
 
@@ -137,9 +137,9 @@ class Quantizer(nn.Module):
 
     @property
     def holds_weight(self) -> bool:
-        """Whether its parameters are the weight by now: they started from it, and it learns no more.
+        """Whether its parameters are the weight, as it is stored, and that of the layer learns no more.
 
-        Such a weight comes as it is stored, with a stretch that broadcasts against it.
+        It is then called with the weight as it is stored, and a stretch that broadcasts against it.
         """
         return False
 
