@@ -5,6 +5,7 @@ import math
 from torch import Tensor
 
 from bayesbits.functional.grid import arithmetic_dtype
+from bayesbits.nn.quantizer import broadcasting
 
 SAMPLE = 2**16  # values of one range from which errors are computed
 
@@ -21,9 +22,7 @@ def sampled_rows(x: Tensor, count: int) -> Tensor:
 
 def unstretched(x: Tensor, stretch: Tensor | None) -> Tensor:
     """A weight as it would be rounded on a grid that is not stretched (see `Quantizer.forward`)."""
-    if stretch is None:
-        return x
-    return x / (stretch.reshape(-1, *[1] * (x.dim() - 1)) if stretch.dim() == 1 else stretch)
+    return x if stretch is None else x / broadcasting(stretch, x)
 
 
 def evenly_spaced(rows: Tensor, limit: int) -> Tensor:

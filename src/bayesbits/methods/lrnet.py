@@ -30,8 +30,9 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.methods.method import Method
-from bayesbits.methods.quantizer import MethodQuantizer, broadcasting
+from bayesbits.methods.quantizer import MethodQuantizer
 from bayesbits.methods.twn import scale_and_signs
+from bayesbits.nn.quantizer import broadcasting
 
 LEAST, MOST = 0.05, 0.95
 CERTAINTY = 1e-6

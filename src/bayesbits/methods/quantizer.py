@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from bayesbits.functional.grid import arithmetic_dtype, code_bounds
 from bayesbits.functional.operation import check_range
 from bayesbits.nn.gates import Gates
-from bayesbits.nn.quantizer import Ends, Quantizer
+from bayesbits.nn.quantizer import Ends, Quantizer, broadcasting
 
 SMALLEST_SCALE = 1e-12
 """Learned scales stay above this, so that they can be divided by."""
@@ -153,11 +153,6 @@ class MethodQuantizer(Quantizer):
     def put_range(self, beta: float) -> None:
         """Write the end of the range into the parameters."""
         raise NotImplementedError
-
-
-def broadcasting(stretch: Tensor, x: Tensor) -> Tensor:
-    """One number for each index of axis 0, in a shape that broadcasts against x; others have it already."""
-    return stretch.reshape(-1, *[1] * (x.dim() - 1)) if stretch.dim() == 1 else stretch
 
 
 def round_through(x: Tensor) -> Tensor:

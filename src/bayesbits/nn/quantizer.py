@@ -222,3 +222,8 @@ class Quantizer(nn.Module):
         if self.alpha is not None:
             return f"{decision} of {self.bits}, asymmetric, alpha={self.alpha.item():.4g}, beta={span}"
         return f"{decision} of {self.bits}, {'signed' if self.signed else 'unsigned'}, beta={span}"
+
+
+def broadcasting(stretch: Tensor, x: Tensor) -> Tensor:
+    """One number for each index of axis 0, in a shape that broadcasts against x; others have it already."""
+    return stretch.reshape(-1, *[1] * (x.dim() - 1)) if stretch.dim() == 1 else stretch
