@@ -168,8 +168,8 @@ class Comparison:
         recipe = self.recipe_of(row, setting, seed)
         about = {"row": row.name, "setting": setting, "seed": seed, "command": self.command(setting, seed)}
         before = results.find(row, setting, seed, recipe.search.epochs)
-        outdated = before is not None and "outdated" in before
-        again = f"{before['outdated']} {crc32(json.dumps(before).encode()):08x}" if before and outdated else ""
+        outdated = (before or {}).get("outdated", "")
+        again = f"{outdated} {crc32(json.dumps(before).encode()):08x}" if outdated else ""
         label = f"{self.recipe}: {row.name}, {setting}, {recipe.search.epochs} epochs, seed {seed}"
         return Task(
             label, recipe, kept=before is not None and not outdated,

@@ -38,11 +38,14 @@ class MethodQuantizer(Quantizer):
     only_bits: ClassVar[int | None] = None
     """The width of the grid, where the method has no other one."""
 
+    present_bits: int
+    """The width of the grid: the fixed one, the latest where there is none, and the widest while it is learned."""
+
     def __init__(self, *, weight: bool, bits: Sequence[int]) -> None:
         """`weight`: whether it is for a weight, whose range is symmetric; `bits`: the widths, or the only one."""
         super().__init__(signed=weight, bits=bits, learn_range=True)
         self.of_weight = weight
-        self.latest_bits = self.bits[-1]
+        self.present_bits = self.bits[-1]
         self.gates = Gates(0, open_first=True)
         self.make_parameters()
         self.enter("learning" if self.learns_width else "fixed", None if self.learns_width else self.bits[0])
@@ -64,11 +67,6 @@ class MethodQuantizer(Quantizer):
         raise NotImplementedError
 
     @property
-    def present_bits(self) -> int:
-        """The width of the grid: the fixed one, the latest where there is none, and the widest while it is learned."""
-        return self.latest_bits
-
-    @property
     def start_bits(self) -> int:
         """Where a learned width starts."""
         return min(max(START_BITS, self.bits[0]), self.bits[-1])
@@ -86,7 +84,7 @@ class MethodQuantizer(Quantizer):
 
     def enter(self, mode: str, fixed_bits: int | None) -> None:
         super().enter(mode, fixed_bits)
-        self.latest_bits = self.bits[-1] if mode == "learning" else fixed_bits or self.latest_bits
+        self.present_bits = self.bits[-1] if mode == "learning" else fixed_bits or self.present_bits
 
     def check_width(self, bits: int, name: str = "a weight") -> None:
         if self.only_bits is not None and bits not in (0, self.only_bits):
