@@ -1,5 +1,7 @@
 """The final form of a network: plain grids, weights that lie on them, and the scales of batch norms."""
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -80,15 +82,25 @@ def test_a_weight_that_is_computed_is_deployed_where_its_codes_are_the_nearest(m
 
 @pytest.mark.parametrize("method", ["twn", "lrnet"])
 def test_a_weight_that_is_computed_is_refused_where_the_grid_does_not_find_its_codes(method):
-    compressor = bb.attach(normed(), IMAGES[:1], bb.Spec(method=method))
+    reason = r"1\.weight.*is computed from other parameters.* a rule that gives it another"
+    with pytest.warns(UserWarning, match="cannot be deployed with " + reason):  # before any training
+        compressor = bb.attach(normed(), IMAGES[:1], bb.Spec(method=method))
     compressor.calibrate([IMAGES])
     compressor.fix()
-    with pytest.raises(ValueError, match=r"1\.weight is computed from other parameters.* a rule that gives it another"):
+    with pytest.raises(ValueError, match=reason):
         bb.deploy(compressor)
     compressor = bb.attach(normed(), IMAGES[:1], bb.Spec(method=method, rules={"1.weight": bb.Rule(8)}))
     compressor.calibrate([IMAGES])
     compressor.fix()
     torch.testing.assert_close(bb.deploy(compressor)(IMAGES), compressor.model.eval()(IMAGES))
+
+
+def test_attaching_warns_of_weights_without_codes_and_of_no_others():
+    with pytest.warns(UserWarning, match=r"cannot be deployed with 0\.weight, .* and 1 more: .*DoReFa"):
+        bb.attach(network(), IMAGES[:1], bb.Spec(method="pact", weight_bits=4, activation_bits=4))
+    with warnings.catch_warnings(action="error"):
+        bb.attach(network(), IMAGES[:1], bb.Spec(method="lrnet"))
+        bb.attach(normed(), IMAGES[:1], bb.Spec(method="lsq", weight_bits=4, activation_bits=4))
 
 
 @torch.no_grad()

@@ -92,19 +92,86 @@ def test_the_last_code_of_a_calibrated_weight_is_its_largest_magnitude():
     assert emitted.max().item() == pytest.approx(weight.abs().max().item(), rel=1e-5)
 
 
-def test_a_fixed_width_keeps_the_range_and_takes_the_whole_grid():
+VALUES = torch.linspace(-3.0, 3.0, 601) + 0.0037  # no ties
+
+
+@pytest.mark.parametrize("made", [DqQuantizer, RestrictedDqQuantizer])
+@pytest.mark.parametrize(
+    ("weight", "ratio"), [(True, 2.2), (True, 3.6), (True, 1.4), (False, 3.3), (False, 6.6), (False, 17.2)]
+)
+def test_the_width_that_was_learned_is_fixed_with_the_grid_that_was_learned(made, weight, ratio):
+    """q_max is no power of two less one in steps: the codes end at it, and not where the width does."""
+    learned = quantizer(weight, 0.3, 0.3 * ratio, made)
+    bits, before, bounds = learned.effective_bits(), learned(VALUES), learned.code_bounds()
+    assert bounds == ((-round(ratio), round(ratio)) if weight else (0, round(ratio)))
+    learned.fix()
+    assert (learned.effective_bits(), learned.code_bounds(), learned.step().item()) == (
+        bits,
+        bounds,
+        pytest.approx(0.3),
+    )
+    torch.testing.assert_close(learned(VALUES), before)
+    torch.testing.assert_close(learned.codes(VALUES) * learned.step(), before)
+    other = made(weight=weight, bits=(2, 4, 8, 16, 32))
+    other.load_state_dict(learned.state_dict())
+    torch.testing.assert_close(other(VALUES), before)
+    learned.log2_range.data.add_(1.0)  # as fine-tuning may: the grid is stretched, and stays so when it learns again
+    torch.testing.assert_close(learned(2 * VALUES), 2 * before)
+    learned.learn()
+    torch.testing.assert_close(learned(2 * VALUES), 2 * before)
+
+
+def test_another_width_keeps_the_range_and_takes_the_whole_grid():
     made = quantizer(True, 0.4, 1.4)
-    made.fix(4)
-    assert made.step().item() == pytest.approx(1.4 / 7)
-    assert made(torch.tensor([9.0, 0.31])).tolist() == pytest.approx([1.4, 0.4])
+    made.fix(8)
+    assert made.step().item() == pytest.approx(1.4 / 127)
+    assert made.code_bounds() == (-127, 127)
+    made.fix(4)  # the width that was learned, and its grid of 4 codes
+    assert made.code_bounds() == (-4, 4)
+    made.set_range(1.5, signed=True)  # calibrated again: whole
+    assert made.code_bounds() == (-7, 7)
+    assert made.step().item() == pytest.approx(0.2)
+
+
+def test_above_16_bits_the_whole_grid_is_taken():
+    made = quantizer(False, 1e-5, 1.4)
+    assert made.effective_bits() == 18
+    made.fix()
+    assert made.last_code is None
+    assert made(torch.tensor([9.0, 0.31])).tolist() == pytest.approx([1.4, 0.31], rel=1e-4)
 
 
 def test_what_is_beyond_a_fixed_range_has_no_gradient():
     """d = 0.2 and the last code is 7: 1.45 would round to it, and is beyond q_max = 1.4."""
-    made, x = quantizer(True, 0.4, 1.4), torch.tensor([1.35, 1.45], requires_grad=True)
+    made, x = quantizer(True, 0.2, 1.4), torch.tensor([1.35, 1.45], requires_grad=True)
     made.fix(4)
     made(x).sum().backward()
     assert x.grad.tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["dq", "dq_restricted"])
+def test_a_network_with_grids_that_end_early_is_deployed_and_proven(name, tmp_path):
+    """Weights and activations have codes that their widths do not use up, in all that is stored and written."""
+    compressor = bb.attach(network(), IMAGES[:1], bb.Spec(method=name, bits=(2, 4, 8)))
+    compressor.calibrate([IMAGES])
+    with torch.no_grad():
+        for tensor, one in compressor.attachment.quantizers.items():
+            if isinstance(one, DqQuantizer):
+                one.log2_step.copy_(one.log2_range - math.log2(5.3 if tensor.endswith("weight") else 10.4))
+    before = compressor.model.eval()(IMAGES)
+    compressor.fix()
+    small = bb.deploy(compressor)
+    grids = [small.integer.grid(name) for name in ("3.input", "7.input")]
+    assert [(grid.low, grid.high) for grid in grids] == [(0, 10), (0, 10)]
+    assert max(small.integer.codes("3").unique().tolist()) == 5
+    # Biases of integer layers are rounded from here on, which moves a few codes by one.
+    assert (small(IMAGES) - before).abs().mean() < 0.05 * before.abs().mean()
+    torch.testing.assert_close(small(IMAGES), compressor.model.eval()(IMAGES))
+    bb.save(small, tmp_path / "small")
+    torch.testing.assert_close(bb.load(tmp_path / "small")(IMAGES), small(IMAGES))
+    for form in ("fast", "compact", "qdq"):
+        bb.export_onnx(small, IMAGES[:1], tmp_path / f"{form}.onnx", form)
+        assert "0 elsewhere" in str(bb.verify(compressor, small, tmp_path / f"{form}.onnx", IMAGES))
 
 
 def test_the_end_of_the_range_is_inside():

@@ -129,6 +129,21 @@ def test_a_learned_width_starts_at_8_bits(name, weight):
     assert made.effective_bits() == 8
 
 
+@pytest.mark.parametrize("narrower", [0.4, 1.3, 3.8])
+@pytest.mark.parametrize(("name", "weight"), LEARNED)
+def test_what_was_learned_is_what_is_fixed(name, weight, narrower):
+    """Wherever a width has come to rest, evaluation emits the same numbers before and after it is fixed."""
+    quantizer, x = make(name, weight).eval(), 3 * values(weight)
+    with torch.no_grad():
+        for parameter in quantizer.width_parameters():
+            parameter.add_(narrower if name.startswith("dq") else -narrower)  # log2 of a step, or a width
+    before, bits, step = quantizer(x), quantizer.effective_bits(), quantizer.step().item()
+    assert narrower < 1 or quantizer.expected_bits() < 8
+    quantizer.fix()
+    assert (quantizer.effective_bits(), quantizer.step().item()) == (bits, pytest.approx(step, rel=1e-5))
+    torch.testing.assert_close(quantizer(x), before)
+
+
 @every_quantizer
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_a_range_that_is_set_is_the_one_that_it_has(name, weight, bits):

@@ -1,5 +1,6 @@
 """A quantizer that is final: it keeps a range as it is."""
 
+import pytest
 import torch
 
 from bayesbits.functional import gated_quantize
@@ -15,6 +16,20 @@ def test_it_rounds_to_the_grid_of_its_range_and_learns_nothing():
     assert quantizer.range_parameters() == []
     stretch = torch.full((50,), 2.0)
     assert torch.equal(quantizer(2 * x, stretch), 2 * quantizer(x))
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_a_grid_may_end_before_its_last_code(signed):
+    """Steps of 0.5: 4 bits have the codes up to 7 or 15, and here they end at 5."""
+    quantizer = FinalQuantizer(torch.tensor(3.75 if signed else 7.5), bits=4, signed=signed, last_code=5)
+    x = torch.tensor([-9.0, -2.6, -0.9, 0.2, 2.3, 2.6, 3.4, 9.0])
+    codes = [-5, -5, -2, 0, 5, 5, 5, 5] if signed else [0, 0, 0, 0, 5, 5, 5, 5]
+    assert quantizer.code_bounds() == ((-5, 5) if signed else (0, 5))
+    assert quantizer.codes(x).tolist() == codes
+    assert quantizer(x).tolist() == [0.5 * code for code in codes]
+    stretch = torch.tensor([2.0] * 8)
+    assert quantizer(2 * x, stretch).tolist() == [float(code) for code in codes]
+    assert quantizer.codes(2 * x, stretch).tolist() == codes
 
 
 def test_no_bits_and_off():

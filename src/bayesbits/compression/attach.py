@@ -14,6 +14,7 @@ from torch import nn
 from bayesbits.compression.attachment import Attachment, detach_from, find_attachment
 from bayesbits.compression.calibration import calibrate_weights, calibrated_quantizers
 from bayesbits.compression.compressor import Compressor
+from bayesbits.compression.final_form import warn_of_undeployable
 from bayesbits.compression.float_parts import warn_of_float
 from bayesbits.compression.latency_prices import LatencyPrices
 from bayesbits.compression.penalties import ExpectedLatencyPenalty
@@ -46,7 +47,8 @@ def attach(model: nn.Module, example_inputs: Any, spec: Spec | None = None) -> C
     was. A layer is every convolution, linear layer or matrix product with a weight that is a parameter or is computed
     from parameters alone, whatever calls it. Of recurrent layers and embeddings only the weights are quantized.
     A warning says where more than 5% of the multiply-accumulates stay in float, another one names operations that are
-    none of torch's own: with them a network cannot be saved or exported.
+    none of torch's own: with them a network cannot be saved or exported. A third one names weights that a method trains
+    and that cannot be deployed.
 
     Args:
         model: The float network, not compiled.
@@ -92,6 +94,7 @@ def attach(model: nn.Module, example_inputs: Any, spec: Spec | None = None) -> C
     except BaseException:
         detach_from(model)
         raise
+    warn_of_undeployable(model, attachment)
     return Compressor(model)
 
 

@@ -6,8 +6,11 @@ to the nearest code: from numbers on the grid it finds the same codes again. A w
 parameters cannot be written, and is deployed where its method rounds to the nearest code itself. What deploys and
 verifies a network then knows one kind of grid alone. And batch norms that are folded into no layer are written with the
 scale that they multiply with, which is zero for steady channels.
+
+What cannot have that form is known as soon as it is attached, and `warn_of_undeployable` says so before any training.
 """
 
+import warnings
 from collections.abc import Mapping
 
 import torch
@@ -21,6 +24,40 @@ from bayesbits.nn.layer import AttachedLayer
 from bayesbits.nn.quantizer import Quantizer
 from bayesbits.nn.weight_product import attached_activation_products, find_layer
 from bayesbits.utils.naming import key_of
+from bayesbits.utils.short_names import list_names
+
+
+def warn_of_undeployable(model: nn.Module, attachment: Attachment) -> None:
+    """Warn, with the line that called the caller, where the trained network could not be deployed."""
+    reasons = undeployable(model, attachment)
+    if reasons:
+        warnings.warn(
+            f"this network can be trained, and cannot be deployed with {list_names(list(reasons))}: "
+            f"{next(iter(reasons.values()))}",
+            stacklevel=3,
+        )
+
+
+def undeployable(model: nn.Module, attachment: Attachment) -> dict[str, str]:
+    """Why a tensor cannot be deployed, by the names of those that cannot."""
+    found = {}
+    for name, quantizer in attachment.quantizers.items():
+        if quantizer.not_deployable:
+            found[name] = quantizer.not_deployable
+        elif not quantizer.rounds_to_nearest and _is_computed(model, attachment, name):
+            found[name] = (
+                "it is computed from other parameters, and the codes of the method "
+                f"{attachment.spec.method!r} cannot be written into it. Attach with a rule that gives it another "
+                "width, such as 8, or with another method"
+            )
+    return found
+
+
+def _is_computed(model: nn.Module, attachment: Attachment, parameter: str) -> bool:
+    """Whether a weight is computed from parameters, and cannot be written."""
+    module = find_layer(model, attachment.topology.weight_tensors[parameter][0])
+    assert isinstance(module, AttachedLayer)
+    return module.stored_weight is None
 
 
 def make_final(model: nn.Module, attachment: Attachment) -> None:
@@ -31,22 +68,17 @@ def make_final(model: nn.Module, attachment: Attachment) -> None:
     Raises:
         ValueError: A tensor lies on a grid that is not deployed; the message names it.
     """
+    for name, reason in undeployable(model, attachment).items():
+        raise ValueError(f"{name} cannot be deployed: {reason}")
     _write_scales(model, attachment)
     quantizers = {name: q for name, q in attachment.quantizers.items() if isinstance(q, MethodQuantizer)}
-    for name, quantizer in quantizers.items():
-        if quantizer.not_deployable:
-            raise ValueError(f"{name} cannot be deployed: {quantizer.not_deployable}")
     if not quantizers:
         return
-    for name in write_weights(model, attachment, quantizers):
-        if not quantizers[name].rounds_to_nearest:
-            raise ValueError(
-                f"{name} is computed from other parameters, and its codes cannot be written into it: the method "
-                f"{attachment.spec.method!r} deploys weights that are parameters. Attach with a rule that gives it "
-                "another width, such as 8, or with another method"
-            )
+    write_weights(model, attachment, quantizers)
     final = {
-        name: FinalQuantizer(quantizer.beta, bits=quantizer.effective_bits(), signed=quantizer.signed)
+        name: FinalQuantizer(
+            quantizer.beta, bits=quantizer.effective_bits(), signed=quantizer.signed, last_code=quantizer.last_code
+        )
         for name, quantizer in quantizers.items()
     }
     for layer in attachment.topology.layers:

@@ -11,9 +11,11 @@ and the range q_max:
 
 Where it differs: the cost is that of the package, relative bit operations, as in the comparison of the Bayesian Bits
 paper, and not a limit on bytes; the parameters are log2 d and log2 q_max, so that a step of any optimizer is a relative
-one; d is no power of two; and q_max is rounded to a whole number of steps, so that it lies on the grid. Widths start at
-8 bits, and stay between the narrowest and the widest of `Spec.bits`. A width that is fixed keeps q_max, and the step
-becomes that of the whole grid of the width.
+one; d is no power of two; and q_max is rounded to a whole number of steps, from which the width follows, so that it
+lies on the grid. Widths start at 8 bits, and stay between the narrowest and the widest of `Spec.bits`.
+
+The width that was learned is fixed with the grid that was learned: codes end at q_max / d, which the width may not use
+up. Another width keeps q_max, and has the step of its whole grid; so has one above 16 bits, where there are no codes.
 
 DQ-restricted is the same with the widths rounded up to those of `Spec.bits`, the powers of two by default, which
 hardware has. The penalty is that of the widths before they are rounded up, so that it has a gradient between them.
@@ -26,9 +28,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from bayesbits.functional.grid import code_bounds, step_size
+from bayesbits.functional.grid import code_bounds
 from bayesbits.methods.method import Method
 from bayesbits.methods.quantizer import MethodQuantizer, bounded, ceil_through, round_through
+
+CODE_BITS = 16
+"""The widest grid that is deployed as codes."""
 
 
 class DqQuantizer(MethodQuantizer):
@@ -37,6 +42,9 @@ class DqQuantizer(MethodQuantizer):
     learns_width = True
     restricted: ClassVar[bool] = False
     """Whether widths are rounded up to those of the spec."""
+
+    learned_grid: tuple[int, int] | None = None
+    """The width that was learned and the last code of its grid, once a width is fixed; None where there is no such."""
 
     def __init__(self, *, weight: bool, bits: Sequence[int]) -> None:
         super().__init__(weight=weight, bits=bits)
@@ -48,7 +56,7 @@ class DqQuantizer(MethodQuantizer):
 
     def quantize(self, x: Tensor) -> Tensor:
         if self.mode == "fixed":
-            step, (low, high) = step_size(self.beta, self.present_bits, self.signed), self.bounds()
+            step, (low, high) = self.step(), self.code_bounds()
             return round_through((x / step).clamp(low, high)) * step
         step, end = self.learned_step(), torch.exp2(self.log2_range)
         magnitude = x.abs() if self.signed else x.clamp_min(0.0)
@@ -66,9 +74,12 @@ class DqQuantizer(MethodQuantizer):
 
     def width(self) -> Tensor:
         """b before it is rounded up."""
-        steps = torch.exp2(self.log2_range) / self.learned_step()
-        # A ratio that is 2^b - 1 up to rounding is not to be rounded up to the next width.
-        return torch.log2(steps + 1) * (1 - 1e-6) + int(self.signed)
+        # The logarithm of a power of two, which may be inexact, is not to be rounded up to the next width.
+        return torch.log2(self._steps() + 1) * (1 - 1e-6) + int(self.signed)
+
+    def _steps(self) -> Tensor:
+        """q_max in steps, rounded."""
+        return round_through(torch.exp2(self.log2_range) / self.learned_step())
 
     def expected_bits(self) -> Tensor:
         """The width that the penalty charges for."""
@@ -85,11 +96,47 @@ class DqQuantizer(MethodQuantizer):
         return next((allowed for allowed in self.bits if allowed >= width), self.bits[-1])
 
     @property
+    def last_code(self) -> int | None:
+        if self.mode != "learning":
+            width, last = self.learned_grid or (None, None)
+            return last if width is not None and width == self.fixed_bits else None
+        if self.decided_bits() > CODE_BITS:
+            return None
+        return int(self._steps().item())
+
+    @torch.no_grad()
+    def fix(self, bits: int | None = None) -> None:
+        if self.mode == "learning":
+            width, last = self.decided_bits(), self.last_code
+            self.learned_grid = None if last is None else (width, last)
+            if last is not None and bits in (None, width):
+                self.log2_range.copy_(torch.log2(last * self.learned_step()))
+        super().fix(bits)
+
+    @torch.no_grad()
+    def learn(self) -> None:
+        if self.learned_grid is not None:
+            self.log2_step.copy_(self.log2_range - math.log2(self.learned_grid[1]))
+        super().learn()
+
+    def get_extra_state(self) -> Tensor:
+        """What every quantizer has, and the grid that was learned."""
+        return torch.cat([super().get_extra_state(), torch.tensor(self.learned_grid or (), dtype=torch.long)])
+
+    def set_extra_state(self, state: Tensor) -> None:
+        super().set_extra_state(state[:3])
+        width, last = state[3:].tolist() or (0, 0)
+        self.learned_grid = (width, last) if last else None
+
+    @property
     def beta(self) -> Tensor:
-        """The end of the whole grid of the width whose last code is q_max."""
-        width = self.fixed_bits or self.decided_bits()
-        low, high = code_bounds(width, self.signed)
-        return torch.exp2(self.log2_range) * (float(2**width - 1) / (high - low))
+        """The end of the whole grid of the width, of which codes may use a part."""
+        width, last = self.fixed_bits or self.decided_bits(), self.last_code
+        if self.mode == "learning" and last is not None:
+            step = self.learned_step()
+        else:
+            step = torch.exp2(self.log2_range) / (last or code_bounds(width, self.signed)[1])
+        return step * (float(2**width - 1) / (2 if self.signed else 1))
 
     def width_parameters(self) -> list[nn.Parameter]:
         return [self.log2_step]
@@ -101,6 +148,7 @@ class DqQuantizer(MethodQuantizer):
     def put_range(self, beta: float) -> None:
         width = self.fixed_bits or self.start_bits
         low, high = code_bounds(width, self.signed)
+        self.learned_grid = None
         end = beta * (high - low) / float(2**width - 1)
         self.log2_range.fill_(math.log2(end))
         self.log2_step.fill_(math.log2(end / high))

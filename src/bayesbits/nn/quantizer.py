@@ -159,9 +159,16 @@ class Quantizer(nn.Module):
         """The distance between two neighboring codes at the effective bits."""
         return step_size(self.beta, self.effective_bits() or MIN_BITS, self.signed, self.alpha)
 
+    @property
+    def last_code(self) -> int | None:
+        """The largest code, where it is not that of the width: a method may use a part of a grid; None elsewhere."""
+        return None
+
     def code_bounds(self) -> tuple[int, int]:
         """The smallest and the largest code at the effective bits."""
-        bits, alpha = self.effective_bits(), self.alpha
+        bits, alpha, last = self.effective_bits(), self.alpha, self.last_code
+        if last is not None:
+            return (-last if self.signed else 0), last
         if alpha is None:
             return code_bounds(bits, self.signed)
         alpha, beta, bits = alpha.detach(), self.beta.detach(), bits or MIN_BITS
@@ -175,7 +182,7 @@ class Quantizer(nn.Module):
         beta = (self.beta if stretch is None else self.beta * stretch).detach()
         beta = beta.reshape(-1, *[1] * (x.dim() - 1)) if beta.dim() else beta
         codes = quantize_to_codes(x, beta, bits=width or MIN_BITS, signed=self.signed, alpha=self.alpha)
-        return codes * (width > 0)
+        return codes * (width > 0) if self.last_code is None else codes.clamp(*self.code_bounds())
 
     def check_width(self, bits: int, name: str = "a quantizer") -> None:
         """Raise where a plan must not give the tensor this width; any is allowed unless a subclass says otherwise."""

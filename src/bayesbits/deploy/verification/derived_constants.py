@@ -85,7 +85,7 @@ def derive_grids(fixed: Compressor, plan: Plan) -> dict[str, Grid]:
             if quantizer.alpha is not None:
                 found[name] = _asymmetric_grid(name, bits, _array(quantizer.alpha), beta)
                 continue
-            high = 2 ** (bits - quantizer.signed) - 1
+            high = _last_code(bits, quantizer.signed, quantizer.last_code)
             low = -high if quantizer.signed else 0
             step = _step(beta, bits, quantizer.signed)
             found[name] = Grid(name, bits, quantizer.signed, float(step), low, high, float(beta))
@@ -225,7 +225,7 @@ class _LayerDerivation:
 
     def _codes(self, weight: Array) -> tuple[Array, Array]:
         assert self.quantizer is not None
-        beta, high = self._range(), 2 ** (self.bits - 1) - 1
+        beta, high = self._range(), _last_code(self.bits, True, self.quantizer.last_code)
         if self.bits == 0:
             codes = np.zeros(weight.shape)
         else:
@@ -254,6 +254,12 @@ def _factor(norm: BatchNorm) -> Array:
     assert norm.running_var is not None
     factor = _array(torch.rsqrt(norm.running_var + norm.eps))
     return factor if norm.weight is None else factor * _array(norm.weight)
+
+
+def _last_code(bits: int, signed: bool, used: int | None) -> int:
+    """The largest code of a grid, of which a method may use a part."""
+    whole: int = 2 ** (bits - signed) - 1
+    return whole if used is None else min(whole, used)
 
 
 def _step(beta: Array, bits: int, signed: bool) -> Array:
