@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from bayesbits.utils.tables import text_table
-from benchmarks import deployed, equality, imports, latency, networks, quantizer, report, training
+from benchmarks import captured, deployed, equality, imports, latency, networks, quantizer, report, training
 from benchmarks.compare import TOLERATED, kept_record, regressions
 from benchmarks.quantizer import Row
 
@@ -22,6 +22,7 @@ BENCHMARKS = {
     "quantizer": quantizer.against_peers,
     "training": training.training,
     "scaling": training.scaling,
+    "captured": captured.captured,
     "deployed": deployed.deployed,
     "networks": networks.networks,
     "latency": latency.latency,

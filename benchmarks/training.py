@@ -118,8 +118,8 @@ def hours_of_imagenet(seconds_a_step: float, batch: int) -> float:
     return round(IMAGENET_IMAGES / batch * PAPER_EPOCHS * seconds_a_step / 3600, 1)
 
 
-def make_step(name: str, model_name: str, batch: int, pixels: int) -> Step:
-    """A step of one contender on random images."""
+def make_step(name: str, model_name: str, batch: int, pixels: int, *, compile_on_cpu: bool = False) -> Step:
+    """A step of one contender on random images; compiled where there is a GPU, or where that is asked for."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = models.create(model_name).to(device)
     channels = 1 if model_name == "lenet5" else 3
@@ -128,8 +128,8 @@ def make_step(name: str, model_name: str, batch: int, pixels: int) -> Step:
     fast = not name.startswith("recursion")  # which is measured as it was published
     on_gpu = device == "cuda"
     config = SearchConfig(
-        precision="bfloat16" if on_gpu else "float32", channels_last=on_gpu, compile=on_gpu and fast,
-        cuda_graph=on_gpu and fast,
+        precision="bfloat16" if on_gpu else "float32", channels_last=on_gpu,
+        compile=(on_gpu or compile_on_cpu) and fast, cuda_graph=on_gpu and fast,
     )  # fmt: skip
     if name == "float":
         attachment = SimpleNamespace(method=METHODS["bayesian_bits"])
