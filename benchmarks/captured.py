@@ -1,9 +1,9 @@
 """What torch.compile captures of a training step: whether a change can have touched its speed at all.
 
 A step is timed on a GPU, and often changed on a machine without one. Two commits whose rows here are equal run the
-same operations in the same order, forward and backward, so that what was timed at one holds for the other. The kernels of
-`functional` are one operation each: a change inside of them is not seen here. Compare rows of one version of torch, as
-another one captures other operations.
+same operations in the same order, forward and backward, so that what was timed at one holds for the other. The kernels
+of `functional` are one operation each: a change inside of them is not seen here. Compare rows of one version of torch,
+as another one captures other operations.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """The tables of evidence among the results: searches as means over seeds, beside published points and targets."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,16 +9,11 @@ from typing import Any
 from bayesbits.report.paper_points import OTHERS, PAPER, POINTS
 from bayesbits.sweeps.estimate import Estimate
 from docs.ablations import planned
-from docs.pareto import MethodKey, is_ours, is_outdated, mean_of, method_runs
 from docs.searches import EXPERIMENTS, Search, accuracy_text, cost_text, searches, seeds_text
 from docs.targets import targets, verdicts
 
 BUDGETS = ("6.25% bops", "4% bops", "2.5% bops", "1.5% bops", "half of the 8/8 size", "a third of the 8/8 size")
 COLUMNS = ("search", "seeds", "epochs", "float", "accuracy", "bit operations", "ONNX file", "seconds")
-METHOD_COLUMNS = (
-    "method", "setting", "seeds", "epochs", "accuracy", "bit operations", "with 8-bit ends", "ours at no more cost",
-    "seconds an epoch", "in integers",
-)  # fmt: skip
 TITLES = {
     "mnist-lenet5": "LeNet-5 on MNIST",
     "cifar10-vgg7": "VGG-7 on CIFAR-10",
@@ -103,67 +98,6 @@ def published(base: str, columns: Sequence[str] = COLUMNS) -> list[Row]:
             row |= {columns[0]: f"{point.method} ({kind})", "accuracy": f"{point.accuracy:.2f}{accuracy}%"}
             rows.append(row | {"bit operations": f"{point.relative_bops:.2f}{cost}%"})
     return rows
-
-
-def methods(folder: Path = EXPERIMENTS) -> list[Table]:
-    """A table for every recipe that other methods were trained in, as means over seeds, beside published points."""
-    found = []
-    for path in sorted(folder.glob("methods-*.json")):
-        runs, recipe = method_runs(path), path.stem.removeprefix("methods-")
-        rows = [_method_row(key, runs) for key in sorted(runs, key=lambda key: (key[1], key[0]))]
-        commands = {run["command"]: None for own in runs.values() for run in own}
-        notes = _method_notes(runs)
-        found.append(Table(f"Recipe {recipe}", [*rows, *published(recipe, METHOD_COLUMNS)], notes, list(commands)))
-    return found
-
-
-def _method_notes(runs: Mapping[MethodKey, Sequence[Row]]) -> list[str]:
-    """What was changed after rows were run, which have a star, and the devices that they ran on."""
-    names: dict[str, dict[str, None]] = {}
-    for (name, *_), own in runs.items():
-        for run in filter(is_outdated, own):
-            names.setdefault(run["outdated"], {})[name] = None
-    devices = dict.fromkeys(run["device"] for own in runs.values() for run in own)
-    return [f"\\* {', '.join(own)}: {reason}" for reason, own in names.items()] + [f"Device: {', '.join(devices)}"]
-
-
-def _method_row(key: MethodKey, runs: Mapping[MethodKey, Sequence[Row]]) -> Row:
-    name, setting, epochs = key
-    first = runs[key][0]
-    narrow_ends = first["relative_bops_8_bit_ends"]
-    return {
-        "method": name + " \\*" * any(map(is_outdated, runs[key])),
-        "setting": setting,
-        "seeds": seeds_text(len(runs[key])),
-        "epochs": epochs,
-        "accuracy": accuracy_text(mean_of(runs[key], "accuracy")),
-        "bit operations": cost_text(mean_of(runs[key], "relative_bops")),
-        "with 8-bit ends": "" if narrow_ends is None else f"{narrow_ends:.3f}%",
-        "ours at no more cost": "" if is_ours(name) else _ours_within(key, runs),
-        "seconds an epoch": _seconds(first),
-        "in integers": first["deployed"].removesuffix(" in integers") if first["deployed"][0].isdigit() else "no",
-    }
-
-
-def _seconds(run: Row) -> str:
-    """The seconds of an epoch; those on a CPU say so, as most rows ran on a GPU."""
-    seconds = run["seconds_an_epoch"]
-    return "" if seconds is None else f"{seconds:g}" + " (CPU)" * run["device"].endswith("(cpu)")
-
-
-def _ours_within(key: MethodKey, runs: Mapping[MethodKey, Sequence[Row]]) -> str:
-    """The best of ours with the same setting and epochs that costs no more."""
-    limit = mean_of(runs[key], "relative_bops").mean
-    own = [
-        (mean_of(found, "accuracy"), mean_of(found, "relative_bops"))
-        for (name, *same), found in runs.items()
-        if is_ours(name) and same == list(key[1:]) and not any(map(is_outdated, found))
-    ]
-    within = [(accuracy, cost) for accuracy, cost in own if cost.mean <= limit]
-    if not within:
-        return "-" if own else "not run"
-    accuracy, cost = max(within, key=lambda point: point[0].mean)
-    return f"{accuracy_text(accuracy)} at {cost_text(cost)}"
 
 
 def budget_searches(folder: Path = EXPERIMENTS) -> list[Row]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from docs import class_figures, evidence, figures
+from docs import class_figures, evidence, figures, method_tables
 from docs.ablations import ablation_rows
 from docs.front_plot import front_plot
 from docs.pareto import EXPERIMENTS_SHOWN, Experiment, caption, pareto
@@ -41,7 +41,8 @@ def tables() -> dict[str, str]:
         "pareto_cifar10": pareto_figure(EXPERIMENTS_SHOWN[1]),
         "choices": with_commands(evidence.choices()),
         "budget_searches": markdown(evidence.budget_searches()),
-        "methods": sections(evidence.methods()),
+        "learned_beside_fixed": markdown(method_tables.learned_beside_fixed()),
+        "methods": sections(method_tables.methods()),
         "ablations": markdown(ablation_rows()),
         "layers": figure_of("layers", figures.layers),
         "gates": figure_of("history", figures.gates),

@@ -356,7 +356,7 @@ def test_the_list_of_the_evidence_has_every_target_with_three_seeds(tmp_path):
     ]
     runs = {(name_of(recipe), recipe.seed) for recipe in found}
     targets = tomllib.loads(Path("experiments/targets.toml").read_text())["targets"]
-    assert len(targets) == 11
+    assert len(targets) == 12
     for target in targets:
         assert {(target["search"], seed) for seed in range(3)} <= runs, target
     assert all(recipe.search.distillation == 0.5 for recipe in found if recipe.search.budget is not None)
