@@ -95,6 +95,7 @@ def _pair(network: str, fixed: str, ours: Sequence[Row], theirs: Sequence[Row]) 
     if not learned:
         return []
     same = [of_fixed[run["seed"]] for run in learned]
+    assert all(one["relative_bops"] <= other["relative_bops"] for one, other in zip(learned, same, strict=True)), fixed
     gained = Estimate.of(one["accuracy"] - other["accuracy"] for one, other in zip(learned, same, strict=True))
     return [{
         "network": network,
@@ -104,6 +105,7 @@ def _pair(network: str, fixed: str, ours: Sequence[Row], theirs: Sequence[Row]) 
         "fixed widths": fixed,
         "their cost": cost_text(mean_of(same, "relative_bops")),
         "their accuracy": accuracy_text(mean_of(same, "accuracy")),
-        "ours at no more cost": accuracy_text(mean_of(learned, "accuracy")),
+        "our cost": cost_text(mean_of(learned, "relative_bops")),
+        "our accuracy": accuracy_text(mean_of(learned, "accuracy")),
         "difference, points": f"{gained.mean:+.2f}" + ("" if gained.error is None else f" ± {gained.error:.2f}"),
     }]  # fmt: skip

@@ -12,7 +12,7 @@ def test_terms_and_values_are_shown(capsys):
     explain.show(Decomposition("a.weight", 2, 1234, terms, (0.62, -0.48)))
     lines = [line.replace("│", " ").split() for line in capsys.readouterr().out.splitlines()]
     assert ["x_2", "0.5", "0.4", "20%", "kept"] in lines
-    assert ["eps_4", "0.1", "0.05", "1.5%", "closed", "by", "its", "gate"] in lines
+    assert ["eps_4", "0.1", "0.05", "1.5%", "not", "kept"] in lines
     assert ["0.62", "+0.5", "+0.1", "0.5"] in lines  # what is closed is not in the result
 
 

@@ -70,11 +70,16 @@ class Upsampled(nn.Sequential):
         self[1].bias.data.fill_(0.5)
 
 
-@pytest.mark.parametrize("name", ["pact", "twn", "lrnet", "lrnet_binary", "lsq", "wage"])
+@pytest.mark.parametrize("name", ["pact", "twn", "lrnet", "lrnet_binary", "lsq", "wage", "dq"])
 @pytest.mark.parametrize(("made", "layer"), [(network, 7), (Upsampled, 0)])
 def test_the_last_term_ends_at_what_the_method_multiplies_with(name, made, layer):
-    compressor = bb.attach(made(), IMAGES[:1], bb.Spec(method=name, activation_bits=8))
+    widths = {} if name == "dq" else {"activation_bits": 8}
+    compressor = bb.attach(made(), IMAGES[:1], bb.Spec(method=name, **widths))
     compressor.calibrate([IMAGES])
+    if name == "dq":  # a grid that ends before its values do
+        quantizer = compressor.attachment.quantizers[f"{layer}.weight"]
+        quantizer.log2_range.data.sub_(1)
+        quantizer.log2_step.data.copy_(quantizer.log2_range.data - 2.4)
     compressor.fix()
     own = compressor.model.eval()[layer]
     weight, emitted = own.weight.detach().flatten(), own.effective_weight().detach().flatten()

@@ -83,8 +83,9 @@ def test_a_weight_that_is_computed_is_deployed_where_its_codes_are_the_nearest(m
 @pytest.mark.parametrize("method", ["twn", "lrnet"])
 def test_a_weight_that_is_computed_is_refused_where_the_grid_does_not_find_its_codes(method):
     reason = r"1\.weight.*is computed from other parameters.* a rule that gives it another"
-    with pytest.warns(UserWarning, match="cannot be deployed with " + reason):  # before any training
+    with pytest.warns(UserWarning, match="cannot be deployed with " + reason) as warned:  # before any training
         compressor = bb.attach(normed(), IMAGES[:1], bb.Spec(method=method))
+    assert warned[0].filename == __file__
     compressor.calibrate([IMAGES])
     compressor.fix()
     with pytest.raises(ValueError, match=reason):
@@ -99,6 +100,10 @@ def test_attaching_warns_of_weights_without_codes_and_of_no_others():
     with pytest.warns(UserWarning, match=r"cannot be deployed with 0\.weight, .* and 1 more: .*DoReFa"):
         bb.attach(network(), IMAGES[:1], bb.Spec(method="pact", weight_bits=4, activation_bits=4))
     with warnings.catch_warnings(action="error"):
+        model, widths = network(), {"weight_bits": 4, "activation_bits": 4}
+        with pytest.raises(UserWarning, match="cannot be deployed"):
+            bb.attach(model, IMAGES[:1], bb.Spec(method="pact", **widths))
+        bb.attach(model, IMAGES[:1], bb.Spec(method="lsq", **widths))  # it was left as it was
         bb.attach(network(), IMAGES[:1], bb.Spec(method="lrnet"))
         bb.attach(normed(), IMAGES[:1], bb.Spec(method="lsq", weight_bits=4, activation_bits=4))
 

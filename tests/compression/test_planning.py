@@ -45,6 +45,9 @@ def test_a_plan_that_does_not_fit_is_refused_by_name():
     assert bb.baselines.uniform(compressor, [x]).bits["features.0.input"] == 32  # the way out
     with pytest.raises(ValueError, match="was not to be pruned"):
         compressor.fix(bb.Plan(compressor.plan().bits, dropping(compressor.topology, 0.5).kept))
+    ternary = bb.attach(models.create("lenet5"), x, bb.Spec(method="twn"))
+    with pytest.raises(ValueError, match=r"left in float when attaching: give it 32$"):  # uniform is for gates
+        ternary.fix(bb.Plan.uniform(ternary.topology, weights=2))
     other = bb.attach(models.create("vgg7"), torch.randn(1, 3, 32, 32))
     with pytest.raises(ValueError, match=r"no width for the tensor 'features"):
         other.fix(compressor.plan())

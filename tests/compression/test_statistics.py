@@ -10,6 +10,7 @@ import bayesbits as bb
 from bayesbits.compression.statistics import BINS, measure_statistics
 from bayesbits.functional import gated_quantize
 from bayesbits.nn.weight_product import attached_activation_products
+from bayesbits.report.histogram_figure import codes_of, grid_of
 from tests.methods.quantizers import IMAGES, network
 
 
@@ -169,3 +170,28 @@ def test_the_noise_of_a_weight_is_that_of_the_numbers_its_method_multiplies_with
     expected = 10 * math.log10((weight.square().sum() / (emitted - weight).square().sum()).item())
     found = next(one for one in measure_statistics(compressor, IMAGES).tensors if one.name == "7.weight")
     assert found.signal_to_noise[str(found.bits)] == pytest.approx(expected, rel=1e-3)
+    assert found.codes is None
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_a_grid_that_ends_early_is_shown_as_it_is(signed):
+    compressor = bb.attach(network(), IMAGES[:1], bb.Spec(method="dq", bits=(2, 4, 8)))
+    compressor.calibrate([IMAGES])
+    name = "7.weight" if signed else "7.input"
+    quantizer = compressor.attachment.quantizers[name]
+    with torch.no_grad():
+        quantizer.log2_range.sub_(1)
+        quantizer.log2_step.copy_(quantizer.log2_range - math.log2(5.3 if signed else 10.4))
+    compressor.fix()
+    seen = []
+    quantizer.register_forward_hook(lambda _, inputs, output: seen.append((inputs[0].detach(), output.detach())))
+    found = next(one for one in measure_statistics(compressor, IMAGES).tensors if one.name == name)
+    (values, emitted), step = seen[-1], quantizer.step().item()
+    assert (found.bits, found.codes, codes_of(found)) == (4, 11, 11)
+    assert grid_of(found) == pytest.approx(sorted(set(emitted.flatten().tolist())), abs=1e-6)
+    end = 5.5 * step if signed else 10 * step
+    assert (found.low, found.high) == pytest.approx((-end if signed else 0.0, end))
+    outside = (values > end) | (values < (-end if signed else 0.0))
+    assert found.clipped == pytest.approx(100 * outside.float().mean().item(), abs=0.5)
+    assert found.clipped > 0.5
+    assert found.signal_to_noise["4"] == pytest.approx(ratio(values, emitted), rel=1e-2)

@@ -1,10 +1,13 @@
 """DQ by hand: step and range learn, the width follows, and the penalty makes it small."""
 
 import math
+from unittest.mock import patch
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import parametrizations
 
 import bayesbits as bb
 from bayesbits.methods.dq import DqQuantizer, RestrictedDqQuantizer
@@ -122,23 +125,50 @@ def test_the_width_that_was_learned_is_fixed_with_the_grid_that_was_learned(made
 
 
 def test_another_width_keeps_the_range_and_takes_the_whole_grid():
-    made = quantizer(True, 0.4, 1.4)
+    made = quantizer(True, 0.4, 1.4)  # q_max is rounded to 4 steps
     made.fix(8)
-    assert made.step().item() == pytest.approx(1.4 / 127)
+    assert made.step().item() == pytest.approx(1.6 / 127)
     assert made.code_bounds() == (-127, 127)
-    made.fix(4)  # the width that was learned, and its grid of 4 codes
+    made.fix(4)  # the width that was learned, and its grid
     assert made.code_bounds() == (-4, 4)
+    assert made.step().item() == pytest.approx(0.4)
     made.set_range(1.5, signed=True)  # calibrated again: whole
     assert made.code_bounds() == (-7, 7)
     assert made.step().item() == pytest.approx(0.2)
 
 
-def test_above_16_bits_the_whole_grid_is_taken():
-    made = quantizer(False, 1e-5, 1.4)
-    assert made.effective_bits() == 18
+def test_what_is_learned_after_a_width_was_fixed_stays_learned():
+    made = quantizer(True, 0.4, 1.6)
     made.fix()
-    assert made.last_code is None
+    made.learn()
+    with torch.no_grad():
+        made.log2_step.sub_(3)
+    for again in (made.turn_off, made.learn, made.learn):
+        again()
+    assert (made.effective_bits(), made.code_bounds()) == (7, (-32, 32))
+    assert made.get_extra_state().tolist()[3:] == []
+
+
+@pytest.mark.parametrize(("steps", "bits", "last"), [(40_000, 16, 40_000), (70_000, 17, None), (140_000, 18, None)])
+def test_above_16_bits_the_whole_grid_is_taken(steps, bits, last):
+    made = quantizer(False, 1.4 / steps, 1.4)
+    assert made.effective_bits() == bits
+    made.fix()
+    assert made.last_code == last
     assert made(torch.tensor([9.0, 0.31])).tolist() == pytest.approx([1.4, 0.31], rel=1e-4)
+
+
+def test_a_logarithm_that_is_inexact_gives_no_further_bit():
+    exact = torch.log2
+    with patch("torch.log2", lambda x: exact(x) * (1 + 2e-7)):
+        assert quantizer(True, 0.25, 0.25 * 7).effective_bits() == 4
+        assert quantizer(False, 0.25, 0.25 * 255).effective_bits() == 8
+
+
+def test_an_early_end_is_shown():
+    made = quantizer(True, 0.4, 1.6)
+    made.fix()
+    assert "fixed 4 bits to code 4 of" in repr(made)
 
 
 def test_what_is_beyond_a_fixed_range_has_no_gradient():
@@ -172,6 +202,24 @@ def test_a_network_with_grids_that_end_early_is_deployed_and_proven(name, tmp_pa
     for form in ("fast", "compact", "qdq"):
         bb.export_onnx(small, IMAGES[:1], tmp_path / f"{form}.onnx", form)
         assert "0 elsewhere" in str(bb.verify(compressor, small, tmp_path / f"{form}.onnx", IMAGES))
+
+
+def test_a_computed_weight_with_a_grid_that_ends_early_is_deployed_and_proven(tmp_path):
+    """Its numbers cannot be written onto the grid before: what is beyond the last code is there in the file."""
+    torch.manual_seed(0)
+    x = torch.randn(64, 16)
+    model = nn.Sequential(parametrizations.weight_norm(nn.Linear(16, 24)), nn.ReLU(), nn.Linear(24, 4))
+    compressor = bb.attach(model, x[:1], bb.Spec(method="dq", bits=(2, 4, 8)))
+    compressor.calibrate([x])
+    one = compressor.attachment.quantizers["0.weight"]
+    with torch.no_grad():
+        one.log2_range.sub_(1)
+        one.log2_step.copy_(one.log2_range - math.log2(5.3))
+    compressor.fix()
+    small = bb.deploy(compressor)
+    assert small.integer.codes("0").abs().max() == 5
+    bb.export_onnx(small, x[:1], tmp_path / "fast.onnx", "fast")
+    assert "0 elsewhere" in str(bb.verify(compressor, small, tmp_path / "fast.onnx", x))
 
 
 def test_the_end_of_the_range_is_inside():

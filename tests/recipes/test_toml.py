@@ -166,6 +166,8 @@ def test_an_override_that_is_none_is_refused():
 def test_a_file_that_is_missing_or_damaged_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no recipe 'digit-lenet5'.*did you mean 'digits-lenet5'"):
         recipes.load("digit-lenet5")
+    with pytest.raises(FileNotFoundError, match=r"it is a folder, and the recipe of a run is .*/recipe\.toml\. The"):
+        recipes.load(tmp_path)
     path = tmp_path / "mine.toml"
     path.write_text("[data\n")
     assert f"{path} is not TOML" in refusal([], path)

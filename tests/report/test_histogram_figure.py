@@ -27,6 +27,14 @@ def test_the_grid_is_that_of_the_quantizer(low, high, bits):
     assert codes_of(tensor) == len(reached)
 
 
+@pytest.mark.parametrize(("low", "high", "codes"), [(-2.5, 2.5, 5), (0.0, 4.0, 5)])
+def test_a_grid_may_have_fewer_codes_than_its_width(low, high, codes):
+    """Steps of 1 up to code 2 or 4, where 4 bits have 7 or 15."""
+    tensor = replace(SIGNED, bits=4, low=low, high=high, codes=codes)
+    assert grid_of(tensor) == ([-2.0, -1.0, 0.0, 1.0, 2.0] if low < 0 else [0.0, 1.0, 2.0, 3.0, 4.0])
+    assert grid_words(tensor) == "5 codes"
+
+
 def test_too_many_codes_are_said_and_not_drawn():
     assert grid_of(replace(SIGNED, bits=8)) == []
     assert grid_words(replace(SIGNED, bits=8)) == "255 codes, too many to draw"

@@ -34,7 +34,7 @@ def show(found: Decomposition) -> None:
         column.justify = "right"
     for place, term in enumerate(found.terms):
         name = f"x_{term.bits}" if place == 0 else f"eps_{term.bits}"
-        kept = "kept" if term.kept else "closed by its gate"
+        kept = "kept" if term.kept else "not kept"
         terms.add_row(name, f"{term.step:.4g}", f"{term.size:.4g}", format_percent(term.error), kept)
         examples.add_column(name if term.kept else f"({name})", justify="right")
     examples.add_column("result", justify="right")

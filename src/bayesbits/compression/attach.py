@@ -91,10 +91,10 @@ def attach(model: nn.Module, example_inputs: Any, spec: Spec | None = None) -> C
         check_products_run(model, attachment)
         calibrate_weights(model, attachment)
         attachment.calibrated = not calibrated_quantizers(attachment)  # some networks have no range to take from data
+        warn_of_undeployable(model, attachment)
     except BaseException:
         detach_from(model)
         raise
-    warn_of_undeployable(model, attachment)
     return Compressor(model)
 
 

@@ -338,7 +338,7 @@ def check_gated(compressor: Compressor, what: str, *, learns: bool = False) -> N
     if not method.gated or (learns and method.gates is not None):
         raise ValueError(
             f"{what} needs the quantizers of Bayesian Bits, and this network was attached with method={method.name!r}: "
-            "train it by search, or attach with the default method"
+            "train it by search with a mu, or attach with the default method"
         )
 
 

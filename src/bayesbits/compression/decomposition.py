@@ -75,7 +75,7 @@ def decompose(compressor: Compressor, tensor: str, inputs: Any, examples: int = 
     def look(_: nn.Module, called: tuple[Any, ...]) -> None:
         if not seen:
             x, stretch = called[0].detach(), called[1].detach() if len(called) > 1 and called[1] is not None else None
-            own = None if quantizer.rounds_to_nearest else quantizer.forward(x, stretch)
+            own = None if quantizer.is_plain else quantizer.forward(x, stretch)
             if own is not None:
                 x, own, stretch = unstretched(x, stretch), unstretched(own, stretch), None
             seen.append((x, stretch, own))

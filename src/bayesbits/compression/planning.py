@@ -44,9 +44,10 @@ def fix_plan(attachment: Attachment, plan: Plan) -> None:
     operands = attachment.topology.operand_tensors  # where the spec gave them no quantizer, they stay in float
     for name, bits in plan.bits.items():
         if name not in quantizers and name not in operands and bits != FLOAT_BITS:
+            uniform = ", or take bb.baselines.uniform(compressor, batches), which leaves such tensors in float"
             raise ValueError(
-                f"the plan gives {name} {bits} bits, but it was left in float when attaching: give it {FLOAT_BITS}, or "
-                "take bb.baselines.uniform(compressor, batches), which leaves such tensors in float"
+                f"the plan gives {name} {bits} bits, but it was left in float when attaching: give it {FLOAT_BITS}"
+                + uniform * attachment.method.gated
             )
     for name in plan.kept:
         if name not in gates:

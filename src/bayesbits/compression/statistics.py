@@ -21,6 +21,7 @@ from bayesbits.compression.observers import network_restored, observing
 from bayesbits.compression.range_estimation import round_to_bits
 from bayesbits.compression.sampling import sampled_rows, unstretched
 from bayesbits.compression.signal_to_noise import SignalToNoise, decibel, sample, sample_of
+from bayesbits.functional.grid import step_size
 from bayesbits.nn import Quantizer
 from bayesbits.nn.activation_product import ActivationProduct
 from bayesbits.nn.layer import AttachedLayer
@@ -96,7 +97,7 @@ class _Observer:
         # The grid of a weight in front of a batch norm is stretched, and its rows are divided by that.
         count = beta.numel() if stretch is None else inputs[0].shape[0]
         self.rows = sampled_rows(unstretched(inputs[0], stretch), count)
-        if not self.quantizer.rounds_to_nearest:
+        if not self.quantizer.is_plain:
             self.emitted = sampled_rows(unstretched(self.quantizer.forward(inputs[0], stretch), stretch), count)
 
     def histogram(self) -> Histogram | None:
@@ -105,7 +106,10 @@ class _Observer:
         if rows is None or quantizer.mode == "off" or not torch.isfinite(rows).all():
             return None
         assert self.ends is not None
-        beta = self.ends[0].to(rows).reshape(-1)
+        beta, codes = self.ends[0].to(rows).reshape(-1), None
+        if (code := quantizer.last_code) is not None:
+            codes = 1 + code * (1 + quantizer.signed)
+            beta = step_size(beta, quantizer.effective_bits(), quantizer.signed) * (code + quantizer.signed / 2)
         alpha = None if self.ends[1] is None else self.ends[1].to(rows)
         widths = sorted({*quantizer.bits, quantizer.effective_bits()} - {0})
         expanded = beta.expand(len(rows)) if beta.numel() == 1 else beta
@@ -125,7 +129,7 @@ class _Observer:
         return Histogram(
             name=self.name, bits=quantizer.effective_bits(), low=low, high=high, ranges=beta.numel(), first=first,
             last=last, counts=tuple(int(count) for count in counts.tolist()), clipped=100 * outside,
-            signal_to_noise=noise,
+            signal_to_noise=noise, codes=codes,
         )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesbits.compression.compressor import Compressor
-from bayesbits.functional.grid import INTEGER_BITS, bias_codes
+from bayesbits.functional.grid import CODE_BITS, INTEGER_BITS, bias_codes
 from bayesbits.nn.folding import fold_factor, folded_bias
 from bayesbits.nn.layer import AttachedLayer, LayerParts
 from bayesbits.nn.weight_product import find_layer
@@ -16,8 +16,6 @@ from bayesbits.records.integer_network import Grid, IntegerLayer, IntegerNetwork
 from bayesbits.records.plan import FLOAT_BITS
 from bayesbits.records.topology import Layer, output_axis
 from bayesbits.utils.torch_private import BatchNorm
-
-LARGEST_CODED_BITS = 16
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ def read_weights(compressor: Compressor, layer: Layer, emitted: Tensor) -> Layer
         bias = folded_bias(norm, factor, bias, norm.bias)
     bias = bias if bias is None else torch.where(emitted, bias, 0.0)
     bits = FLOAT_BITS if parts.weight is None else parts.weight.effective_bits()
-    if parts.weight is None or bits > LARGEST_CODED_BITS:
+    if parts.weight is None or bits > CODE_BITS:
         assert isinstance(module, AttachedLayer) or parts.weight is None
         numbers = module.effective_weight() if isinstance(module, AttachedLayer) else weight
         numbers = numbers if factor is None else numbers * _along_outputs(factor, layer)

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from bayesbits.compression.compressor import Compressor
-from bayesbits.deploy.layer_weights import LARGEST_CODED_BITS
-from bayesbits.functional.grid import INTEGER_BITS
+from bayesbits.functional.grid import CODE_BITS, INTEGER_BITS
 from bayesbits.records.integer_network import IntegerNetwork, IntegerTable
 
 
@@ -35,7 +34,7 @@ def read_tables(fixed: Compressor) -> dict[str, TableWeights]:
         if quantizer is None or quantizer.mode == "off":
             continue
         bits, weight = quantizer.effective_bits(), fixed.model.get_parameter(parameter).detach()
-        if bits > LARGEST_CODED_BITS:
+        if bits > CODE_BITS:
             tensors = {"weight": quantizer(weight)}
         else:
             codes = quantizer.codes(weight).to(torch.int8 if bits <= INTEGER_BITS else torch.int16)

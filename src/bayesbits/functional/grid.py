@@ -25,6 +25,7 @@ EDGE = 1 - 1e-7
 MIN_BITS = 2
 MAX_BITS = 32
 INTEGER_BITS = 8  # up to here weights and activations are computed with as integers when deployed
+CODE_BITS = 16  # up to here they are stored as codes, and above in float
 
 
 def check_bits(bits: tuple[int, ...]) -> None:

@@ -14,8 +14,9 @@ paper, and not a limit on bytes; the parameters are log2 d and log2 q_max, so th
 one; d is no power of two; and q_max is rounded to a whole number of steps, from which the width follows, so that it
 lies on the grid. Widths start at 8 bits, and stay between the narrowest and the widest of `Spec.bits`.
 
-The width that was learned is fixed with the grid that was learned: codes end at q_max / d, which the width may not use
-up. Another width keeps q_max, and has the step of its whole grid; so has one above 16 bits, where there are no codes.
+The width that was learned is fixed with the grid that was learned: codes end at q_max / d, which may come before the
+last code of the width. Another width keeps q_max, as it was rounded, and has the step of its whole grid; so has one
+above 16 bits, where there are no codes.
 
 DQ-restricted is the same with the widths rounded up to those of `Spec.bits`, the powers of two by default, which
 hardware has. The penalty is that of the widths before they are rounded up, so that it has a gradient between them.
@@ -28,12 +29,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from bayesbits.functional.grid import code_bounds
+from bayesbits.functional.grid import CODE_BITS, code_bounds
 from bayesbits.methods.method import Method
 from bayesbits.methods.quantizer import MethodQuantizer, bounded, ceil_through, round_through
-
-CODE_BITS = 16
-"""The widest grid that is deployed as codes."""
 
 
 class DqQuantizer(MethodQuantizer):
@@ -44,7 +42,7 @@ class DqQuantizer(MethodQuantizer):
     """Whether widths are rounded up to those of the spec."""
 
     learned_grid: tuple[int, int] | None = None
-    """The width that was learned and the last code of its grid, once a width is fixed; None where there is no such."""
+    """The width that was learned and the last code of its grid; None while a width is learned, and above 16 bits."""
 
     def __init__(self, *, weight: bool, bits: Sequence[int]) -> None:
         super().__init__(weight=weight, bits=bits)
@@ -109,7 +107,7 @@ class DqQuantizer(MethodQuantizer):
         if self.mode == "learning":
             width, last = self.decided_bits(), self.last_code
             self.learned_grid = None if last is None else (width, last)
-            if last is not None and bits in (None, width):
+            if last is not None:
                 self.log2_range.copy_(torch.log2(last * self.learned_step()))
         super().fix(bits)
 
@@ -117,6 +115,7 @@ class DqQuantizer(MethodQuantizer):
     def learn(self) -> None:
         if self.learned_grid is not None:
             self.log2_step.copy_(self.log2_range - math.log2(self.learned_grid[1]))
+            self.learned_grid = None
         super().learn()
 
     def get_extra_state(self) -> Tensor:

@@ -47,7 +47,7 @@ class FinalQuantizer(Quantizer):
         width = self.fixed_bits or MIN_BITS
         if self.last_code is not None:
             end = self.last_code * step_size(broadcasting(beta, x), width, self.signed)
-            x = torch.clamp(x, -end if self.signed else torch.zeros_like(end), end)
+            x = torch.clamp(x, -end, end)  # an unsigned grid starts at zero
         return gated_quantize(x, beta, gate, signed=self.signed, bits=(width,), dtype=dtype)
 
     def effective_bits(self) -> int:

@@ -161,8 +161,13 @@ class Quantizer(nn.Module):
 
     @property
     def last_code(self) -> int | None:
-        """The largest code, where it is not that of the width: a method may use a part of a grid; None elsewhere."""
+        """The largest code of a method that may use a part of the grid of a width; None where all of it is used."""
         return None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether evaluation rounds to the nearest code of the whole grid of the width."""
+        return self.rounds_to_nearest and self.last_code is None
 
     def code_bounds(self) -> tuple[int, int]:
         """The smallest and the largest code at the effective bits."""
@@ -226,6 +231,7 @@ class Quantizer(nn.Module):
         beta = self.beta.detach()
         span = f"{beta.item():.4g}" if beta.numel() == 1 else f"{beta.numel()} x ({beta.min():.4g} to {beta.max():.4g})"
         decision = "off" if self.mode == "off" else f"{self.mode} {self.effective_bits()} bits"
+        decision += "" if self.last_code is None else f" to code {self.last_code}"
         if self.alpha is not None:
             return f"{decision} of {self.bits}, asymmetric, alpha={self.alpha.item():.4g}, beta={span}"
         return f"{decision} of {self.bits}, {'signed' if self.signed else 'unsigned'}, beta={span}"

@@ -236,8 +236,10 @@ def _text(recipe: str) -> tuple[str, str]:
         return path.read_text(encoding="utf-8"), str(path)
     nearest = difflib.get_close_matches(recipe, names(), n=1)
     hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+    if path.is_dir():
+        hint = f"it is a folder, and the recipe of a run is {path / 'recipe.toml'}. "
     raise FileNotFoundError(
-        f"there is no recipe {recipe!r}, and no such file; {hint}The package has {', '.join(names())}"
+        f"there is no recipe {recipe!r}, and no such file: {hint}The package has {', '.join(names())}"
     )
 
 

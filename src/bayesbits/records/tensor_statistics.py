@@ -37,6 +37,8 @@ class Histogram:
     """The percentage of values outside of the range."""
     signal_to_noise: Mapping[str, float | None]
     """By width in bits, the signal-to-noise ratio of rounding to it in dB; None: there is no error."""
+    codes: int | None = None
+    """The number of codes, where it is not that of the width: the range ends with them."""
 
     def __post_init__(self) -> None:
         freeze_mappings(self)

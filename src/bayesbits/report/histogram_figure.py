@@ -17,15 +17,20 @@ _MOST_CODES = 64  # more lines cannot be distinguished
 
 def codes_of(tensor: Histogram) -> int:
     """The number of codes of a tensor's grid: those of a symmetric range are symmetric, and one is not used."""
-    return int(2**tensor.bits - (tensor.low == -tensor.high))
+    return int(2**tensor.bits - _is_symmetric(tensor)) if tensor.codes is None else tensor.codes
+
+
+def _is_symmetric(tensor: Histogram) -> bool:
+    return tensor.low == -tensor.high
 
 
 def grid_of(tensor: Histogram) -> list[float]:
     """The values of the grid, where they are few enough to draw; zero is one of them."""
     if not 0 < tensor.bits <= 16 or codes_of(tensor) > _MOST_CODES:
         return []
-    codes, step = codes_of(tensor), (tensor.high - tensor.low) / (2**tensor.bits - 1)
-    first = -(codes // 2) if codes % 2 else round(tensor.low / step)
+    codes = codes_of(tensor)
+    step = (tensor.high - tensor.low) / (codes - 1 + _is_symmetric(tensor))  # half a step beyond both outermost codes
+    first = -(codes // 2) if _is_symmetric(tensor) else round(tensor.low / step)
     return [step * (first + code) for code in range(codes)]
 
 

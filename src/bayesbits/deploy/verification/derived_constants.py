@@ -259,7 +259,7 @@ def _factor(norm: BatchNorm) -> Array:
 def _last_code(bits: int, signed: bool, used: int | None) -> int:
     """The largest code of a grid, of which a method may use a part."""
     whole: int = 2 ** (bits - signed) - 1
-    return whole if used is None else min(whole, used)
+    return whole if used is None else used
 
 
 def _step(beta: Array, bits: int, signed: bool) -> Array:
