@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import bayesbits as bb
 from bayesbits.deploy.onnx.runtime import Session
+from bayesbits.deploy.verification.compare_runtime import EXPONENTIAL_UNITS
 from tests.deploy.exported import Exported, Function, Several, exported
 
 FEATURES = torch.zeros(1, 6)
@@ -181,14 +182,14 @@ class Gated(nn.Module):
         return self.head(nn.functional.silu(gates) if self.silu else self.numbers(x).relu() * gates.sigmoid())
 
 
-def prove(network: nn.Module, x: Tensor, file: Path) -> None:
+def prove(network: nn.Module, x: Tensor, file: Path, spec: bb.Spec | None = None) -> Exported:
     """Verify the file of a network at 8/8."""
-    compressor = bb.attach(network, x, bb.Spec.for_backend("onnxruntime"))
+    compressor = bb.attach(network, x, spec or bb.Spec.for_backend("onnxruntime"))
     compressor.calibrate([x])
     compressor.fix(bb.Plan.uniform(compressor.topology, 8, 8))
-    small = bb.deploy(compressor)
-    bb.export_onnx(small, x, file)
-    bb.verify(compressor, small, file, x)
+    case = Exported(compressor, bb.deploy(compressor), x, x)
+    case.verify(case.write(file))
+    return case
 
 
 @pytest.mark.parametrize("silu", [False, True])
@@ -215,6 +216,56 @@ def test_sigmoids_that_are_all_nearly_zero_are_allowed_roundings_of_one(tmp_path
     torch.manual_seed(0)
     network, x = Scores(function).eval(), torch.randn(4, 3, 12, 12)
     prove(network, x, tmp_path / "small.onnx")
+
+
+UNITS = {
+    "ELU": (nn.ELU(), 0.7, "alpha", 1.0001),
+    "CELU": (nn.CELU(), 0.7, "alpha", 1.0001),
+    "SELU": (nn.SELU(), -0.01, "gamma", 1.0508),
+    "ELU times a number": (lambda x: 64 * nn.functional.elu(x), 0.7, "alpha", 1.0001),
+}
+"""Activations, the mean of what they read, and an attribute with a wrong value."""
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_exponential_units_are_allowed_their_roundings_and_no_other_scale(tmp_path: Path, name: str) -> None:
+    """All numbers that are rounded may be nearly 0: ELU leaves those above zero as they are, or all are that small."""
+    unit, mean, attribute, wrong = UNITS[name]
+    torch.manual_seed(0)
+    layers = {"a": nn.Conv2d(1, 8, 3, stride=2), "b": nn.Conv2d(8, 4, 3)}
+    nn.init.constant_(layers["a"].bias, mean)
+    network = Function(lambda self, x: self.b(unit(self.a(x))), **layers).eval()
+    x, file = torch.randn(16, 1, 16, 16), tmp_path / "right.onnx"
+    case = prove(network, max(mean, 1e-4) * x, file, bb.Spec())
+    model = onnx.load(str(file))
+    node = next(node for node in model.graph.node if node.op_type in EXPONENTIAL_UNITS)
+    kept = [one for one in node.attribute if one.name != attribute]
+    del node.attribute[:]
+    node.attribute.extend([*kept, helper.make_attribute(attribute, wrong)])
+    onnx.save(model, str(tmp_path / "wrong.onnx"))
+    with pytest.raises(bb.VerificationError, match=r"^b.input: numbers of the quantizer are off by"):
+        case.verify(tmp_path / "wrong.onnx")
+
+
+class Padded(nn.Module):
+    """A depthwise convolution behind a padding of one side alone, as in MobileNets that were converted from others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8, 5)
+        self.depthwise = nn.Conv2d(8, 8, 3, stride=2, groups=8, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.pad(nn.functional.relu6(self.first(x)), (0, 1, 0, 1))
+        return self.head(nn.functional.relu6(self.depthwise(x)).mean((2, 3)))
+
+
+def test_the_runtime_loads_a_convolution_that_is_cut_off_behind_its_padding(tmp_path: Path) -> None:
+    """It ends the process where it does not know how many axes the padded tensor has."""
+    torch.manual_seed(0)
+    network, x = Padded().eval(), torch.randn(4, 3, 16, 16)
+    prove(network, x, tmp_path / "small.onnx", bb.Spec())
+    assert "Pad" in {node.op_type for node in onnx.load(str(tmp_path / "small.onnx")).graph.node}
 
 
 class Best(nn.Module):

@@ -20,6 +20,7 @@ SMALL = SimpleNamespace(
     ),
     program=SimpleNamespace(parameters=lambda: [torch.tensor([[1.0, 2.0], [3.0, 4.0]])], buffers=list),
 )
+RANKS = {"q.quantized": 2, "product": 2}
 CONSTANTS = {
     "q.step": np.float32(0.5),
     "q.zero_point": np.uint8(0),
@@ -87,8 +88,8 @@ def test_a_subgraph_runs_by_itself(model: ModelProto) -> None:
     extractor = SubgraphExtractor(model, TENSORS, SMALL)
     _, layer, quantizer, _ = extractor.subgraphs
     codes = np.array([[2, 4]], np.uint8)
-    assert Session(extractor.to_model(layer)).run({"q.quantized": codes})["product"].tolist() == [[5.0, 11.0]]
-    results = Session(extractor.to_model(quantizer)).run({"product": np.array([[0.0, 0.0]], np.float32)})
+    assert Session(extractor.to_model(layer, RANKS)).run({"q.quantized": codes})["product"].tolist() == [[5.0, 11.0]]
+    results = Session(extractor.to_model(quantizer, RANKS)).run({"product": np.array([[0.0, 0.0]], np.float32)})
     assert results["softmax"].tolist() == [[0.5, 0.5]]
     assert results["r.quantized"].tolist() == [[1, 1]]
 
@@ -110,10 +111,10 @@ def test_a_constant_of_the_size_of_a_parameter_may_still_be_the_exporters(model:
     assert exporter_constants(model, SMALL) == {"cosines", "other"}
 
 
-def test_inputs_of_the_network_keep_their_dimensions(model: ModelProto) -> None:
+def test_inputs_of_the_network_keep_their_dimensions_and_others_their_number(model: ModelProto) -> None:
     """Without them the runtime cannot tell how many sizes a Resize reads that are computed from an input's."""
     model.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 2]))
     extractor = SubgraphExtractor(model, TENSORS, SMALL)
-    quantizer, layer, _, _ = (extractor.to_model(subgraph).graph.input[0] for subgraph in extractor.subgraphs)
+    quantizer, layer, _, _ = (extractor.to_model(subgraph, RANKS).graph.input[0] for subgraph in extractor.subgraphs)
     assert [dim.dim_param or dim.dim_value for dim in quantizer.type.tensor_type.shape.dim] == ["batch", 2]
-    assert not layer.type.tensor_type.HasField("shape")
+    assert [dim.dim_param or dim.dim_value for dim in layer.type.tensor_type.shape.dim] == [0, 0]

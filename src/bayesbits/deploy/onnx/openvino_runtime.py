@@ -2,7 +2,7 @@
 
 This is the only file that imports openvino. OpenVINO reads files of the form "qdq", and its arithmetic is its own: it
 decides by itself which operations it computes in integers, and how it rounds between them. Float operations are kept in
-float32; on processors with bfloat16 OpenVINO would take that otherwise.
+float32, as in training, by `OPTIONS`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,13 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 """The shape of every input, by name."""
 
 NAME = "openvino"
+OPTIONS = {
+    "INFERENCE_PRECISION_HINT": "f32",  # on processors with bfloat16 OpenVINO would take that for float operations
+    # It would round what a linear layer reads to 8 bits, in groups, where only the layer's weight is quantized.
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+    "NUM_STREAMS": 1,
+}
+"""The options that every session is compiled with."""
 INTEGERS = frozenset(("i8", "u8"))
 """The precisions of integer kernels, as OpenVINO writes them."""
 WEIGHTED = frozenset(("Convolution", "Deconvolution", "FullyConnected", "MatMul"))
@@ -59,8 +66,7 @@ class Session:
         self.inputs = [value.name for value in model.graph.input]
         self.outputs = [value.name for value in model.graph.output]
         self._content = model.SerializeToString()
-        self._options: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1}
-        self._options |= {} if threads is None else {"INFERENCE_NUM_THREADS": threads}
+        self._options: dict[str, Any] = OPTIONS | ({} if threads is None else {"INFERENCE_NUM_THREADS": threads})
         self._compiled: dict[Shapes, Any] = {}
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto
 from torch import Tensor
 from torch.nn import functional
 
@@ -57,6 +57,11 @@ LAST_SIGMOID = 18.0
 """The runtime's sigmoid is constant below minus this number, where it is nearly 0."""
 SIGMOID_ROUNDINGS = 4
 """By how many roundings of 1 the runtime's sigmoid may be off: by 2.8 of those from -18 to 18."""
+EXPONENTIAL_UNITS = {"Elu": (1.0, 1.0), "Celu": (1.0, 1.0), "Selu": (1.6732632, 1.050701)}
+"""Activations that are an exponential function minus 1 below zero, with the alpha and gamma of nodes that have none."""
+EXPONENTIAL_ROUNDINGS = 3
+"""By how many roundings of gamma * alpha these may be off: the exponential function by one, and by half of one each
+the quotient that it is taken of, the difference, the product of gamma and alpha and that with it. We found 1.7."""
 
 _ARRAYS = ArrayComparison(f"in {NAME}, fed the same values,", "in the deployed network")
 _END_TO_END = ArrayComparison(f"in {NAME}", "in the deployed network")
@@ -98,7 +103,9 @@ class RuntimeComparison:
         extractor = SubgraphExtractor(model, tensors, small)
         self.subgraphs = extractor.subgraphs
         self._mapped = {tensor.value: tensor for tensor in tensors}
-        self._sessions = [Session(extractor.to_model(subgraph), threads=1) for subgraph in self.subgraphs]
+        self._extractor = extractor
+        self._sessions: list[Session] = []
+        """One for every subgraph, from the first batch on, which says how many axes tensors have."""
         self._whole, self._with_inner = Session(model), Session(extractor.with_inner_outputs())
         self._inputs = [value.name for value in model.graph.input]
         self._outputs = [value.name for value in model.graph.output]
@@ -145,6 +152,7 @@ class RuntimeComparison:
         in_file |= {value: _as_in_file(tensor, values[tensor.node]) for value, tensor in self._mapped.items()}
         in_file |= dict(zip(self._outputs, (output.numpy() for output in outputs), strict=True))
         self._exact = self._exact or [_is_exact(subgraph, in_file, count) for subgraph in self.subgraphs]
+        self._sessions = self._sessions or self._load(in_file)
         exact: dict[str, Tensor] = {}
         if not all(self._exact):
             exact, results = run_exact(self.small, inputs, values, self._judged_by_exact_values())
@@ -155,6 +163,11 @@ class RuntimeComparison:
             self._compare_subgraph(subgraph, is_exact, session, counts, batch)
         self._dynamic.compare(values)
         self._compare_end_to_end(batch)
+
+    def _load(self, in_file: Mapping[str, Array]) -> list[Session]:
+        """A session for every subgraph, which reads values with as many axes as these."""
+        ranks = {name: value.ndim for name, value in in_file.items()}
+        return [Session(self._extractor.to_model(subgraph, ranks), threads=1) for subgraph in self.subgraphs]
 
     def _compare_subgraph(
         self, subgraph: Subgraph, is_exact: bool, session: Session, counts: _Counts, batch: _BatchValues
@@ -184,9 +197,8 @@ class RuntimeComparison:
                 allowed = tolerance(exact, deployed, LAYER_ROUNDOFF) + UNIT_ROUNDOFF * LARGEST_CODE * grid.step
             else:
                 numbers = torch.from_numpy(results[subgraph.unquantized])
-                allowed = _check_numbers(
-                    subgraph, counts, numbers, deployed, exact, terms, _sigmoid_error(subgraph, exact)
-                )
+                more = _function_error(subgraph, exact)
+                allowed = _check_numbers(subgraph, counts, numbers, deployed, exact, terms, more)
             low, high = (quantize(grid, number) for number in (exact - allowed, exact + allowed))
             codes = found.double() - (tensor.zero_point or 0)
             wrong = ~((low <= codes) & (codes <= high))
@@ -210,7 +222,7 @@ class RuntimeComparison:
         """Compare the numbers that a subgraph computes; `how` says in an error which ones they are."""
         tensor, expected = subgraph.mapped, torch.from_numpy(batch.in_file[subgraph.value])
         exact = batch.exact[subgraph.value if tensor is None else tensor.node]
-        more = self._rounded_activations(subgraph, batch) + _sigmoid_error(subgraph, exact)
+        more = self._rounded_activations(subgraph, batch) + _function_error(subgraph, exact)
         terms = _terms(subgraph, batch.in_file, batch.count)
         _check_numbers(subgraph, counts, found, expected, exact, terms, more, how)
 
@@ -321,6 +333,11 @@ def _choices(subgraph: Subgraph) -> str:
     )
 
 
+def _function_error(subgraph: Subgraph, exact: Tensor) -> float:
+    """How far numbers may be off because the runtime computes functions in another way than torch."""
+    return _sigmoid_error(subgraph, exact) + _exponential_error(subgraph, exact)
+
+
 def _sigmoid_error(subgraph: Subgraph, exact: Tensor) -> float:
     """How far numbers may be off because the runtime's sigmoid is: by roundings of 1, also where it is nearly 0.
 
@@ -332,6 +349,23 @@ def _sigmoid_error(subgraph: Subgraph, exact: Tensor) -> float:
         return 0.0
     least = LAST_SIGMOID if kinds & {"Mul", "QuickGelu"} else 1.0
     return SIGMOID_ROUNDINGS * UNIT_ROUNDOFF * max(least, largest(exact))
+
+
+def _exponential_error(subgraph: Subgraph, exact: Tensor) -> float:
+    """How far numbers may be off because the runtime takes 1 from an exponential function, where torch computes both at
+    once: by roundings of what multiplies the difference, also where that is nearly 0.
+
+    They may be multiplied with others behind it, which are about as large as the largest number here.
+    """
+    scales = [_exponential_scale(node) for node in subgraph.nodes if node.op_type in EXPONENTIAL_UNITS]
+    return EXPONENTIAL_ROUNDINGS * UNIT_ROUNDOFF * max(scales, default=0.0) * max(1.0, largest(exact))
+
+
+def _exponential_scale(node: NodeProto) -> float:
+    """What multiplies the exponential function minus 1 in an activation of `EXPONENTIAL_UNITS`."""
+    alpha, gamma = EXPONENTIAL_UNITS[node.op_type]
+    given = {attribute.name: attribute.f for attribute in node.attribute}
+    return float(abs(given.get("alpha", alpha) * given.get("gamma", gamma)))
 
 
 def _terms(subgraph: Subgraph, in_file: Mapping[str, Array], count: int) -> int:

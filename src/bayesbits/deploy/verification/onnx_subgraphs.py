@@ -6,7 +6,7 @@ differences in front of it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -160,10 +160,13 @@ class SubgraphExtractor:
             self._codes & inputs.keys(), self._weights & inputs.keys(),
         )  # fmt: skip
 
-    def to_model(self, subgraph: Subgraph) -> ModelProto:
+    def to_model(self, subgraph: Subgraph, ranks: Mapping[str, int]) -> ModelProto:
         """A subgraph as a model; an inexact one also returns the tensor that is quantized at its end.
 
-        Inputs of the network keep their dimensions: the runtime looks for the sizes that are computed from them.
+        Inputs of the network keep their dimensions: the runtime looks for the sizes that are computed from them. Others
+        have as many axes as `ranks` says, which the runtime knows in the whole file, too. Without them it optimizes
+        less, and the Pad_Fusion of onnxruntime 1.31 ends the process with a segmentation fault where a Pad reads such
+        an input and a Cast and a convolution follow.
         """
         outputs = [subgraph.value]
         if subgraph.unquantized is not None and subgraph.unquantized not in subgraph.inputs and not subgraph.exact:
@@ -172,7 +175,10 @@ class SubgraphExtractor:
         graph = helper.make_graph(
             list(subgraph.nodes),
             subgraph.name,
-            [self._given.get(name) or _value_info(name, self._types[name]) for name in subgraph.inputs],
+            [
+                self._given.get(name) or helper.make_tensor_value_info(name, self._types[name], [None] * ranks[name])
+                for name in subgraph.inputs
+            ],
             [_value_info(name, self._types.get(name, TensorProto.FLOAT)) for name in outputs],
             [self._constants[name] for name in sorted(constants)],
         )
