@@ -247,6 +247,15 @@ def test_exponential_units_are_allowed_their_roundings_and_no_other_scale(tmp_pa
         case.verify(tmp_path / "wrong.onnx")
 
 
+def test_an_exponential_function_minus_one_is_allowed_its_roundings(tmp_path: Path) -> None:
+    """A file has no operation for both at once; all numbers are nearly 0 here."""
+    torch.manual_seed(0)
+    layers = {"a": nn.Conv2d(1, 8, 3, bias=False), "b": nn.Conv2d(8, 4, 3)}
+    network = Function(lambda self, x: self.b(torch.expm1(self.a(x))), **layers).eval()
+    prove(network, 1e-3 * torch.randn(16, 1, 16, 16), tmp_path / "small.onnx", bb.Spec())
+    assert "Exp" in {node.op_type for node in onnx.load(str(tmp_path / "small.onnx")).graph.node}
+
+
 class Padded(nn.Module):
     """A depthwise convolution behind a padding of one side alone, as in MobileNets that were converted from others."""
 

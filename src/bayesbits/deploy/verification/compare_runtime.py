@@ -353,11 +353,13 @@ def _sigmoid_error(subgraph: Subgraph, exact: Tensor) -> float:
 
 def _exponential_error(subgraph: Subgraph, exact: Tensor) -> float:
     """How far numbers may be off because the runtime takes 1 from an exponential function, where torch computes both at
-    once: by roundings of what multiplies the difference, also where that is nearly 0.
+    once: by roundings of what multiplies the difference, also where that is nearly 0. So it is with `torch.expm1`.
 
     They may be multiplied with others behind it, which are about as large as the largest number here.
     """
     scales = [_exponential_scale(node) for node in subgraph.nodes if node.op_type in EXPONENTIAL_UNITS]
+    exponentials = {name for node in subgraph.nodes if node.op_type == "Exp" for name in node.output}
+    scales += [1.0 for node in subgraph.nodes if node.op_type == "Sub" and node.input[0] in exponentials]
     return EXPONENTIAL_ROUNDINGS * UNIT_ROUNDOFF * max(scales, default=0.0) * max(1.0, largest(exact))
 
 
