@@ -114,3 +114,13 @@ class Small(nn.Module):
         x = self.second(nn.functional.relu6(self.first(x)))
         x = nn.functional.max_pool2d(x + self.third(x), 2)
         return self.head(x.mean((2, 3)))
+
+
+def prove(network: nn.Module, x: Tensor, file: Path, spec: bb.Spec | None = None) -> Exported:
+    """A network at 8/8, whose file is verified."""
+    compressor = bb.attach(network, x, spec or bb.Spec.for_backend("onnxruntime"))
+    compressor.calibrate([x])
+    compressor.fix(bb.Plan.uniform(compressor.topology, 8, 8))
+    case = Exported(compressor, bb.deploy(compressor), x, x)
+    case.verify(case.write(file))
+    return case

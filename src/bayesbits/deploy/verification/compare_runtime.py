@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto
 from torch import Tensor
 from torch.nn import functional
 
@@ -39,6 +39,7 @@ from bayesbits.deploy.verification.differences import (
     largest_difference,
     tolerance,
 )
+from bayesbits.deploy.verification.function_errors import function_error
 from bayesbits.deploy.verification.onnx_subgraphs import Subgraph, SubgraphExtractor
 from bayesbits.deploy.verification.result import Predictions, RuntimeTensor, VerificationError
 
@@ -51,17 +52,6 @@ PARTIAL_SUMS = 16
 """How many partial sums a runtime forms at least: instructions add eight numbers at once, and loops are unrolled."""
 CHOICES = frozenset(("TopK", "ArgMax", "ArgMin", "NonMaxSuppression"))
 """Operations whose result jumps where the order of two numbers changes."""
-SIGMOIDS = frozenset(("Sigmoid", "QuickGelu"))
-"""Operations of the runtime that compute a sigmoid; QuickGelu multiplies it with its input, as SiLU."""
-LAST_SIGMOID = 18.0
-"""The runtime's sigmoid is constant below minus this number, where it is nearly 0."""
-SIGMOID_ROUNDINGS = 4
-"""By how many roundings of 1 the runtime's sigmoid may be off: by 2.8 of those from -18 to 18."""
-EXPONENTIAL_UNITS = {"Elu": (1.0, 1.0), "Celu": (1.0, 1.0), "Selu": (1.6732632, 1.050701)}
-"""Activations that are an exponential function minus 1 below zero, with the alpha and gamma of nodes that have none."""
-EXPONENTIAL_ROUNDINGS = 3
-"""By how many roundings of gamma * alpha these may be off: the exponential function by one, and by half of one each
-the quotient that it is taken of, the difference, the product of gamma and alpha and that with it. We found 1.7."""
 
 _ARRAYS = ArrayComparison(f"in {NAME}, fed the same values,", "in the deployed network")
 _END_TO_END = ArrayComparison(f"in {NAME}", "in the deployed network")
@@ -197,7 +187,7 @@ class RuntimeComparison:
                 allowed = tolerance(exact, deployed, LAYER_ROUNDOFF) + UNIT_ROUNDOFF * LARGEST_CODE * grid.step
             else:
                 numbers = torch.from_numpy(results[subgraph.unquantized])
-                more = _function_error(subgraph, exact)
+                more = function_error(subgraph, exact)
                 allowed = _check_numbers(subgraph, counts, numbers, deployed, exact, terms, more)
             low, high = (quantize(grid, number) for number in (exact - allowed, exact + allowed))
             codes = found.double() - (tensor.zero_point or 0)
@@ -222,7 +212,7 @@ class RuntimeComparison:
         """Compare the numbers that a subgraph computes; `how` says in an error which ones they are."""
         tensor, expected = subgraph.mapped, torch.from_numpy(batch.in_file[subgraph.value])
         exact = batch.exact[subgraph.value if tensor is None else tensor.node]
-        more = self._rounded_activations(subgraph, batch) + _function_error(subgraph, exact)
+        more = self._rounded_activations(subgraph, batch) + function_error(subgraph, exact)
         terms = _terms(subgraph, batch.in_file, batch.count)
         _check_numbers(subgraph, counts, found, expected, exact, terms, more, how)
 
@@ -331,43 +321,6 @@ def _choices(subgraph: Subgraph) -> str:
         f". It is computed by {', '.join(chosen)}, and equal or nearly equal numbers have no order that two "
         "implementations share: deploy the network without this last step, and take it yourself"
     )
-
-
-def _function_error(subgraph: Subgraph, exact: Tensor) -> float:
-    """How far numbers may be off because the runtime computes functions in another way than torch."""
-    return _sigmoid_error(subgraph, exact) + _exponential_error(subgraph, exact)
-
-
-def _sigmoid_error(subgraph: Subgraph, exact: Tensor) -> float:
-    """How far numbers may be off because the runtime's sigmoid is: by roundings of 1, also where it is nearly 0.
-
-    It multiplies numbers that are as large as the largest one here, at which it is nearly 1. All of them may be small,
-    such as the scores of a detector that finds nothing: then it is off by roundings of 1, and SiLU by 18 times as much.
-    """
-    kinds = {node.op_type for node in subgraph.nodes}
-    if not kinds & SIGMOIDS:
-        return 0.0
-    least = LAST_SIGMOID if kinds & {"Mul", "QuickGelu"} else 1.0
-    return SIGMOID_ROUNDINGS * UNIT_ROUNDOFF * max(least, largest(exact))
-
-
-def _exponential_error(subgraph: Subgraph, exact: Tensor) -> float:
-    """How far numbers may be off because the runtime takes 1 from an exponential function, where torch computes both at
-    once: by roundings of what multiplies the difference, also where that is nearly 0. So it is with `torch.expm1`.
-
-    They may be multiplied with others behind it, which are about as large as the largest number here.
-    """
-    scales = [_exponential_scale(node) for node in subgraph.nodes if node.op_type in EXPONENTIAL_UNITS]
-    exponentials = {name for node in subgraph.nodes if node.op_type == "Exp" for name in node.output}
-    scales += [1.0 for node in subgraph.nodes if node.op_type == "Sub" and node.input[0] in exponentials]
-    return EXPONENTIAL_ROUNDINGS * UNIT_ROUNDOFF * max(scales, default=0.0) * max(1.0, largest(exact))
-
-
-def _exponential_scale(node: NodeProto) -> float:
-    """What multiplies the exponential function minus 1 in an activation of `EXPONENTIAL_UNITS`."""
-    alpha, gamma = EXPONENTIAL_UNITS[node.op_type]
-    given = {attribute.name: attribute.f for attribute in node.attribute}
-    return float(abs(given.get("alpha", alpha) * given.get("gamma", gamma)))
 
 
 def _terms(subgraph: Subgraph, in_file: Mapping[str, Array], count: int) -> int:
